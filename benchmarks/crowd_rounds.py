@@ -304,7 +304,9 @@ class Peer:
     def seal(self) -> None:
         base = self.machine.base
         work = sha256(self.key + base.commit)
-        claim = Claim(RUN, base.round + 1, base.commit, self.key, self.key, "home", 1, (self.lots,), work, b"", work, b"", self.pace.lot_ms)
+        claim = Claim(
+            RUN, base.round + 1, base.commit, self.key, self.key, self.key, "home", 1, (self.lots,), work, b"", work, b"", self.pace.lot_ms
+        )
         contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), work, b"")
         assert self.machine.seal(Header(Signed(contribution), (Signed(claim),)))
         self.lots, self.sealed_at = 0, self.world.now

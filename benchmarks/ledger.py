@@ -90,6 +90,7 @@ class Rounds:
             round=self._round,
             base=self._base,
             key=key,
+            payout=key,
             founder=founder,
             cohort="here",
             local_steps=1,

@@ -135,6 +135,7 @@ class MadeUpRun:
                 round=self.round,
                 base=self._base,
                 key=key,
+                payout=key,
                 founder=founder,
                 cohort=f"cohort-{founder[0]}",
                 local_steps=1,

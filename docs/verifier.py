@@ -218,7 +218,8 @@ MANIFEST = {
 }  # fmt: skip
 SIGNED_MANIFEST = {**SIGNED, "protocol": between(1, 65_536), "program": r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}"}
 CLAIM = {
-    "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "founder": DIGEST, "cohort": NAME, "local_steps": between(1, 1024),
+    "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
+    "local_steps": between(1, 1024),
     "work": (between(0, 2**32), 1, 32), "lots_root": DIGEST, "steps_root": {0, 32}, "vector": DIGEST, "residual": {0, 32},
     "lot_ms": between(1, 3_600_000), "shards": between(0, 6999),
 }  # fmt: skip
@@ -561,7 +562,8 @@ class Ledger:
         self.claims: list[SimpleNamespace] = []
         self.extras: list[bytes] = []  # what stands after the newest round's entry
         self.listed: list[Listed] = []
-        self.credits: Counter[bytes] = Counter()
+        self.credits: Counter[bytes] = Counter()  # by account
+        self.payouts: dict[bytes, bytes] = {}  # by key: the account that its newest claim names
         self.unproven: frozenset[bytes] = frozenset()
         always = (*m.operators, *m.trust.proven, *m.trust.auditors, *m.admission.keys)
         self.admitted, self.out, self.void, self.used = set(always), {}, set(), Counter()
@@ -579,8 +581,7 @@ class Ledger:
         """Take the next entry."""
         entry = unpack(ENTRY, data, MAX_ENTRY)
         hold("E2", self.round < self.m.num_rounds, "the run is finished")
-        kinds = {"admission": SIGNED, "revocation": SIGNED, "claim": SIGNED, "contribution": SIGNED, "round": ROUND_ENTRY}
-        kinds |= dict.fromkeys(("finding", "delegation"), SIGNED)
+        kinds = dict.fromkeys(("admission", "revocation", "claim", "contribution", "finding"), SIGNED) | {"round": ROUND_ENTRY}
         hold("E1", entry.kind in kinds, entry.kind)
         body = unpack(kinds[entry.kind], entry.body, MAX_ENTRY)
         if entry.kind == "round":
@@ -620,7 +621,7 @@ class Ledger:
 
     def take_extra(self, kind: str, signed: SimpleNamespace) -> None:
         """§27. What an extra says is not checked here."""
-        hold("X1", (self.m.trust.mode == "audited" or kind == "delegation") and not self.claims and not self.listed)
+        hold("X1", self.m.trust.mode == "audited" and not self.claims and not self.listed)
         payload = decode(signed.payload, MAX_PAYLOAD)
         run, public = read([DIGEST, DIGEST], payload[:2] if type(payload) is tuple else ())
         hold("X1", len(self.extras) < 2048 and run == self.run and (not self.extras or self.extras[-1] < digest_of(signed)))
@@ -653,6 +654,7 @@ class Ledger:
         hold("E12", self.codec.is_sparse or not any(each.residual for each in (said, *claims)))
         hold("E13", len(self.listed) < x.max_rows and (not self.listed or self.listed[-1].founder < said.founder))
         samples, rewards, costs = {}, {}, self.costs(said.round, cohort)
+        self.payouts |= {claim.key: claim.payout for claim in claims}
         for claim in claims:
             s = sum(claim.work) * self.m.lot_samples
             w = sum(lots * cost for lots, cost in zip(claim.work, costs, strict=True)) * self.m.lot_samples
@@ -700,7 +702,8 @@ class Ledger:
             for key in sorted(weights, key=lambda key: (-(pool * weights[key] % total), key))[: pool - sum(shares.values())]:
                 shares[key] += 1
             cap = -(-pool * self.m.private[0].credit_percent // 100) if self.m.private else pool
-            self.credits.update({key: min(share, cap) for key, share in shares.items()})
+            for key, share in shares.items():
+                self.credits[self.payouts[key]] += min(share, cap)
 
     def guesses(self, rows):
         """Which keys of a round may be unproven: audits say it, and the round's weights show it. In an open run all weigh alike."""
@@ -808,7 +811,7 @@ def verify_all(folder: Path, run: str | None = None, receipts: tuple[Path, ...] 
         f"{len(files.entries)} entries of {ledger.round} rounds hold, {size} of them under the signed head {root.hex()}",
         f"{proofs + len(receipts)} proofs hold",
         f"{bodies} bodies, {means} means and {states} next states hold, bit for bit",
-        f"{sum(ledger.credits.values())} units of credit for {len(ledger.credits)} keys",
+        f"{sum(ledger.credits.values())} units of credit for {len(ledger.credits)} accounts",
     ]
     if not is_folder:
         said[3] = "an export has no bodies and no states"

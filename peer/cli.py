@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.clear_errors import clear_errors
-from peer.commands.account_group import account_group
 from peer.commands.credits import credits_command
 from peer.commands.limit_options import limit_options
 from peer.commands.upkeep import COMMANDS
@@ -41,6 +40,7 @@ def main() -> None:
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
 @click.option("--invitation", metavar="FILE|TEXT", help="What its operator gave you, where a run takes invited peers only.")
+@click.option("--payout", metavar="KEY", help="The key that the credit adds up to, 12D3Koo...  [default: this peer's own]")
 @click.option(
     "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
 )
@@ -243,7 +243,7 @@ def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
         end_soon()
 
 
-for command in (*COMMANDS, credits_command, account_group):
+for command in (*COMMANDS, credits_command):
     main.add_command(command)
 
 

@@ -16,7 +16,8 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from peer.limits.limits import Limits, read_size
 from protocol.cohorts import cohort_name
-from protocol.errors import UserError
+from protocol.errors import SignatureError, UserError
+from protocol.signing import PublicKey, key_named
 from protocol.sizes import NUM_SIZES
 from swarm.disk import make_directory, replace_file, settings_text
 
@@ -35,6 +36,9 @@ class PeerConfig(Limits):
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
     invitation: str | None = Field(default=None, description="where a run takes invited peers only: the invitation's file, or its text")
+    payout: str | None = Field(
+        default=None, description="the account: the name of the key (12D3Koo...) that the credit adds up to; default: this peer's own"
+    )
     cohort: str | None = Field(
         default=None,
         description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
@@ -98,6 +102,18 @@ class PeerConfig(Limits):
             raise ValueError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
         return run
 
+    @field_validator("payout")
+    @classmethod
+    def _check_payout(cls, payout: str | None) -> str | None:
+        if payout is not None:
+            account_named(payout)
+        return payout
+
+    @property
+    def payout_key(self) -> PublicKey | None:
+        """The key that the credit adds up to; None: this peer's own."""
+        return None if self.payout is None else key_named(self.payout)
+
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, listen: tuple[str, ...]) -> tuple[str, ...]:
@@ -138,6 +154,18 @@ class PeerConfig(Limits):
         if twice is not None:
             raise ValueError(f"names GPU {twice} twice: a GPU has one worker")
         return ",".join(map(str, indices))
+
+
+def account_named(name: str) -> PublicKey:
+    """Return the key of an account's name.
+
+    Raises:
+        ValueError: there is no such key; the message says what the name of one is.
+    """
+    try:
+        return key_named(name)
+    except SignatureError as error:
+        raise ValueError(f"{name[:80]!r} is no key ({error}): give the name of one, 12D3Koo..., as manta-peer identity shows it") from error
 
 
 def _variable(name: str) -> str:

@@ -27,7 +27,6 @@ from peer.gateway.desk import GatewayDesk
 from peer.gateway.payroll import Payroll
 from peer.limits.absence import Absences
 from peer.rounds.base_work import BaseWork
-from peer.rounds.belonging import Belongings
 from peer.rounds.catching_up import CatchingUp
 from peer.rounds.check import Checker
 from peer.rounds.commits import Commits
@@ -52,7 +51,7 @@ from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
 from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine
-from protocol.signing import Identity
+from protocol.signing import Identity, PublicKey
 from swarm.blobs import Shelf
 from swarm.log_client import LogClient, OwnRow
 from swarm.rpc import OwnNode
@@ -85,13 +84,14 @@ class PeerLoop:
         gateway: GatewayDesk | None = None,
         sizing: Sizing | None = None,
         shards: int = 0,
+        payout: PublicKey | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
         of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
-        ``shards`` is what its claims say (``Claim.shards``).
+        ``shards`` is what its claims say (``Claim.shards``). Their credit adds up to ``payout``; None: to its own key.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -174,6 +174,7 @@ class PeerLoop:
             store,
             residuals,
             compute,
+            payout or identity.public_key,
             self._spread,
             self._states.keep_body,
             self._records,
@@ -209,7 +210,6 @@ class PeerLoop:
             mean_bytes=sum(vector_group_sizes(count)),
             commitment=self._commits.commitment,
             on_guilty=self._found_guilty,
-            on_word=Belongings(identity, self.run_id, self.log, store.directory, board).see,
         )
         self._catching_up = CatchingUp(
             self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving

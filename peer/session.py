@@ -215,6 +215,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         device=devices.name,
         num_rounds=manifest.num_rounds,
         is_unaudited=manifest.is_private,
+        account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, met.addresses)
@@ -228,6 +229,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
+        if status.account:
+            board.say(f"its credit adds up to account {status.account}")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")
@@ -258,6 +261,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             desk,
             sizing,
             held.claimed,
+            config.payout_key,
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)

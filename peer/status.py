@@ -73,7 +73,7 @@ class PeerStatus:
     credit_last_final: int = 0  # the newest round whose pay becomes final within the run; 0: there is none, or the log did not say yet
     credit_void: int = 0  # what was taken back, or earned after guilt; it is not in ``credit``
     credit_faults: list[dict[str, Any]] = field(default_factory=list)  # why: amount, round, reason and claim (hex) of the newest verdicts
-    account: str = ""  # that the credit adds up to, as the log says
+    account: str = ""  # that the credit of its claims adds up to from now on; empty: to its own key
     is_proven: bool | None = None  # as the log says: its samples weigh fully; None: it did not say
     credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
     credit_rounds: int = 0

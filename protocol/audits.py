@@ -1,13 +1,12 @@
 """The records of audits: what a manifest says of trust, and what auditors find.
 
-Findings are *extras*, as delegations are (``protocol.delegations``): signed records that stand in the log before the
+Findings are *extras*: signed records that stand in the log before the
 claims of a round, and take effect with its entry. What they lead to is in ``protocol.trust``; whether a lot's gradient is what its record
 says, whoever has the weights can compute.
 """
 
 from dataclasses import dataclass
 
-from protocol.delegations import Delegation, SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
@@ -143,13 +142,13 @@ class SignedFinding(Signed):
         return cls(payload, auditor.sign("finding", payload))
 
 
-SignedExtra = SignedFinding | SignedDelegation
-Extra = Finding | Delegation
+SignedExtra = SignedFinding
+Extra = Finding
 
 
 def signer_of(extra: Extra) -> bytes:
     """Return the key that signed an extra."""
-    return extra.auditor if isinstance(extra, Finding) else extra.signer
+    return extra.auditor
 
 
 def _check_key(key: bytes, what: str) -> None:

@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import ClassVar, Generic, Self, TypeVar
 
 from protocol.encoding import pack, unpack
-from protocol.signing import Digest, Identity, sha256, verify
+from protocol.errors import SignatureError
+from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 
 MAX_ROUND = 2**40
 DIGEST_BYTES = 32
@@ -34,6 +35,18 @@ def check_digest(value: bytes, what: str) -> None:
     """
     if len(value) != DIGEST_BYTES:
         raise ValueError(f"{what} has {len(value)} bytes, not {DIGEST_BYTES}")
+
+
+def check_key(value: bytes, what: str) -> None:
+    """Refuse what cannot be a public key.
+
+    Raises:
+        ValueError: the key is refused.
+    """
+    try:
+        check_public_key(value)
+    except SignatureError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def check_name(value: str, what: str) -> None:

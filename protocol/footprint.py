@@ -210,6 +210,7 @@ def entry_bytes(local_steps: int) -> tuple[int, int]:
         round=10_000,
         base=digest,
         key=key.public_key,
+        payout=key.public_key,
         founder=key.public_key,
         cohort="host-0123456789ab",
         local_steps=local_steps,

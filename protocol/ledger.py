@@ -17,7 +17,6 @@ from protocol.admission import PROVEN, SignedAdmission
 from protocol.admitted import Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
-from protocol.delegations import Delegation
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named
@@ -163,12 +162,12 @@ class Ledger:
         return self.standing.accounts.has_earned(key)
 
     def credits(self) -> dict[bytes, int]:
-        """Return key -> what it has earned over all committed rounds, pending and final; keys in order, who has nothing is not in it."""
+        """Return payout account -> what adds up to it, pending and final; accounts in order, who has nothing is not in it."""
         return self.standing.accounts.credits()
 
-    def credit_of(self, key: bytes) -> int:
-        """Return what ``key`` has earned over all committed rounds, pending and final."""
-        return self.standing.account(key).credit
+    def credit_of(self, account: bytes) -> int:
+        """Return what adds up to a payout account, pending and final."""
+        return self.standing.accounts.of_account(account).credit
 
     def shares(self, listed: Sequence[Listed]) -> dict[bytes, int]:
         """Return key -> what a table of these pays it."""
@@ -260,8 +259,6 @@ class Ledger:
         if table.extras and table.extras[-1][0] >= digest:
             raise LedgerError("the extras before a round are sorted by digest")
         extra = self.verified.extra(signed)
-        if isinstance(extra, Delegation) and any(isinstance(each, Delegation) and each.key == extra.key for _, each in table.extras):
-            raise LedgerError("a key's account changes once a round")
         if len(table.extras) >= MAX_EXTRAS:
             raise LedgerError(f"a round has at most {MAX_EXTRAS} extras before it")
         table.extras.append((digest, extra))

@@ -31,6 +31,7 @@ class Listed:
     row: Row
     round: int  # the round after its base
     keys: tuple[bytes, ...]  # of its claims, in order
+    payouts: tuple[bytes, ...]  # the accounts that they name
     claims: tuple[bytes, ...]  # their digests
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
@@ -77,6 +78,7 @@ def listed_in(
         row=row_of(manifest, course, digest, contribution, claims, round, unproven),
         round=contribution.round,
         keys=tuple(claim.key for claim in claims),
+        payouts=tuple(claim.payout for claim in claims),
         claims=contribution.claims,
         counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
         lots_ms=tuple(claim.lot_ms for claim in claims),

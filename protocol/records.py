@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
 from protocol.audits import SignedExtra, SignedFinding
-from protocol.delegations import SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
+from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, check_name, require
 from protocol.revocation import SignedRevocation
 from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
@@ -57,6 +56,7 @@ class Claim:
     round: int  # the round after the base
     base: bytes  # digest of the commit whose state the lots were trained on; the run's id before the first
     key: bytes
+    payout: bytes  # the public key that this claim's credit adds up to: the account; ``key`` itself where its person names no other
     founder: bytes  # the key that convenes the cohort: naming it is the consent; a peer alone names itself
     cohort: str  # the name, with the size, that model-parallel's architectures follow from
     local_steps: int  # H, the manifest's
@@ -71,6 +71,7 @@ class Claim:
     def __post_init__(self) -> None:
         for what in ("run", "base", "lots_root", "vector", "key", "founder"):
             check_digest(getattr(self, what), what)
+        check_key(self.payout, "payout")
         check_name(self.cohort, "cohort")
         require(1 <= self.round <= MAX_ROUND, "round out of range")
         require(1 <= self.local_steps <= MAX_LOCAL_STEPS, f"a round has 1 to {MAX_LOCAL_STEPS} local steps")
@@ -298,7 +299,6 @@ _ENTRIES: dict[str, type] = {
     "contribution": SignedContribution,
     "round": Round,
     "finding": SignedFinding,
-    "delegation": SignedDelegation,
 }
 Logged = SignedAdmission | SignedRevocation | SignedClaim | SignedContribution | Round | SignedExtra
 

@@ -48,6 +48,7 @@ class ProvenSlip:
     index: int  # of the round's entry
     head: TreeHead  # that it is under
     key: bytes  # who earned
+    account: bytes  # that it adds up to
     lots: int  # of its claim
     earned: int | None  # what its claim was paid; None: the slip has not got the claims that it takes
 
@@ -95,18 +96,18 @@ def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenS
     amount = None if shares is None else shares.get(claim.key, 0)
     if amount is not None and slip.paid != (amount,):
         raise ProofError(f"it says that the round paid {slip.paid[0] if slip.paid else 'nothing'}, and its claims come to {amount}")
-    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.lots, amount)
+    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.payout, claim.lots, amount)
 
 
 def check_one_log(slips: Iterable[ProvenSlip]) -> None:
-    """Check that slips, each proven, are of one history, as far as they show it themselves.
+    """Check that slips, each proven, are of one history, as far as they show it themselves; several peers may have kept them.
 
     Two heads of one size have one root, one round has one commit, and a round whose predecessor is there names that one's commit.
 
     Raises:
         LedgerError: they are not: its operator signed two histories.
     """
-    roots, commits, last = dict[int, bytes](), dict[int, bytes](), -1
+    roots, commits, last = dict[int, bytes](), dict[int, bytes](), (-1, -1)
     for slip in sorted(slips, key=lambda one: one.round.round):
         round_ = slip.round.round
         if roots.setdefault(slip.head.size, slip.head.root) != slip.head.root:
@@ -115,6 +116,7 @@ def check_one_log(slips: Iterable[ProvenSlip]) -> None:
             )
         if commits.setdefault(round_, slip.commit) != slip.commit or commits.get(round_ - 1, slip.round.base) != slip.round.base:
             raise LedgerError(f"round {round_} does not follow the round before it, and the operator signed both: it has two histories")
-        if slip.index <= last:
+        is_in_place = slip.index == last[1] if round_ == last[0] else slip.index > last[1]
+        if not is_in_place:
             raise LedgerError(f"round {round_} stands before an earlier one in the log, and the operator signed both")
-        last = slip.index
+        last = round_, slip.index

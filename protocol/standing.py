@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, THERE, WHOLE, WITHHELD, Extra, Finding
-from protocol.delegations import Delegation, Owners
 from protocol.errors import LedgerError
 from protocol.horizon import Horizon
 from protocol.listed import Listed
@@ -28,6 +27,7 @@ class Claimed:
 
     digest: bytes
     key: bytes
+    payout: bytes  # the account that its credit adds up to
     round: int  # of the table
     row: int
     lots: int
@@ -81,7 +81,6 @@ class Standing:
     accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
     decisions: dict[Question, Decision] = field(default_factory=dict)
     good: dict[bytes, int] = field(default_factory=dict)  # claim -> how many of its key's samples are its own; all that were ever counted
-    owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Standing":
@@ -100,7 +99,6 @@ class Standing:
             votes=self.votes.copy(),
             decisions=self.decisions.copy(),
             good=self.good.copy(),
-            owners=self.owners.copy(),
         )
 
     # What is.
@@ -115,7 +113,7 @@ class Standing:
         return self.samples[key] >= trust.proven_samples or (key in self.named and key not in self.fallen)
 
     def account(self, key: bytes) -> Account:
-        """Return what a key has earned: pending, final and void."""
+        """Return what a key has earned, for whichever account: pending, final and void."""
         return self.accounts.of(key)
 
     def due(self) -> list[Due]:
@@ -148,9 +146,6 @@ class Standing:
         Raises:
             LedgerError: it may not.
         """
-        if isinstance(extra, Delegation):
-            self.owners.check(extra, has_earned=self.accounts.has_earned(extra.key))
-            return
         if not self.manifest.trust.is_audited:
             raise LedgerError("audits do not count in an open run")
         self._check_finding(extra)
@@ -207,7 +202,7 @@ class Standing:
             shares: what it pays, by key.
         """
         self.round = round
-        self.owners.take([extra for extra in extras if isinstance(extra, Delegation)])
+        self.accounts.name({claimed.key: claimed.payout for claimed in table})
         if not self.manifest.trust.is_audited:
             self.accounts.earn(round, shares)
             return
@@ -331,7 +326,7 @@ class Standing:
 def claimed_in(listed: Sequence[Listed], round: int) -> list[Claimed]:
     """Return the claims of the table of ``round``, for its audits."""
     return [
-        Claimed(digest, key, round, row, lots.count, lots.root, lots.samples, one.keys)
+        Claimed(digest, key, payout, round, row, lots.count, lots.root, lots.samples, one.keys)
         for row, one in enumerate(listed)
-        for digest, key, lots in zip(one.claims, one.keys, one.lots, strict=True)
+        for digest, key, payout, lots in zip(one.claims, one.keys, one.payouts, one.lots, strict=True)
     ]

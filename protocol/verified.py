@@ -69,7 +69,7 @@ class Verified:
         return self._contributions(signed)
 
     def extra(self, signed: SignedExtra) -> Extra:
-        """Return the finding or delegation, its signature checked now or before.
+        """Return the finding, its signature checked now or before.
 
         Raises:
             EncodingError, SignatureError: as its ``open``.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.cosignatures import Cosignature
-from protocol.delegations import SignedDelegation
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
@@ -14,7 +13,7 @@ from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import SignedMeasure
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket, entry_of
+from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
 from protocol.signing import PublicKey
 from protocol.table import Row, open_table
 from protocol.tiles import open_bundle
@@ -325,15 +324,6 @@ class LogClient:
         if not page.headers or len(page.unproven) not in (0, len(page.headers)):
             raise EncodingError("a page of a table without contributions, or with claims of unproven keys of other rows than it has")
         return page
-
-    async def delegate(self, signed: SignedDelegation) -> None:
-        """Hand in whom a key belongs to; it is on the log's disk when this returns, and in the log with the next round.
-
-        Raises:
-            Unreachable: no answer.
-            Refused: the log does not take it.
-        """
-        await self.line.call("extra", entry_of(signed), timeout_s=waits.CALL_S)
 
     async def tell_measure(self, signed: SignedMeasure) -> None:
         """Tell the operator how good this peer finds the model.

@@ -5,7 +5,6 @@ from enum import IntEnum
 
 from protocol.accounts import Void
 from protocol.cosignatures import Cosignature
-from protocol.delegations import MAX_CHANGES
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
@@ -218,7 +217,7 @@ class AskCredit:
 
 @dataclass(frozen=True, slots=True)
 class CreditWord:
-    """What the log says that a key has earned; see ``protocol.accounts``."""
+    """What the log says that a key has earned, whichever accounts it adds up to; see ``protocol.accounts``."""
 
     round: int  # the newest that is counted
     final: int
@@ -228,8 +227,6 @@ class CreditWord:
     faults: tuple[Void, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
     samples: int  # that audits found good since the last fault
     proven: int  # 1: the key is; in an open run all are
-    account: bytes  # that the key belongs to; empty: to none
-    changes: int  # delegations of the key so far
     earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
 
     def __post_init__(self) -> None:
@@ -237,8 +234,6 @@ class CreditWord:
         rounds = (self.round, self.until, *(each.fault.round for each in self.faults))
         if len(self.earned) > 1 or not all(0 <= each < 2**80 for each in amounts) or not all(0 <= each < 2**62 for each in rounds):
             raise ValueError("credit of more than one round, or out of range")
-        if len(self.account) not in (0, 32) or not 0 <= self.changes <= MAX_CHANGES:
-            raise ValueError("an account or a number of delegations out of range")
         if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
             raise ValueError("more faults than are told, or a key that is neither proven nor not")
         if any(each.fault.reason not in REASONS or len(each.fault.claim) != 32 for each in self.faults):

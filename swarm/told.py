@@ -1,4 +1,4 @@
-"""A text that people hand on, as an invitation or a grant: given as itself, or as the name of a file that has it. No network."""
+"""A text that people hand on, as an invitation: given as itself, or as the name of a file that has it. No network."""
 
 from pathlib import Path
 

@@ -78,15 +78,18 @@ def work_of(ledger: Ledger, peer: Identity, lots: int = LOTS, **changes: Any) ->
     return claim_of(ledger, peer, lots=(lots, 0), lots_root=lots_root, steps_root=steps_root, **changes)
 
 
-def works_of(ledger: Ledger, peers: Iterable[Identity], lots: int = LOTS) -> list[Header]:
-    """Return what peers hand in, each alone."""
-    return in_order(listing([work_of(ledger, peer, lots)], peer) for peer in peers)
+def works_of(ledger: Ledger, peers: Iterable[Identity], lots: int = LOTS, payout: bytes | None = None) -> list[Header]:
+    """Return what peers hand in, each alone; their claims name ``payout``, if it is given."""
+    named = {} if payout is None else {"payout": payout}
+    return in_order(listing([work_of(ledger, peer, lots, **named)], peer) for peer in peers)
 
 
-def go_on(ledger: Ledger, peers: Iterable[Identity], extras: Iterable[SignedExtra] = (), lots: int = LOTS) -> None:
+def go_on(
+    ledger: Ledger, peers: Iterable[Identity], extras: Iterable[SignedExtra] = (), lots: int = LOTS, payout: bytes | None = None
+) -> None:
     """Append extras, in their order, and a round in which all these peers worked."""
     before = sorted(extras, key=lambda extra: extra.digest)
-    headers = works_of(ledger, peers, lots)
+    headers = works_of(ledger, peers, lots, payout)
     listed = [ledger.listed(header, ledger.round + 1) for header in headers]
     for entry in (*map(entry_of, before), *entries_of(headers), entry_of(round_of(ledger, listed))):
         ledger.append(entry)

@@ -18,5 +18,7 @@ def made(lots: int, steps: int = 1, round: int = 3) -> tuple[SignedClaim, Record
     steps_root = root([leaf_hash(pack(step)) for step in records.steps]) if steps > 1 else b""
     lots_root = root([leaf_hash(pack(lot)) for lot in records.lots])
     own = KEY.public_key
-    claim = Claim(sha256(b"run"), round, sha256(b"base"), own, own, "home", steps, (lots,), lots_root, steps_root, sha256(b"v"), b"", 5)
+    claim = Claim(
+        sha256(b"run"), round, sha256(b"base"), own, own, own, "home", steps, (lots,), lots_root, steps_root, sha256(b"v"), b"", 5
+    )
     return SignedClaim.sign(claim, KEY), records

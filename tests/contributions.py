@@ -36,6 +36,7 @@ def claim_of(
         round=round,
         base=ledger.commit_at(round - 1) or sha256(b"a commit that this log does not have"),
         key=identity.public_key,
+        payout=identity.public_key,
         founder=identity.public_key,
         cohort=cohort,
         local_steps=steps,

@@ -30,7 +30,6 @@ from protocol.admission import Admission, Invitation, Pass, SignedAdmission, Sig
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
-from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
 from protocol.duties import MAX_DUTIES_BYTES
 from protocol.earnings import MAX_CLAIMS_BYTES
 from protocol.encoding import Value, pack, to_value
@@ -87,7 +86,6 @@ TOLD = {  # records that the document tells in a sentence, by the module that ha
     "protocol.admission": "AdmissionRule Invitation Admission Pass",
     "protocol.affinity": "Position",
     "protocol.audits": "LotEvidence",
-    "protocol.delegations": "Grant Delegation",
     "protocol.duties": "AskDuties Duties Duty",
     "protocol.evaluations": "Question Result Answer EvaluationWord",
     "protocol.evidence": "RecordsPage AskRecords",
@@ -154,6 +152,7 @@ CLAIM = Claim(
     round=1,
     base=RUN,
     key=KEY.public_key,
+    payout=KEY.public_key,
     founder=KEY.public_key,
     cohort="cohort-0",
     local_steps=1,
@@ -254,7 +253,7 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
     yield (
-        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0]`: digest when signed',
+        'claim `[run, 1, run, key, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0]`: digest when signed',
         f"`{SIGNED_CLAIM.digest.hex()}`",
     )
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
@@ -270,7 +269,8 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
     yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
     yield (
-        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250, 0]`: digest when signed',
+        'claim of *mate*, with the account *key*, `[run, 1, run, mate, key, key, "cohort-0", 1, [1, 0, 0, 0], the same root, '
+        '"", Z, "", 250, 0]`: digest when signed',
         f"`{MATES_CLAIM.digest.hex()}`",
     )
     yield (
@@ -305,18 +305,6 @@ def rows() -> Iterator[tuple[str, str]]:
     revocation = SignedRevocation.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
     what = 'signature of the revocation `[run, key, "peer", mate]`; SHA-256 of its entry'
     yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"
-    grant = SignedGrant.sign(Grant(KEY.public_key, MATE.public_key, 1), KEY)
-    yield (
-        "grant `[key, mate, 1]`, *key* being the account: its signature; SHA-256 of its text",
-        (f"`{grant.signature.hex()}`; `{sha256(grant.to_text().encode()).hex()}`"),
-    )
-    delegation = SignedDelegation.sign(Delegation(RUN, MATE.public_key, MATE.public_key, 1, (grant,)), MATE)
-    yield (
-        "delegation `[run, mate, mate, 1, [that grant, signed]]`: digest when signed; SHA-256 of its entry",
-        (f"`{delegation.digest.hex()}`; `{sha256(entry_of(delegation)).hex()}`"),
-    )
-    parting = SignedDelegation.sign(Delegation(RUN, KEY.public_key, MATE.public_key, 2, ()), KEY)
-    yield "its end by the account, `[run, key, mate, 2, []]`: signature", f"`{parting.signature.hex()}`"
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (

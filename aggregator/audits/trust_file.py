@@ -55,6 +55,7 @@ class KeyTrust(_Part):
     stays: int = 0  # of what is pending, that stays so: the run ends before it is final
     void: int
     faults: tuple[FaultSeen, ...]  # the newest
+    credits: dict[Key, int]  # final and pending, by account
 
 
 class VoteSeen(_Part):
@@ -140,12 +141,17 @@ def trust_of(standing: Standing, due: Sequence[Due], round_: int, done: Done) ->
     keys = {*standing.accounts.keys(), *standing.samples, *standing.guilty, *standing.named}
     accounts = {key: standing.account(key) for key in keys}
     shown = sorted(keys, key=lambda key: (not accounts[key].void, -accounts[key].credit, key))[:MAX_KEYS]
+    credits_ = {key: dict[str, int]() for key in shown}
+    for account, of_keys in standing.accounts.by_account().items():
+        for key, amount in of_keys.items():
+            if key in credits_:
+                credits_[key][account.hex()] = amount
     return Trust(
         round=round_,
         num_keys=len(keys),
         num_proven=sum(map(standing.is_proven, keys)),
         num_guilty=len(standing.guilty),
-        keys=tuple(_key_trust(standing, key, accounts[key]) for key in shown),
+        keys=tuple(_key_trust(standing, key, accounts[key], credits_[key]) for key in shown),
         due=len(due),
         in_doubt=tuple(map(_doubt, [one for one in due if one.is_accused][:MAX_IN_DOUBT])),
         done=done,
@@ -163,7 +169,7 @@ def read_trust(directory: Path) -> Trust:
     return read_written(directory / DIRECTORY / FILE, Trust, _MAX_BYTES)
 
 
-def _key_trust(standing: Standing, key: bytes, account: Account) -> KeyTrust:
+def _key_trust(standing: Standing, key: bytes, account: Account, credits_: dict[str, int]) -> KeyTrust:
     outlook = Horizon.of(standing.manifest).outlook(account.pending)
     return KeyTrust(
         key=key.hex(),
@@ -179,6 +185,7 @@ def _key_trust(standing: Standing, key: bytes, account: Account) -> KeyTrust:
             FaultSeen(round=each.fault.round, reason=each.fault.reason, claim=each.fault.claim.hex(), amount=each.amount)
             for each in account.void[-MAX_FAULTS:]
         ),
+        credits=credits_,
     )
 
 

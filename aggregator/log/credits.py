@@ -1,72 +1,74 @@
-"""What everybody has earned by a log that was verified: final, pending and void, each with its reason; as lines, as CSV, as JSON."""
+"""What adds up to each account by a log that was verified, and which keys earned it: as lines, as CSV, as JSON.
+
+An account is the key that claims name as their payout: where nobody names another, each key's own. What is final, pending and void is told
+of each account and of each key that earned something for it, the reasons of what is void with the key.
+"""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from aggregator.log.verify import Verification
-from protocol.accounts import Account
-from protocol.horizon import Outlook
+from protocol.accounts import Account, together
 from protocol.signing import peer_name
 
-_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account", "stays_pending")
+_COLUMNS = ("account", "peer", "final", "pending", "all_final_with_round", "void", "reasons", "stays_pending")
 
 
 def as_lines(found: Verification) -> Iterator[str]:
     """Yield what a person reads: who has most first."""
     yield f"run {found.run.hex()}"
     yield f"round {found.rounds}, {found.size} entries verified, root {found.root.hex()}"
-    for key, account in _accounts(found):
-        parts = [f"final {account.final}"]
-        if pending := account.credit - account.final:
-            parts.append(f"pending {pending} ({found.horizon.outlook(account.pending).words()})")
-        parts += [f"void {void.amount} ({reason})" for void, reason in zip(account.void, _reasons(account), strict=True)]
-        yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
-    for owner, keys in by_account(found).items():
-        final, outlook, void = _sums(found, keys)
-        of = "1 key" if len(keys) == 1 else f"{len(keys)} keys"
-        words = f" ({outlook.words()})" if outlook.stays else ""
-        yield f"account {peer_name(owner)} of {of}: final {final}, pending {outlook.final + outlook.stays}{words}, void {void}"
+    for account, of_keys in _by_account(found).items():
+        is_own = [*of_keys] == [account]
+        if not is_own:
+            yield _line_of_account(found, account, of_keys)
+        for key, earned in of_keys.items():
+            line = f"{peer_name(key)} {', '.join(_parts(found, earned))}{' unaudited' if found.is_unaudited else ''}"
+            yield line if is_own else f"  {line}"
 
 
-def by_account(found: Verification) -> dict[bytes, list[bytes]]:
-    """Return account -> the keys whose credit adds up to it: those that belong to it, and its own if that earned something."""
-    earned = set(found.accounts.keys())
-    return {account: [*([account] if account in earned else []), *keys] for account, keys in found.owners.machines_of().items()}
+def _parts(found: Verification, earned: Account) -> Iterator[str]:
+    yield f"final {earned.final}"
+    if pending := earned.credit - earned.final:
+        yield f"pending {pending} ({found.horizon.outlook(earned.pending).words()})"
+    for void, reason in zip(earned.void, _reasons(earned), strict=True):
+        yield f"void {void.amount} ({reason})"
 
 
-def _sums(found: Verification, keys: Iterable[bytes]) -> tuple[int, Outlook, int]:
-    """Return what is final, what becomes of what is pending, and what is void."""
-    accounts = [found.accounts.of(key) for key in keys]
-    void = sum(each.amount for account in accounts for each in account.void)
-    outlook = found.horizon.outlook(each for account in accounts for each in account.pending)
-    return sum(one.final for one in accounts), outlook, void
+def _line_of_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Account]) -> str:
+    of = "1 key" if len(of_keys) == 1 else f"{len(of_keys)} keys"
+    whole = together(*of_keys.values())
+    outlook = found.horizon.outlook(whole.pending)
+    words = f" ({outlook.words()})" if outlook.stays else ""
+    void = sum(each.amount for each in whole.void)
+    return f"account {peer_name(account)} of {of}: final {whole.final}, pending {outlook.final + outlook.stays}{words}, void {void}"
 
 
 def as_csv(found: Verification) -> str:
-    """Return a table with a line of names first; several reasons are separated by semicolons.
+    """Return a table with a line of names first, and a row for each key of each account; several reasons are separated by semicolons.
 
     ``all_final_with_round`` is empty where nothing is pending, and where some of it stays so.
     """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    for key, account in _accounts(found):
-        outlook = found.horizon.outlook(account.pending)
-        void = sum(each.amount for each in account.void)
-        table.writerow(
-            (
-                peer_name(key),
-                account.final,
-                outlook.final + outlook.stays,
-                outlook.until if outlook.until and not outlook.stays else "",
-                void,
-                "; ".join(_reasons(account)),
-                _account_name(found, key),
-                outlook.stays,
+    for account, of_keys in _by_account(found).items():
+        for key, earned in of_keys.items():
+            outlook = found.horizon.outlook(earned.pending)
+            table.writerow(
+                (
+                    peer_name(account),
+                    peer_name(key),
+                    earned.final,
+                    outlook.final + outlook.stays,
+                    outlook.until if outlook.until and not outlook.stays else "",
+                    sum(each.amount for each in earned.void),
+                    "; ".join(_reasons(earned)),
+                    outlook.stays,
+                )
             )
-        )
     return text.getvalue()
 
 
@@ -82,52 +84,49 @@ def as_json(found: Verification) -> str:
             "pending_rounds": found.accounts.rounds,
             "last_final_round": found.horizon.last_final,
             "is_unaudited": found.is_unaudited,
-            "accounts": [
-                {**_plain(found, key, account), "account": _account_name(found, key) or None} for key, account in _accounts(found)
-            ],
-            "by_account": [_plain_account(found, account, keys) for account, keys in by_account(found).items()],
+            "accounts": [_plain_account(found, account, of_keys) for account, of_keys in _by_account(found).items()],
         },
         indent=1,
     )
 
 
-def _plain(found: Verification, key: bytes, account: Account) -> dict[str, object]:
+def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Account]) -> dict[str, object]:
+    whole = together(*of_keys.values())
+    return {
+        "account": peer_name(account),
+        "key": account.hex(),
+        "final": whole.final,
+        "pending": whole.credit - whole.final,
+        "stays_pending": found.horizon.outlook(whole.pending).stays,
+        "void": sum(each.amount for each in whole.void),
+        "peers": [_plain(found, key, earned) for key, earned in of_keys.items()],
+    }
+
+
+def _plain(found: Verification, key: bytes, earned: Account) -> dict[str, object]:
     return {
         "peer": peer_name(key),
         "key": key.hex(),
-        "final": account.final,
+        "final": earned.final,
         "pending": [
-            {"round": round_, "amount": amount, "final_with": found.horizon.final_with(round_)} for round_, amount in account.pending
+            {"round": round_, "amount": amount, "final_with": found.horizon.final_with(round_)} for round_, amount in earned.pending
         ],
-        "stays_pending": found.horizon.outlook(account.pending).stays,
+        "stays_pending": found.horizon.outlook(earned.pending).stays,
         "void": [
             {"amount": void.amount, "round": void.fault.round, "reason": void.fault.reason, "claim": void.fault.claim.hex()}
-            for void in account.void
+            for void in earned.void
         ],
     }
 
 
-def _plain_account(found: Verification, account: bytes, keys: list[bytes]) -> dict[str, object]:
-    final, outlook, void = _sums(found, keys)
+def _by_account(found: Verification) -> dict[bytes, dict[bytes, Account]]:
+    """Return account -> key -> what it has earned for that: accounts and keys with most first."""
+    by_account = sorted(found.accounts.by_account().items(), key=lambda one: (-sum(one[1].values()), one[0]))
     return {
-        "account": peer_name(account),
-        "peers": [peer_name(key) for key in keys],
-        "final": final,
-        "pending": outlook.final + outlook.stays,
-        "stays_pending": outlook.stays,
-        "void": void,
+        account: {key: found.accounts.of(key, account) for key in sorted(credits_, key=lambda key: (-credits_[key], key))}
+        for account, credits_ in by_account
     }
 
 
-def _account_name(found: Verification, key: bytes) -> str:
-    account = found.owners.of(key).account
-    return peer_name(account) if account else ""
-
-
-def _accounts(found: Verification) -> list[tuple[bytes, Account]]:
-    keys = found.accounts.keys()
-    return sorted(((key, found.accounts.of(key)) for key in keys), key=lambda one: (-one[1].credit, one[0]))
-
-
-def _reasons(account: Account) -> list[str]:
-    return [f"{void.fault.reason}, round {void.fault.round}, claim {void.fault.claim.hex()[:16]}" for void in account.void]
+def _reasons(earned: Account) -> list[str]:
+    return [f"{void.fault.reason}, round {void.fault.round}, claim {void.fault.claim.hex()[:16]}" for void in earned.void]

@@ -31,7 +31,7 @@ class Shown:
     operators: tuple[PublicKey, ...]  # who signed the head
     head: TreeHead
     rounds: int
-    credits: dict[bytes, int]  # key -> earned
+    credits: dict[bytes, int]  # payout account -> what adds up to it
     is_unaudited: bool  # see ``aggregator.log.verify.Verification``
     witnesses: tuple[tuple[int, Cosignature], ...] = ()  # cosignatures, each with the size of the head that it is of
 

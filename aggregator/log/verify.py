@@ -14,7 +14,6 @@ from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifes
 from automl.training.course import RunCourse
 from protocol.accounts import Accounts
 from protocol.course import Course
-from protocol.delegations import Owners
 from protocol.errors import RemoteFault, StorageError
 from protocol.horizon import Horizon
 from protocol.ledger import Ledger
@@ -41,14 +40,13 @@ class Verification:
     num_rounds: int  # of the run
     finished: bool  # the manifest's last round among them
     accounts: Accounts  # what everybody has earned, and whether that is for good
-    owners: Owners  # which keys belong to which accounts
     is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
 
     @property
     def credits(self) -> dict[bytes, int]:
-        """Key -> earned, for good or for now; who earned nothing is not in it."""
+        """Payout account -> what adds up to it, for good or for now; who has nothing is not in it."""
         return self.accounts.credits()
 
     @property
@@ -97,7 +95,6 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         num_rounds=log.ledger.manifest.num_rounds,
         finished=log.ledger.finished,
         accounts=log.ledger.standing.accounts,
-        owners=log.ledger.standing.owners,
         is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,

@@ -193,7 +193,7 @@ class Answers:
         """``/api/peers/{peer}``"""
         before, limit = asked.optional("before", 1, MOST), asked.number("limit", 1, 64, 20)
         one = self._the_peer(text)
-        owners, credits_ = self._sight.view.owners, self._sight.credits
+        credits_ = self._sight.credits
         claims = list(reversed(one.seen.newest)) if one.seen is not None else []
         below = [claim for claim in claims if before is None or claim.round < before]
         credit = credits_.by_key.get(one.key, 0)
@@ -204,7 +204,7 @@ class Answers:
             "rank": 1 + credits_.ranked.index(one.key) if one.key in credits_.by_key else None,
             "claims_list": [shown_claim(claim) for claim in below[:limit]],
             "more_before": below[limit - 1].round if len(below) > limit else None,
-            "account": peer_name(account) if (account := owners.of(one.key).account) else None,
+            "account": peer_name(account) if (account := claims[0].payout if claims else one.key) != one.key else None,
             "trust": shown_trust(trust) if (trust := self._sight.trust.of(one.key)) is not None else None,
         }
 

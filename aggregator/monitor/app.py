@@ -167,7 +167,6 @@ class MonitorApp:
             "/api/ledger/proof": (ledger.proof, ("index", "size")),
             "/api/ledger/consistency": (ledger.consistency, ("old", "new")),
             "/api/ledger/credits": (ledger.credits, page),
-            "/api/accounts": (ledger.accounts, page),
             "/api/trust": (trust.overview, ()),
             "/api/trust/keys": (trust.keys, page),
             "/api/trust/verdicts": (trust.verdicts, page),

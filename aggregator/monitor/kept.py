@@ -12,10 +12,11 @@ import sys
 import time
 import zlib
 from array import array
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,6 @@ from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen
 from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from protocol.course import Course
-from protocol.delegations import Belonging, Owners
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, StorageError
 from protocol.manifest import SignedManifest
@@ -38,22 +38,12 @@ _FORM = f"manta view 1, {sys.byteorder}, {version('manta-swarm')}"  # another ve
 _HASHED_AT_A_TIME = 4096
 _MUCH = 16_384  # entries: three seconds
 _EVERY_S, _SHARE = 60.0, 0.02  # of the time, at most, for keeping
-_PEER_NUMBERS = ("claims", "lots", "samples", "credit", "first_round")
+_PEER_NUMBERS = ("claims", "lots", "samples", "first_round")
 _CLAIM_NUMBERS = ("index", "contribution", "round", "base_round", "lots", "samples", "lot_ms", "credit")
 _KEY_BYTES, _NUMBER_BYTES, _DIGEST_BYTES = 32, 8, 32
 
 Value = TypeVar("Value", bytes, str)
 logger = logging.getLogger("manta.monitor")
-
-
-@dataclass(frozen=True, slots=True)
-class KeptOwner:
-    """Whom a key belongs to; see ``protocol.delegations.Belonging``."""
-
-    key: bytes
-    account: bytes
-    changes: int
-    granted: tuple[tuple[bytes, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +58,17 @@ class Kept:
     rounds: tuple[bytes, ...]  # of ``Rounds.columns``
     peers: bytes  # keys
     peer_numbers: tuple[bytes, ...]
+    accounts_earned: bytes  # of each peer, how many accounts it earned something for
+    accounts: bytes  # keys, of all peers in their order
+    earned: bytes  # for each of these
     claims_kept: bytes  # of each peer, how many
     claims: tuple[bytes, ...]  # of all peers, in their order
+    claim_payouts: bytes  # places in ``payouts``
     claim_founders: bytes  # places in ``founders``
     claim_cohorts: bytes
+    payouts: bytes  # keys
     founders: bytes  # keys
     cohorts: str  # JSON
-    owners: tuple[KeptOwner, ...]
 
 
 class Keeping:
@@ -175,7 +169,8 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
     size, root = view.settled
     peers = list(view.peers.values())
     claims = [claim for peer in peers for claim in peer.newest]
-    founders, cohorts = _places(claim.founder for claim in claims), _places(claim.cohort for claim in claims)
+    payouts, founders = _places(claim.payout for claim in claims), _places(claim.founder for claim in claims)
+    cohorts = _places(claim.cohort for claim in claims)
     return Kept(
         form=_FORM,
         run=run,
@@ -185,15 +180,17 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
         rounds=view.rounds.columns(),
         peers=b"".join(peer.key for peer in peers),
         peer_numbers=tuple(_column(getattr(peer, name) for peer in peers) for name in _PEER_NUMBERS),
+        accounts_earned=_column(len(peer.earned) for peer in peers),
+        accounts=b"".join(account for peer in peers for account in peer.earned),
+        earned=_column(amount for peer in peers for amount in peer.earned.values()),
         claims_kept=_column(len(peer.newest) for peer in peers),
         claims=tuple(_column(getattr(claim, name) for claim in claims) for name in _CLAIM_NUMBERS),
+        claim_payouts=_column(payouts[claim.payout] for claim in claims),
         claim_founders=_column(founders[claim.founder] for claim in claims),
         claim_cohorts=_column(cohorts[claim.cohort] for claim in claims),
+        payouts=b"".join(payouts),
         founders=b"".join(founders),
         cohorts=json.dumps(list(cohorts)),
-        owners=tuple(
-            KeptOwner(key, one.account, one.changes, tuple(sorted(one.granted.items()))) for key, one in sorted(view.owners.belongs.items())
-        ),
     )
 
 
@@ -211,36 +208,43 @@ def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Front
         peers = _peers_of(kept)
     except (ValueError, IndexError, TypeError) as error:  # whole, and yet not what this program writes
         raise EncodingError(f"its columns do not fit together: {error}") from error
-    view = View.recalled(signed.open(), course, frontier, rounds, peers, _owners_of(kept))
+    view = View.recalled(signed.open(), course, frontier, rounds, peers)
     if rounds.newest:
         view.newest = view.table(rounds.newest, log.entries(rounds.index_of(rounds.newest - 1) + 1, kept.size))
     return view
 
 
 def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:
-    keys, founders, cohorts = _keys(kept.peers), _keys(kept.founders), json.loads(kept.cohorts)
+    keys, cohorts = _keys(kept.peers), json.loads(kept.cohorts)
+    payouts, founders = _keys(kept.payouts), _keys(kept.founders)
     lengths = _numbers(kept.claims_kept, len(keys))
     if not all(0 < length <= KEPT_CLAIMS for length in lengths):
         raise EncodingError("a peer has as many claims as none can have")
     total = sum(lengths)
     columns = [_numbers(column, total) for column in kept.claims]
-    places = zip(_numbers(kept.claim_founders, total), _numbers(kept.claim_cohorts, total), strict=True)
+    places = zip(*(_numbers(column, total) for column in (kept.claim_payouts, kept.claim_founders, kept.claim_cohorts)), strict=True)
     numbers = zip(*columns, strict=True)
     peers = {}
     totals = zip(*(_numbers(column, len(keys)) for column in kept.peer_numbers), strict=True)
-    for key, length, of_peer in zip(keys, lengths, totals, strict=True):
+    for key, length, of_peer, earned in zip(keys, lengths, totals, _earned_of(kept, len(keys)), strict=True):
         newest: deque[ClaimSeen] = deque(maxlen=KEPT_CLAIMS)
         for _ in range(length):
-            values, (founder, cohort) = next(numbers), next(places)
+            values, (payout, founder, cohort) = next(numbers), next(places)
             named = dict(zip(_CLAIM_NUMBERS, values, strict=True))
-            newest.append(ClaimSeen(key=key, founder=founders[founder], cohort=cohorts[cohort], **named))
-        peers[key] = PeerSeen(key, peer_name(key), newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
+            newest.append(ClaimSeen(key=key, payout=payouts[payout], founder=founders[founder], cohort=cohorts[cohort], **named))
+        peers[key] = PeerSeen(key, peer_name(key), earned=earned, newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
     return peers
 
 
-def _owners_of(kept: Kept) -> Owners:
-    belongs = {one.key: Belonging(one.account, one.changes, dict(one.granted)) for one in kept.owners}
-    return Owners(belongs, Counter(one.account for one in kept.owners if one.account))
+def _earned_of(kept: Kept, num_peers: int) -> Iterator[dict[bytes, int]]:
+    """Yield, of each peer, what it earned by account."""
+    accounts = _keys(kept.accounts)
+    pairs = zip(accounts, _numbers(kept.earned, len(accounts)), strict=True)
+    lengths = _numbers(kept.accounts_earned, num_peers)
+    if sum(lengths) != len(accounts) or min(lengths, default=0) < 0:
+        raise EncodingError("accounts of other peers than there are")
+    for length in lengths:
+        yield dict(islice(pairs, length))
 
 
 def _places(values: Iterable[Value]) -> dict[Value, int]:

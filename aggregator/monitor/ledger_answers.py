@@ -1,4 +1,4 @@
-"""``/api/ledger`` and ``/api/accounts``: entries, heads and proofs, and what everybody has; see docs/monitor.md."""
+"""``/api/ledger``: entries, heads and proofs, and what everybody has; see docs/monitor.md."""
 
 import asyncio
 from base64 import b64encode
@@ -10,13 +10,12 @@ from aggregator.monitor.shown import Json, shown_head, shown_witness
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from protocol.admission import Admission
 from protocol.audits import signer_of
-from protocol.delegations import Delegation
 from protocol.merkle import leaf_hash
 from protocol.records import Claim, Contribution, Round
 from protocol.revocation import Revocation
 from protocol.signing import peer_name
 
-MAX_ENTRIES, MAX_KEYS = 100, 200
+MAX_ENTRIES, MAX_ACCOUNTS, MAX_EARNERS = 100, 200, 64
 
 
 class LedgerAnswers:
@@ -82,31 +81,24 @@ class LedgerAnswers:
 
     async def credits(self, asked: Asked) -> Json:
         """``/api/ledger/credits``"""
-        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_KEYS, 50)
-        view, found = self._sight.view, self._sight.credits
-        shown = found.ranked[offset : offset + limit]
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_ACCOUNTS, 50)
+        found = self._sight.credits
         return {
-            "total": len(found.ranked),
+            "total": len(found.accounts),
             "offset": offset,
             "pool_paid": found.total,
             "said_by": found.said_by,
             "is_unaudited": self._sight.manifest.is_private,
-            "accounts": len(set(view.owners.accounts().values())),
-            "credits": [{"peer": peer_name(key), "key": key.hex(), "credit": found.by_key[key]} for key in shown],
-        }
-
-    async def accounts(self, asked: Asked) -> Json:
-        """``/api/accounts``"""
-        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_KEYS, 50)
-        machines, by_key = self._sight.view.owners.machines_of(), self._sight.credits.by_key
-        sums = {account: sum(by_key.get(key, 0) for key in (account, *keys)) for account, keys in machines.items()}
-        shown = sorted(sums, key=lambda account: (-sums[account], account))[offset : offset + limit]
-        return {
-            "total": len(sums),
-            "offset": offset,
-            "accounts": [
-                {"account": peer_name(account), "peers": list(map(peer_name, machines[account])), "credit": sums[account]}
-                for account in shown
+            "credits": [
+                {
+                    "account": peer_name(account),
+                    "key": account.hex(),
+                    "credit": found.by_account[account],
+                    "num_peers": len(found.earners[account]),
+                    "peers": [peer_name(key) for key in found.earners[account][:MAX_EARNERS]],
+                    "trains": account in found.by_key,
+                }
+                for account in found.accounts[offset : offset + limit]
             ],
         }
 
@@ -134,6 +126,6 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Admission | Revocation | Delegation) else said.round,
+        "round": None if isinstance(said, Admission | Revocation) else said.round,
         "peer": None if key is None else peer_name(key),
     }

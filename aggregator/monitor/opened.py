@@ -6,7 +6,6 @@ from typing import Any
 
 from protocol.admission import Admission, SignedAdmission
 from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, SignedFinding
-from protocol.delegations import MAX_DELEGATION_BYTES, Delegation
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
 from protocol.revocation import Revocation, SignedRevocation
@@ -42,7 +41,6 @@ def opened(entry: bytes) -> Opened:
         return Opened("round", record, record)
     if isinstance(record, SignedFinding):
         return Opened("finding", unpack(Finding, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
-    return Opened("delegation", unpack(Delegation, record.payload, max_bytes=MAX_DELEGATION_BYTES), record)
 
 
 def fields(one: Opened) -> dict[str, Any]:

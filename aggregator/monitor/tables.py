@@ -21,6 +21,7 @@ class ClaimSeen:
     """A claim of a table."""
 
     key: bytes
+    payout: bytes  # the account that its credit adds up to
     index: int  # of its entry
     contribution: int  # of the entry that lists it
     round: int  # in which it counted
@@ -124,6 +125,7 @@ def _row(
     seen = tuple(
         ClaimSeen(
             key=claim.key,
+            payout=claim.payout,
             index=place,
             contribution=index,
             round=round_,

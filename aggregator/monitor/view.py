@@ -12,7 +12,6 @@ from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen, TableSeen, table_seen
 from protocol.course import Course
-from protocol.delegations import Delegation, Owners
 from protocol.manifest import Manifest
 from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from protocol.records import Round
@@ -30,14 +29,19 @@ class PeerSeen:
     claims: int = 0
     lots: int = 0
     samples: int = 0
-    credit: int = 0  # that its claims earned, before verdicts
     first_round: int = 0
+    earned: dict[bytes, int] = field(default_factory=dict)  # by account: what its claims earned for it, before verdicts
     newest: deque[ClaimSeen] = field(default_factory=lambda: deque(maxlen=KEPT_CLAIMS))
 
     @property
     def last(self) -> ClaimSeen:
         """Its newest claim."""
         return self.newest[-1]
+
+    @property
+    def credit(self) -> int:
+        """What its claims earned, before verdicts."""
+        return sum(self.earned.values())
 
     @property
     def last_round(self) -> int:
@@ -49,7 +53,7 @@ class PeerSeen:
         self.claims += 1
         self.lots += claim.lots
         self.samples += claim.samples
-        self.credit += claim.credit
+        self.earned[claim.payout] = self.earned.get(claim.payout, 0) + claim.credit
         self.first_round = self.first_round or claim.round
         self.newest.append(claim)
 
@@ -65,18 +69,15 @@ class View:
         self.pool_paid = 0
         self.newest: TableSeen | None = None  # the newest round's
         self.settled = (0, EMPTY_ROOT)  # the entries up to the newest round's own: how many, and their root
-        self.owners = Owners()
         self._course = course
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
 
     @classmethod
-    def recalled(
-        cls, manifest: Manifest, course: Course, frontier: Frontier, rounds: Rounds, peers: dict[bytes, "PeerSeen"], owners: Owners
-    ) -> "View":
+    def recalled(cls, manifest: Manifest, course: Course, frontier: Frontier, rounds: Rounds, peers: dict[bytes, "PeerSeen"]) -> "View":
         """Return the view of the entries of ``frontier``, the last of which is a round's, as far as it was kept: without ``newest``."""
         view = cls(manifest, course)
-        view.rounds, view.peers, view._frontier, view.owners = rounds, peers, frontier, owners
+        view.rounds, view.peers, view._frontier = rounds, peers, frontier
         view.pool_paid = sum(peer.credit for peer in peers.values())
         view.settled = (frontier.size, frontier.root())
         return view
@@ -115,7 +116,6 @@ class View:
             first = self.size - len(self._pending)
             table = table_seen(first, [*self._pending, one], self.manifest, self._course)
             self._take_round(table)  # from here on nothing is refused
-            self.owners.take([each.said for each in self._pending if isinstance(each.said, Delegation)])
             self._pending = []
             self._frontier.append(leaf_hash(entry))
             self.settled = (self.size, self.root())

@@ -1,4 +1,4 @@
-"""The extras that are handed in between rounds: findings and delegations, taken by who writes.
+"""The extras that are handed in between rounds: findings, taken by who writes.
 
 What is acknowledged stands before the claims of the next round, or of the one after if there are too many, unless the ledger would refuse
 it by then: its auditor was found guilty, or its question was decided. Until then it is on the disk (``aggregator.rounds.waiting``); where
@@ -13,7 +13,6 @@ from aggregator.rounds.refusals import is_too_much, noted
 from aggregator.rounds.waiting import Waiting
 from protocol.audits import SignedExtra, signer_of
 from protocol.closing import NotTaken
-from protocol.delegations import Delegation
 from protocol.errors import EncodingError, StorageError, Unreachable
 from protocol.ledger import MAX_EXTRAS, Ledger
 from protocol.records import MAX_ENTRY_BYTES, open_entry
@@ -84,16 +83,7 @@ class Extras:
     async def for_round(self) -> list[SignedExtra]:
         """Return what stands before the next round's claims, in the log's order; what the ledger refuses by now is forgotten."""
         await self._waiting.drop_refused(self._ledger)
-        ledger = self._ledger()
-        chosen, changing = list[SignedExtra](), set[bytes]()
-        for _, signed in sorted(self._waiting.stored.items()):
-            extra = ledger.verified.extra(signed)
-            if isinstance(extra, Delegation):
-                if extra.key in changing:  # which two operators took: of one key a round has one
-                    continue
-                changing.add(extra.key)
-            chosen.append(signed)
-        return chosen[:MAX_EXTRAS]
+        return [signed for _, signed in sorted(self._waiting.stored.items())][:MAX_EXTRAS]
 
     async def committed(self, extras: Sequence[SignedExtra]) -> None:
         """Forget what the log has now."""
@@ -130,8 +120,6 @@ class Extras:
             raise NotTaken("too many findings wait for a round: hand it in again after the next one")
         extra = ledger.verified.extra(signed)
         opened = [ledger.verified.extra(each) for each in waiting]
-        if isinstance(extra, Delegation) and any(isinstance(each, Delegation) and each.key == extra.key for each in opened):
-            raise NotTaken("a delegation of this key waits for a round: its account changes once a round")
         signer = signer_of(extra)
         of_key = Counter(map(signer_of, opened))
         if signer not in ledger.manifest.operators and of_key[signer] >= MAX_OF_ONE:

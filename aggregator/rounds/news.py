@@ -96,8 +96,6 @@ def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWo
         faults=account.void[-MAX_FAULTS:],
         samples=standing.samples[key],
         proven=int(standing.is_proven(key)),
-        account=standing.owners.of(key).account,
-        changes=standing.owners.of(key).changes,
         earned=earned,
     )
 

@@ -1,4 +1,4 @@
-"""Extras on an operator's disk until the log has them: findings and delegations, which stand before a round's claims.
+"""Extras on an operator's disk until the log has them: findings, which stand before a round's claims.
 
 DIR/extras.waiting   entries, one after the other, appended to and synced before anybody hears that one was taken
 

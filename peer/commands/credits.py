@@ -3,16 +3,18 @@
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from peer.clear_errors import clear_errors
 from peer.commands.upkeep import DIR, directory_in
+from protocol.errors import UserError
 from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from peer.commands.earnings import Earned, RunEarned
+    from peer.commands.earnings import AccountEarned, Earned, RunEarned
     from protocol.horizon import Horizon
     from swarm.messages import CreditWord
 
@@ -26,10 +28,17 @@ SHOWN = 20  # rounds, unless all are asked for
 )
 @click.option("--all", "is_all", is_flag=True, help=f"Every round, and not the newest {SHOWN} alone.")
 @click.option("--json", "is_json", is_flag=True, help="As JSON: every round, with what it is known by.")
-def credits_command(verify: bool, is_all: bool, is_json: bool, **options: Any) -> None:
+@click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each slip of all FOLDERs checked.")
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
+def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
     """Say what each run has paid this peer, and what of it is final. What is pending or void is said too, round by round. All of it comes
-    from what the peer keeps: nothing is asked over the network."""
+    from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of pay slips, copied from
+    any machine."""
     with clear_errors():
+        if account is not None:
+            _say_account(account, folders or (directory_in(options),), is_json=is_json)
+        if folders:
+            raise UserError("FOLDER... is for --account KEY, which adds up the slips of several machines; else give --dir DIR")
         with ending_at_ctrl_c():
             from peer.commands.earnings import runs_of
 
@@ -45,6 +54,81 @@ def credits_command(verify: bool, is_all: bool, is_json: bool, **options: Any) -
             if not runs:
                 click.echo(f"no pay slips in {directory}: no round has counted this peer yet, as far as it knows")
     sys.exit(0 if holds(runs) else 1)
+
+
+def _say_account(name: str, folders: tuple[Path, ...], *, is_json: bool) -> NoReturn:
+    from peer.config import account_named
+
+    try:
+        account = account_named(name)
+    except ValueError as error:
+        raise UserError(f"--account: {error}") from error
+    with ending_at_ctrl_c():
+        from peer.commands.earnings import account_runs_of
+
+    runs = account_runs_of(folders, account)
+    is_good = not any(run.problems for run in runs)
+    if is_json:
+        shown = {"account": name, "verified": True, "holds": is_good, "runs": [_plain_of_account(run) for run in runs]}
+        click.echo(json.dumps(shown, indent=1))
+    else:
+        click.echo(f"account {name}")
+        for run in runs:
+            for line in _lines_of_account(run):
+                click.echo(line)
+    sys.exit(0 if is_good else 1)
+
+
+def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
+    from peer.commands.earnings import CLAIMS
+    from protocol.signing import peer_name
+
+    if run.run:
+        yield f"run {run.name} ({run.run[:16]})"
+        for key in run.keys:
+            yield f"  peer {peer_name(key)} {_sums(run, run.of_key(key))}"
+        every = list(run.rounds.values())
+        yield f"total of {len(run.keys)} peers {_sums(run, every)}"
+        proven = sum(one.by == CLAIMS for one in every)
+        yield f"verified: {len(every)} slips are in the run's log and name the account; what {proven} paid follows from their claims"
+        if proven < len(every):
+            yield f"not proven: what the other {len(every) - proven} paid is the log's word: their claims are not kept there"
+    for problem in run.problems:
+        yield f"PROBLEM: {problem}"
+
+
+def _sums(run: "AccountEarned", rounds: "list[Earned]") -> str:
+    from peer.commands.earnings import FINAL, PENDING, VOID, total
+
+    stays = f" ({stays:,} of it stays so: the run ends before)" if (stays := run.stays(rounds)) else ""
+    return (
+        f"on {len(rounds)} slips: final {total(rounds, FINAL):,}, pending {total(rounds, PENDING):,}{stays}, void {total(rounds, VOID):,}"
+    )
+
+
+def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
+    from protocol.signing import peer_name
+
+    return {
+        "run": run.run,
+        "name": run.name,
+        **_plain_sums(run, list(run.rounds.values())),
+        "peers": [{"peer": peer_name(key), **_plain_sums(run, run.of_key(key))} for key in run.keys],
+        "problems": run.problems,
+    }
+
+
+def _plain_sums(run: "AccountEarned", rounds: "list[Earned]") -> dict[str, int]:
+    from peer.commands.earnings import CLAIMS, FINAL, PENDING, VOID, total
+
+    return {
+        "slips": len(rounds),
+        "proven": sum(one.by == CLAIMS for one in rounds),
+        "final": total(rounds, FINAL),
+        "pending": total(rounds, PENDING),
+        "stays_pending": run.stays(rounds),
+        "void": total(rounds, VOID),
+    }
 
 
 def holds(runs: "list[RunEarned]") -> bool:
@@ -68,6 +152,9 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
     yield f"run {run.name} ({run.run[:16]}), known up to round {run.round}"
     for key in sorted({one.key for one in run.rounds}):
         yield f"key {peer_name(key)}"
+    for account in sorted({one.account for one in run.rounds if one.account != one.key}):
+        of = [one for one in run.rounds if one.account == account]
+        yield f"{len(of)} of {len(run.rounds)} slips add up to account {peer_name(account)}"
     shown = run.rounds if is_all else run.rounds[-SHOWN:]
     if len(shown) < len(run.rounds):
         yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
@@ -94,7 +181,6 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
     from peer.faults import fault_line, plain_fault
     from protocol.horizon import told_words
-    from protocol.signing import peer_name
 
     word = run.word
     if word is None:
@@ -105,8 +191,6 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}{words}, void {word.void:,}"
     for each in word.faults:
         yield f"  {fault_line(plain_fault(each))}"
-    if word.account:
-        yield f"  it adds up to account {peer_name(word.account)}"
     known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
     if (more := word.credit + word.void - known) > 0:
         yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
@@ -148,6 +232,7 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
             {
                 "round": one.round,
                 "peer": peer_name(one.key),
+                "account": peer_name(one.account),
                 "paid": one.paid,
                 "known_by": one.by,
                 "state": one.state,
@@ -171,7 +256,6 @@ def _proof(one: "Earned") -> dict[str, Any]:
 
 def _plain_word(word: "CreditWord", horizon: "Horizon") -> dict[str, Any]:
     from peer.faults import plain_fault
-    from protocol.signing import peer_name
 
     stays, until = horizon.told(word.round, word.until)
     return {
@@ -184,5 +268,4 @@ def _plain_word(word: "CreditWord", horizon: "Horizon") -> dict[str, Any]:
         "faults": [plain_fault(each) for each in word.faults],
         "samples": word.samples,
         "is_proven": bool(word.proven),
-        "account": peer_name(word.account) if word.account else None,
     }

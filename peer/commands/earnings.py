@@ -1,15 +1,15 @@
-"""What ``manta-peer credits`` reads of a folder: what each run paid its peer, round by round, by its pay slips, and what they prove.
+"""What ``manta-peer credits`` reads of folders: what each run paid their peers, round by round, by their pay slips, and what these prove.
 
 Reads only, and asks nobody: it may be used while the peer runs, and of a copy of the folder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from automl.training.asked import AskedCourse
 from peer.rounds.credit_file import read_credit
-from peer.rounds.slips import load_manifest, load_slip, rounds_in
+from peer.rounds.slips import MANIFEST, load_manifest, load_slip, rounds_in
 from peer.store import CREDIT, NEWEST, RUNS, SLIPS
 from protocol.accounts import Fault
 from protocol.audits import WITHHELD
@@ -25,6 +25,7 @@ from protocol.standing import LEFT
 from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
+_KNOWN = (UNKNOWN, WORD, CLAIMS)  # the better known the later
 FINAL, PENDING, VOID = "final", "pending", "void"
 
 
@@ -34,6 +35,7 @@ class Earned:
 
     round: int
     key: bytes
+    account: bytes  # that its claim names: what the round paid for that adds up to it
     paid: int | None
     by: str  # CLAIMS, WORD or UNKNOWN
     state: str  # FINAL, PENDING or VOID
@@ -57,12 +59,51 @@ class RunEarned:
 
     def total(self, state: str) -> int:
         """Return what the rounds of a state paid."""
-        return sum(one.paid or 0 for one in self.rounds if one.state == state)
+        return total(self.rounds, state)
 
     @property
     def outlook(self) -> Outlook:
         """What becomes of what is pending of these rounds."""
         return self.horizon.outlook((one.round, one.paid or 0) for one in self.rounds if one.state == PENDING)
+
+
+@dataclass(slots=True)
+class AccountEarned:
+    """What one run paid for the claims that name one account, by the slips of several peers."""
+
+    run: str
+    name: str
+    horizon: Horizon
+    rounds: dict[tuple[bytes, int], Earned] = field(default_factory=dict)  # by key and round
+    proven: list[ProvenSlip] = field(default_factory=list)  # also of claims that name other accounts
+    problems: list[str] = field(default_factory=list)
+
+    def take(self, run: RunEarned, directory: Path, account: bytes) -> None:
+        """Take the slips of a folder; of two of one key and round the one that knows more."""
+        self.problems += [f"{directory}: {problem}" for problem in run.problems]
+        self.proven += [one.slip for one in run.rounds if one.slip is not None]
+        for one in run.rounds:
+            before = self.rounds.get((one.key, one.round))
+            if one.account == account and (before is None or _KNOWN.index(one.by) > _KNOWN.index(before.by)):
+                self.rounds[one.key, one.round] = one
+
+    def of_key(self, key: bytes) -> list[Earned]:
+        """Return what ``key`` earned."""
+        return [one for (of, _), one in sorted(self.rounds.items()) if of == key]
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Those that earned something, in order."""
+        return sorted({key for key, _ in self.rounds})
+
+    def stays(self, rounds: Iterable[Earned]) -> int:
+        """Return what of these rounds stays pending, since the run ends before it is final."""
+        return self.horizon.outlook((one.round, one.paid or 0) for one in rounds if one.state == PENDING).stays
+
+
+def total(rounds: Iterable[Earned], state: str) -> int:
+    """Return what the rounds of a state paid."""
+    return sum(one.paid or 0 for one in rounds if one.state == state)
 
 
 def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
@@ -79,25 +120,50 @@ def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
         folders = sorted(path for path in (directory / RUNS).iterdir() if path.is_dir()) if (directory / RUNS).exists() else []
     except OSError as error:
         raise UserError(f"cannot read {directory / RUNS}: {error.strerror}") from error
-    return [_run_of(folder, verify=verify) for folder in folders if (folder / SLIPS).is_dir()]
+    return [_run_of(folder, folder / SLIPS, verify=verify) for folder in folders if (folder / SLIPS).is_dir()]
 
 
-def _run_of(folder: Path, *, verify: bool) -> RunEarned:
+def account_runs_of(directories: Sequence[Path], account: bytes) -> list[AccountEarned]:
+    """Return what each run paid for claims that name ``account``, by all slips in these folders; every slip there is checked.
+
+    Args:
+        directories: folders of peers, or of the slips of one run; of two copies of one slip one counts.
+        account: the payout account.
+
+    Raises:
+        UserError: one of them is no such folder, or cannot be read.
+    """
+    by_run = dict[str, AccountEarned]()
+    for directory in directories:
+        is_of_slips = (directory / MANIFEST).is_file()
+        found = [_run_of(directory.parent, directory, verify=True)] if is_of_slips else runs_of(directory, verify=True)
+        for run in found:
+            by_run.setdefault(run.run, AccountEarned(run.run, run.name, run.horizon)).take(run, directory, account)
+    for of_run in by_run.values():
+        try:
+            check_one_log(of_run.proven)
+        except LedgerError as error:
+            of_run.problems.append(str(error))
+    return [by_run[run] for run in sorted(by_run)]
+
+
+def _run_of(folder: Path, slips_folder: Path, *, verify: bool) -> RunEarned:
     found = RunEarned(folder)
     try:
-        signed = load_manifest(folder / SLIPS)
+        signed = load_manifest(slips_folder)
         manifest = signed.open()
         course = AskedCourse(manifest)
-        if signed.run.hex()[:16] != folder.name:
+        if folder.parent.name == RUNS and signed.run.hex()[:16] != folder.name:
             raise LedgerError("it is of another run")
     except (MantaError, ValueError) as error:
-        found.problems.append(f"{folder / SLIPS}: the run's manifest cannot be used ({error}): nothing there can be checked")
+        found.problems.append(f"{slips_folder}: the run's manifest cannot be used ({error}): nothing there can be checked")
         return found
     found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
     found.horizon = Horizon.of(manifest)
-    found.word = _word_of(folder, found.problems)
+    has_more = slips_folder.name == SLIPS  # else nothing says that what lies beside it is of the same peer
+    found.word = _word_of(folder, found.problems) if has_more else None
     slips, proven = dict[int, Slip](), dict[int, ProvenSlip]()
-    for round_, slip in _slips_of(folder / SLIPS, found.problems):
+    for round_, slip in _slips_of(slips_folder, found.problems):
         if verify:
             try:
                 proven[round_] = one = prove(slip, manifest, signed.run, course)
@@ -108,7 +174,7 @@ def _run_of(folder: Path, *, verify: bool) -> RunEarned:
                 proven.pop(round_, None)
                 continue
         slips[round_] = slip
-    found.round = max(_newest_of(folder, signed, manifest, found.problems), *slips, 0)
+    found.round = max(_newest_of(folder, signed, manifest, found.problems) if has_more else 0, *slips, 0)
     for round_, slip in slips.items():
         try:
             found.rounds.append(_earned(found, round_, slip, proven.get(round_)))
@@ -125,7 +191,8 @@ def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None
     Raises:
         RemoteFault: the claim of the slip is none.
     """
-    key = slip.claim.open().key
+    opened = slip.claim.open()
+    key, account = opened.key, opened.payout
     claim, pending_rounds = slip.claim.digest, found.horizon.pending_rounds
     fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, claim, pending_rounds)), None)
     if fault is not None:
@@ -137,7 +204,7 @@ def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None
     else:
         state, reason = FINAL, ""
     by = CLAIMS if slip.claims else WORD if slip.paid else UNKNOWN
-    return Earned(round_, key, slip.paid[0] if slip.paid else None, by, state, reason, proven)
+    return Earned(round_, key, account, slip.paid[0] if slip.paid else None, by, state, reason, proven)
 
 
 def _faults(word: CreditWord | None) -> tuple[Fault, ...]:

@@ -170,7 +170,7 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
     for fault in shown.credit_faults:
         yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
     if shown.account:
-        yield f"it adds up to account {shown.account} (as the log says)"
+        yield f"what it earns now adds up to account {shown.account}"
     if shown.is_proven is False:
         yield "not proven yet: audits look at all you hand in, and it weighs less until they have found enough of it good (as the log says)"
     if shown.earned_round:

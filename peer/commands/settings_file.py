@@ -17,6 +17,7 @@ _EXAMPLES = {  # of settings whose default is nothing, and where an example says
     "initial_peers": '["/ip4/203.0.113.7/tcp/31000/p2p/12D3Koo..."]',
     "run": '"0123..."',
     "invitation": '"invitation.txt"',
+    "payout": '"12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"',
     "cohort": '"our-lab"',
     "workers": "4",
     "size": "1",

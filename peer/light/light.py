@@ -24,7 +24,7 @@ from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachabl
 from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
 from protocol.manifest import Manifest
-from protocol.signing import Identity, peer_name
+from protocol.signing import Identity, PublicKey, peer_name
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
@@ -61,6 +61,7 @@ class Contributor:
         *,
         run: str | None,
         invitation: str | None,
+        payout: PublicKey | None = None,
     ) -> None:
         """Prepare.
 
@@ -72,9 +73,11 @@ class Contributor:
             valve: says when there may be lots.
             run: the id of the only run that is taken part in; None: any.
             invitation: that the person gave; None: none.
+            payout: the account that the credit of its claims adds up to; None: its own key.
         """
         self.status = board.status
         self._identity = identity
+        self._payout = payout
         self._board = board
         self._client = client
         self._valve = valve
@@ -175,7 +178,7 @@ class Contributor:
         self._entry.enter(self._client, manifest, run)
         if self._work is None:
             space_named(manifest.supernet)
-            self._manifest, self._work = manifest, LightWork(manifest, run, self._identity)
+            self._manifest, self._work = manifest, LightWork(manifest, run, self._identity, self._payout)
             self._pay = Pay(welcome.manifest, self._identity.public_key, self._store, self._board)
             self._expected_run = self.status.run = run.hex()
             self.status.name, self.status.num_rounds = manifest.name, manifest.num_rounds

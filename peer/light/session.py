@@ -88,10 +88,15 @@ async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bo
     store, voice, valve, traffic = PeerStore(config.dir), Voice(), Valve(), Traffic()
     with only_process(store.directory), voice:
         identity = own_identity(store, voice.say)
-        board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex()), voice)
+        account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
+        board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex(), account=account), voice)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient([GatewayUrl.of(text) for text in config.gateway], meter)
-        contributor = Contributor(identity, store, board, client, valve, run=config.run, invitation=config.invitation)
+        contributor = Contributor(
+            identity, store, board, client, valve, run=config.run, invitation=config.invitation, payout=config.payout_key
+        )
+        if account:
+            board.say(f"its credit adds up to account {account}")
         sitter, limited = Sitter(voice), LimitedLight(valve, board, traffic)
         sitter.sits(limited.fields)
         async with Control(store.directory, limiter, sitter.picture):

@@ -40,6 +40,7 @@ class LightStatus:
     credit_last_final: int = 0
     credit_void: int = 0
     credit_faults: list[dict[str, Any]] = field(default_factory=list)
+    account: str = ""
     is_proven: bool | None = None
     credit_checked: int = 0
     credit_rounds: int = 0

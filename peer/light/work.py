@@ -53,8 +53,8 @@ class Done:
 class LightWork:
     """One light contributor's device, lease after lease."""
 
-    def __init__(self, manifest: Manifest, run: bytes, identity: Identity) -> None:
-        """Prepare.
+    def __init__(self, manifest: Manifest, run: bytes, identity: Identity, payout: PublicKey | None = None) -> None:
+        """Prepare. The credit of claims adds up to ``payout``; None: to the own key.
 
         Raises:
             UserError: a run that this version cannot train.
@@ -70,6 +70,7 @@ class LightWork:
         self._manifest = manifest
         self._run = run
         self._identity = identity
+        self._payout = payout or identity.public_key
         self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
     @property
@@ -192,6 +193,7 @@ class LightWork:
             learnt,
             self._identity,
             self._run,
+            payout=self._payout,
             founder=PublicKey(lease.gateway),
             local_steps=self._manifest.exchange.local_steps,
             residual=lease.residual,

@@ -9,7 +9,7 @@ proofs: a pay slip for each round that counted this peer (``peer.rounds.slips``)
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
 from peer.faults import is_guilty
@@ -51,7 +51,6 @@ class Credit:
         mean_bytes: int,
         commitment: Callable[[int], Commitment | None],
         on_guilty: Callable[[Fault], None] = lambda _: None,
-        on_word: Callable[[CreditWord], Awaitable[None]],
         rng: random.Random | None = None,
     ) -> None:
         """Know what was kept at the last time.
@@ -66,7 +65,6 @@ class Credit:
             mean_bytes: of a round's mean: what the claims are dear beside.
             commitment: returns one of the newest commits.
             on_guilty: is told what audits found this peer guilty of, as often as the log says it.
-            on_word: is told what the log says.
             rng: draws which rounds are computed.
         """
         self._manifest = signed.open()
@@ -81,7 +79,6 @@ class Credit:
         self._mean_bytes = mean_bytes
         self._commitment = commitment
         self._on_guilty = on_guilty
-        self._on_word = on_word
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -138,7 +135,6 @@ class Credit:
                     logger.info("credit not told round=%d reason=%s", round_, error)
                     return
                 self._take(round_, word, None if found is None else found[1])
-                await self._on_word(word)
                 if (slip := self._unpaid.pop(round_, None)) is not None:
                     claims, paid = ((), word.earned) if found is None else (_kept(found[0]), (found[1],))
                     await self._keep(round_, replace(slip, claims=claims, paid=paid))

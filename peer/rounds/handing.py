@@ -67,13 +67,14 @@ class Handing:
         store: PeerStore,
         residuals: Residuals,
         compute: ComputeThread,
+        payout: PublicKey,
         spread: Spread,
         keep_body: Callable[[Blob, Body], None],
         records: OwnRecords | None = None,
         vectors: OwnVectors | None = None,
     ) -> None:
-        """Prepare; nothing is sealed yet. ``keep_body`` is told of bodies that may be in a table soon, ``records`` of lots and ``vectors``
-        of what they taught, where audits may ask for them.
+        """Prepare; nothing is sealed yet. ``payout`` is the account that claims name. ``keep_body`` is told of bodies that may be in a
+        table soon, ``records`` of lots and ``vectors`` of what they taught, where audits may ask for them.
         """
         self._vectors = vectors
         self._records = records
@@ -86,6 +87,7 @@ class Handing:
         self._store = store
         self._residuals = residuals
         self._compute = compute
+        self._payout = payout
         self._spread = spread
         self._keep_body = keep_body
         self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
@@ -153,6 +155,7 @@ class Handing:
             learnt,
             self._identity,
             self._run,
+            payout=self._payout,
             founder=seat.founder,
             local_steps=self._manifest.exchange.local_steps,
             residual=residual.digest,

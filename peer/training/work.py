@@ -150,19 +150,24 @@ def claim_of(
     identity: Identity,
     run: bytes,
     *,
+    payout: PublicKey,
     founder: PublicKey,
     local_steps: int,
     residual: bytes,
     lot_ms: int,
     shards: int = 0,
 ) -> SignedClaim:
-    """Return the claim of what was learnt, for a contribution of ``founder`` or one alone; ``residual`` is the digest of the one used."""
+    """Return the claim of what was learnt, for a contribution of ``founder`` or one alone.
+
+    Its credit adds up to the key ``payout``; ``residual`` is the digest of the one used.
+    """
     pile = learnt.pile
     claim = Claim(
         run=run,
         round=learnt.base.round + 1,
         base=learnt.base.commit,
         key=identity.public_key,
+        payout=payout,
         founder=founder,
         cohort=learnt.cohort,
         local_steps=local_steps,

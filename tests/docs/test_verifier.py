@@ -165,7 +165,12 @@ def a_claim_lacks_a_field(log: Log) -> Entries:
 
 @tampered("B3")
 def a_number_of_a_claim_is_out_of_range(log: Log) -> Entries:
-    return with_fields(log.header(), lambda fields: fields.__setitem__(12, 0))
+    return with_fields(log.header(), lambda fields: fields.__setitem__(13, 0))
+
+
+@tampered("S1")
+def a_claim_names_an_account_that_is_no_key(log: Log) -> Entries:
+    return with_fields(log.header(), lambda fields: fields.__setitem__(4, bytes(32)))
 
 
 @tampered("E1")
@@ -428,6 +433,16 @@ def test_an_invitation_that_has_ended_lets_nobody_in(tmp_path: Path) -> None:
     log.entries.append(entry_of(admission(log.ledger.run, STRANGER, keys=4, until_round=2)))
     export_of(tmp_path, log.signed, log.entries, OPERATOR)
     refused(tmp_path, "A2", f"entry {len(log.entries) - 1}")
+
+
+def test_credit_adds_up_to_the_accounts_that_claims_name(tmp_path: Path) -> None:
+    log = log_of(1)
+    log.append(log.round([log.header(peer, payout=STRANGER.public_key) for peer in PEERS]))
+    log.append(log.round([log.header(ONE, payout=TWO.public_key), log.header(TWO)]))
+    export_of(tmp_path, log.signed, log.entries, OPERATOR)
+    ledger, _ = verifier.verify_all(tmp_path)
+    assert dict(ledger.credits) == log.ledger.credits()
+    assert log.ledger.credit_of(STRANGER.public_key) == log.ledger.manifest.reward_pool
 
 
 def test_a_base_that_is_five_commits_old_is_refused(tmp_path: Path) -> None:

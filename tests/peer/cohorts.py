@@ -87,6 +87,7 @@ class Mate:
             round=round_,
             base=base_of(round_ - 1).commit,
             key=self.key,
+            payout=self.key,
             founder=self.seat.founder,
             cohort=self.name,
             local_steps=steps,

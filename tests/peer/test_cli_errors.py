@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def test_a_malformed_run_id(directory: Path) -> None:
     ended = join(directory, "--initial-peers", NOBODY, "--run", "digits")
     assert_refused(ended, "--run", "64 hexadecimal digits", "digits")
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("payout", ["me", NOBODY.rpartition("/")[2][:-1], "ab" * 32, "12D3Koo\n"])
+def test_an_account_that_is_no_key(directory: Path, payout: str) -> None:
+    started_s = time.monotonic()
+    for more in (("--initial-peers", NOBODY), ("--light", "--gateway", "http://127.0.0.1:1/")):
+        assert_refused(typed(main, "join", *more, "--dir", directory, "--payout", payout), "--payout", "12D3Koo", "manta-peer identity")
+    assert not directory.exists()
+    assert time.monotonic() - started_s < 2
 
 
 def test_an_unknown_key_in_the_settings_file(directory: Path) -> None:

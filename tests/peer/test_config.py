@@ -6,12 +6,15 @@ import pytest
 from peer.config import PeerConfig, keep_limits, load_config
 from peer.limits.limits import Limits
 from protocol.errors import UserError
+from protocol.signing import Identity, peer_name
 
+PAYOUTS = [peer_name(Identity(bytes([seed]) * 32).public_key) for seed in (1, 2, 3)]
 SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     # name, TOML, what it means, variable, what it means, flag, default
     ("initial_peers", '["/a", "/b"]', ("/a", "/b"), "/c,/d /e", ("/c", "/d", "/e"), ("/f",), ()),
     ("run", f'"{"1" * 64}"', "1" * 64, "2" * 64, "2" * 64, "3" * 64, None),
     ("invitation", '"file.txt"', "file.txt", "variable.txt", "variable.txt", "manta-invitation-text", None),
+    ("payout", f'"{PAYOUTS[0]}"', PAYOUTS[0], PAYOUTS[1], PAYOUTS[1], PAYOUTS[2], None),
     ("cohort", '"file"', "file", "variable", "variable", "flag", None),
     ("listen", '["/ip4/1.1.1.1/tcp/1"]', ("/ip4/1.1.1.1/tcp/1",), "/x", ("/x",), ("/y", "/z"), ("/ip4/0.0.0.0/tcp/0",)),
     ("gpus", "1", "1", "0, 2", "0,2", "all", "all"),
@@ -147,6 +150,7 @@ def test_an_unknown_key_is_named_with_the_ones_that_exist(tmp_path: Path, key: s
         ("run", "A" * 64),
         ("run", "1" * 63 + "\n"),
         ("cohort", "My House"),
+        ("payout", "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeS"),
     ],
 )
 def test_a_bad_value_is_refused_and_named_where_it_was_written(

@@ -32,7 +32,9 @@ def claim_of(
 ) -> SignedClaim:
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
-    return SignedClaim.sign(Claim(run, base.round + 1, base.commit, key, convener, "home", 1, (lots, 0), root, b"", root, b"", 10), peer)
+    return SignedClaim.sign(
+        Claim(run, base.round + 1, base.commit, key, key, convener, "home", 1, (lots, 0), root, b"", root, b"", 10), peer
+    )
 
 
 def listing(claims: list[SignedClaim], founder: Identity) -> Header:

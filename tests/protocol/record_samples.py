@@ -29,6 +29,7 @@ CLAIM = Claim(
     round=3,
     base=BASE,
     key=ALICE.public_key,
+    payout=ALICE.public_key,
     founder=ALICE.public_key,
     cohort="east",
     local_steps=1,

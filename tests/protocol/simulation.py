@@ -53,7 +53,7 @@ def body_of(work: bytes) -> bytes:
 def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> SignedClaim:
     """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
     root, key = sha256(b"lots %d" % lots), identity.public_key
-    claim = Claim(RUN, base.round + 1, base.commit, key, founder or key, "home", 1, (lots, 0), root, b"", root, residual, 10)
+    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", 1, (lots, 0), root, b"", root, residual, 10)
     return SignedClaim.sign(claim, identity)
 
 

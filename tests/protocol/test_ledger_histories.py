@@ -103,6 +103,7 @@ class Work:
     name: str  # of the cohort
     round: int  # the round after its base
     lots: tuple[int, ...]
+    payout: int  # whose key its credit adds up to
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,15 @@ class Histories(RuleBasedStateMachine):
         back=BACKS,
         lots=st.sampled_from([(1, 1), (1, 1), (3, 0), (0, 20), BIG]),
         residual=st.sampled_from([b"", sha256(b"left"), sha256(b"new")]),
+        payout=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
     )
-    def claim(self, peer: int, founder: int | None, name: str, back: int, lots: tuple[int, ...], residual: bytes) -> None:
+    def claim(
+        self, peer: int, founder: int | None, name: str, back: int, lots: tuple[int, ...], residual: bytes, payout: int | None = None
+    ) -> None:
         if founder is None and self.pending:
             founder = self.pending[0][0].founder
         founder = peer if founder is None else founder
-        claim = Work(peer, founder, name, max(1, self.next - back), lots)
+        claim = Work(peer, founder, name, max(1, self.next - back), lots, peer if payout is None else payout)
         signed = claim_of(
             self.ledger,
             CROWD[peer],
@@ -191,6 +195,7 @@ class Histories(RuleBasedStateMachine):
             cohort=name,
             founder=CROWD[founder].public_key,
             residual=residual,
+            payout=CROWD[claim.payout].public_key,
         )
         before = self.before_claims if self.pending else self.ledger.copy()
         if self.offer(entry_of(signed), self.claim_may_follow(claim)):
@@ -265,7 +270,9 @@ class Histories(RuleBasedStateMachine):
             round_ = replace(round_, **{fault: wrong[fault]})
         is_right = fault is None and not self.pending and bool(self.table) and self.next <= NUM_ROUNDS
         if self.offer(entry_of(round_), is_right):
-            self.paid.update(shares({CROWD[work.peer].public_key: worth(work.lots) for work in works}, 1_000))
+            earned = shares({CROWD[work.peer].public_key: worth(work.lots) for work in works}, 1_000)
+            for work in works:
+                self.paid[CROWD[work.payout].public_key] += earned.get(CROWD[work.peer].public_key, 0)
             self.done.append(self.table)
             self.table, self.open_ms = [], open_ms
 

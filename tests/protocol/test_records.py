@@ -37,7 +37,7 @@ from protocol.records import (
     entry_of,
     open_entry,
 )
-from protocol.signing import sha256
+from protocol.signing import Identity, sha256
 from tests.protocol.record_samples import (
     ALICE,
     ANNOUNCEMENT,
@@ -101,6 +101,7 @@ def test_every_record_comes_back(record: Any) -> None:
 digests = st.binary(min_size=32, max_size=32)
 residuals = st.one_of(st.just(b""), digests)
 rounds = st.integers(1, MAX_ROUND)
+keys = st.integers(0, 2**64).map(lambda seed: Identity(sha256(b"%d" % seed)).public_key)
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
 works = st.lists(st.integers(0, MAX_LOTS), min_size=1, max_size=MAX_ARCHITECTURES).filter(any).map(tuple)
 claims = st.builds(
@@ -117,6 +118,7 @@ claims = st.builds(
     cohort=names,
     work=works,
     key=digests,
+    payout=keys,
     founder=digests,
     lots_root=digests,
     vector=digests,

@@ -133,8 +133,8 @@ def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
 def test_a_claim_is_short() -> None:
     assert len(entry_of(SIGNED_CLAIM)) < 350
     four = replace(LARGEST_CLAIM, work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
-    assert len(entry_of(SignedClaim.sign(four, ALICE))) < 450
-    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 750
+    assert len(entry_of(SignedClaim.sign(four, ALICE))) < 500
+    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 800
 
 
 def test_a_contribution_is_short_and_one_of_a_full_cohort_fits() -> None:

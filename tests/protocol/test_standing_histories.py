@@ -88,14 +88,18 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def final_stays_final(self) -> None:
         accounts = self.ledger.standing.accounts
-        assert all(accounts.final[key] >= amount for key, amount in self.final.items())
-        self.final = accounts.final.copy()
+        final = {key: accounts.of(key).final for key in accounts.final}
+        assert all(final[key] >= amount for key, amount in self.final.items())
+        self.final = final
 
     @invariant()
     def no_more_is_paid_than_the_pool(self) -> None:
         accounts = self.ledger.standing.accounts
-        void = sum(each.amount for some in accounts.void.values() for each in some)
-        assert accounts.final.total() + sum(sum(shares.values()) for shares in accounts.pending.values()) + void <= 1000 * self.ledger.round
+        of_keys = [
+            accounts.of(key)
+            for key in sorted({*accounts.final, *accounts.void, *(key for each in accounts.pending.values() for key in each)})
+        ]
+        assert sum(one.credit + sum(void.amount for void in one.void) for one in of_keys) <= 1000 * self.ledger.round
 
     @invariant()
     def the_guilty_have_nothing_pending_and_no_trust_for_good(self) -> None:

@@ -18,7 +18,7 @@ RUN = sha256(b"run")
 
 def claim_of(number: int) -> SignedClaim:
     key = ALICE.public_key
-    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, "here", 1, (1,), RUN, b"", RUN, b"", 1), ALICE)
+    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", 1, (1,), RUN, b"", RUN, b"", 1), ALICE)
 
 
 def contribution_of(number: int) -> SignedContribution:

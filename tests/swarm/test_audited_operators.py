@@ -1,7 +1,5 @@
 """Trust while operators change: what one writer was told, and what auditors do for it, goes on with the next one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from peer.cli import main as peer_main
 from peer.commands.earnings import runs_of
 from protocol.audits import DIFFERS
 from protocol.ledger import Ledger
+from protocol.signing import key_named
 from tests.command import typed
 from tests.etcds import etcd_in, needs_etcd
 from tests.swarm.operators import OperatorPrograms, name_of
@@ -35,12 +34,12 @@ def test_audits_admissions_and_accounts_outlive_the_writer(tmp_path: Path) -> No
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
         invitation = invited(tmp_path / name_of(1), 5)
-        programs.start_peer_of("auditor", 1, "--invitation", invitation, "--audit", "100%")
-        programs.start_peer_of("trainer", 2, "--invitation", invitation)
+        account = made_account(tmp_path / "owner")
+        programs.start_peer_of("auditor", 1, "--invitation", invitation, "--audit", "100%", "--payout", account)
+        programs.start_peer_of("trainer", 2, "--invitation", invitation, "--payout", account)
         programs.start_peer_of("guest", 3, "--invitation", invitation)
         programs.wait_until(lambda: counted(programs, *MACHINES, "guest"), "all of them count in a round")
-        account = joined_account(tmp_path)
-        programs.wait_until(lambda: all(programs.status(name).get("account") == account for name in MACHINES), "the log has the account")
+        assert all(programs.status(name)["account"] == account for name in MACHINES)
         programs.wait_until(lambda: programs.status("auditor").get("audits", 0) > 0, "a volunteer looks")
 
         killed = programs.wait_for_writer()
@@ -60,8 +59,6 @@ def test_audits_admissions_and_accounts_outlive_the_writer(tmp_path: Path) -> No
         programs.start_operator(killed)
         before = programs.round([writer])
         programs.wait_until(lambda: programs.round([killed]) >= before + 2, "the one that was killed has what it missed")
-        revoke(programs, MACHINES[1], "--dir", str(tmp_path / "owner"), "--invitation", invitation)
-        programs.wait_until(lambda: programs.status(MACHINES[1]).get("account") == "", "the log has no account for it any more")
         for name in (*MACHINES, *map(name_of, range(4))):
             programs.interrupt(name)
             programs.wait_for_end(name)
@@ -73,7 +70,12 @@ def test_audits_admissions_and_accounts_outlive_the_writer(tmp_path: Path) -> No
     assert last[0].round > round_
     assert {key: fault.reason for key, fault in standing.guilty.items()} == {keys["cheat"]: DIFFERS}
     assert not any(standing.account(keys[name]).void for name in (*MACHINES, "guest"))
-    assert list(standing.owners.machines_of().values()) == [[keys[MACHINES[0]]]]
+    machines = sorted(keys[name] for name in MACHINES)
+    assert list(standing.accounts.by_account()[key_named(account)]) == machines
+    assert last[0].credit_of(key_named(account)) == sum(standing.account(key).credit for key in machines) > 0
+    assert not any(last[0].credit_of(key) for key in machines)  # what the auditor got for audits is in the account, too
+    added_up = typed(peer_main, "credits", "--account", account, *(tmp_path / name for name in MACHINES))
+    assert (added_up.exit_code, "total of 2 peers" in added_up.output) == (0, True)
     for name in MACHINES:
         (earned,) = runs_of(tmp_path / name, verify=True)
         assert earned.problems == []
@@ -84,15 +86,6 @@ def invited(directory: Path, keys: int) -> str:
     made = typed(aggregator_main, "invite", "--dir", directory, "--keys", str(keys), "--out", directory / "invitation.txt")
     assert made.exit_code == 0, made.errors
     return str(directory / "invitation.txt")
-
-
-def revoke(programs: OperatorPrograms, machine: str, *words: str) -> None:
-    """End, as the account and without the machine, that it belongs to it."""
-    peer, way = str(programs.status(machine)["peer"]), programs.status(name_of(programs.at_work()[0]))["addresses"][0]
-    words = ("revoke", peer, "--key", str(programs.directory / "account.key"), "--initial-peers", way, *words)
-    command = [sys.executable, "-P", "-m", "peer.cli", "account", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert ended.returncode == 0, ended.stderr
 
 
 def taken_back(programs: OperatorPrograms, name: str) -> bool:
@@ -108,14 +101,8 @@ def counted(programs: OperatorPrograms, *names: str) -> bool:
     return all(programs.status(name).get("rounds_counted", 0) for name in names)
 
 
-def joined_account(directory: Path) -> str:
-    """Have the machines belong to a new account, as a person does it; return its name."""
-    key = directory / "account.key"
-    made = typed(peer_main, "account", "new", key)
+def made_account(directory: Path) -> str:
+    """Make the key of an account, as a person does it; return its name."""
+    made = typed(peer_main, "identity", "new", "--dir", directory)
     assert made.exit_code == 0, made.errors
-    for name in MACHINES:
-        peer = typed(peer_main, "identity", "--dir", directory / name).output.split()[0]
-        grant = typed(peer_main, "account", "grant", peer, "--key", key).output.split()[-1]
-        joined = typed(peer_main, "account", "join", grant, "--dir", directory / name)
-        assert joined.exit_code == 0, joined.errors
-    return made.output.split()[2].removesuffix(":")
+    return typed(peer_main, "identity", "--dir", directory).output.split()[0]

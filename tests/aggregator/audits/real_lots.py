@@ -81,7 +81,7 @@ def trained(ledger: Ledger, peer: Identity, state: State, *, seed: int | None = 
         LotRecord(0, index, asked[place_of_lot(len(asked), base, key, index)].text, manifest.lot_samples, "1", bytes(32))
         for index in range(4)
     ]
-    claim = Claim(ledger.run, round_, base, key, key, "here", 1, (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10)
+    claim = Claim(ledger.run, round_, base, key, key, key, "here", 1, (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10)
     lots = [lot_of(manifest, plan, claim, record) for record in blank]
     results = [result_of(lot if seed is None else replace(lot, run_seed=seed), state) for lot in lots]
     records = Records(tuple(replace(one, loss=f"{r.loss:.6g}", projection=r.projection) for one, r in zip(blank, results, strict=True)), ())

@@ -106,7 +106,7 @@ def _trained(ledger: Ledger, plan: Plan, share: Share, step: int) -> Vector:
     manifest, base, key = ledger.manifest, ledger.last_commit, share.peer.public_key
     round_ = ledger.round + 1
     asked, total = plan.architectures(round_, "here"), torch.zeros(WORKER.num_weights)
-    claim = Claim(ledger.run, round_, base, key, key, "here", 1, (1,), bytes(32), b"", bytes(32), b"", 10)
+    claim = Claim(ledger.run, round_, base, key, key, key, "here", 1, (1,), bytes(32), b"", bytes(32), b"", 10)
     for index in range(step * LOTS, (step + 1) * LOTS):
         record = LotRecord(step, index, asked[place_of_lot(len(asked), base, key, index)].text, manifest.lot_samples, "1", bytes(32))
         result = WORKER.train(lot_of(manifest, plan, claim, record))

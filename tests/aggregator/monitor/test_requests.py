@@ -34,7 +34,6 @@ ROUTES = (
     "/api/ledger/proof?index=0",
     "/api/ledger/consistency?old=0",
     "/api/ledger/credits",
-    "/api/accounts",
     "/api/trust",
     "/api/trust/keys",
     "/api/trust/verdicts",

@@ -11,7 +11,6 @@ from aggregator.audits.trust_file import FILE, TrustFile, read_trust
 from aggregator.log.log import Log
 from aggregator.monitor.metrics import metrics_text
 from protocol.audits import DIFFERS, HOLDS
-from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import Shown
@@ -33,12 +32,12 @@ class Run:
         self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
         self.shown_in = TrustFile(directory)
 
-    def round(self, *extras: Any, peers: Sequence[Identity] = (LIAR, HONEST, DOUBTED)) -> None:
-        """Commit a round of these peers, after these extras, as an aggregator would."""
+    def round(self, *extras: Any, peers: Sequence[Identity] = (LIAR, HONEST, DOUBTED), payout: bytes | None = None) -> None:
+        """Commit a round of these peers, after these extras, as an aggregator would; their claims name ``payout``."""
         entries = list[bytes]()
         append = self.ledger.append
         self.ledger.append = lambda entry: (entries.append(entry), append(entry))[1]  # type: ignore[method-assign]
-        go_on(self.ledger, peers, extras)
+        go_on(self.ledger, peers, extras, payout=payout)
         del self.ledger.append
         self.log.commit(entries)
         done = {"claims": 3, "lots": 3, "against": 2, "withheld": 0, "missed": 0, "cpu_ms": 30}
@@ -120,21 +119,35 @@ def test_a_verdict_has_its_findings_with_the_places_where_they_stand_in_the_log(
 
 def test_the_credit_of_an_accounts_machines_adds_up_also_after_a_restart(run: Run) -> None:
     owner = Identity(b"\x51" * 32)
-    words = []
-    for machine in (HONEST, DOUBTED):
-        grant = SignedGrant.sign(Grant(owner.public_key, machine.public_key, 1), owner)
-        delegation = Delegation(run.ledger.run, machine.public_key, machine.public_key, 1, (grant,))
-        words.append(SignedDelegation.sign(delegation, machine))
-    run.round(*words)
-    for _ in range(2):  # the second one begins with what the first has kept
+    for _ in range(2):
+        run.round(peers=(HONEST, DOUBTED), payout=owner.public_key)
+    for rounds in (2, 3):  # the second one begins with what the first has kept
         shown = Shown(run.directory, course_of=lambda _: FixedCourse())
         shown.look()
-        (account,) = shown.get("/api/accounts").json["accounts"]
+        found = {one["account"]: one for one in shown.get("/api/ledger/credits").json["credits"]}
         peers = [peer_name(key) for key in sorted((HONEST.public_key, DOUBTED.public_key))]
-        credit = sum(run.ledger.credit_of(machine.public_key) for machine in (HONEST, DOUBTED))
-        assert account == {"account": name(owner), "peers": peers, "credit": credit}
-        assert shown.get(f"/api/peers/{name(HONEST)}").json["account"] == name(owner)
-        assert shown.get("/api/ledger/credits").json["accounts"] == 1
+        credit = run.ledger.credit_of(owner.public_key)
+        assert found[name(owner)] == {
+            "account": name(owner),
+            "key": owner.public_key.hex(),
+            "credit": credit,
+            "num_peers": 2,
+            "peers": peers,
+            "trains": False,
+        }
+        assert {key: one["credit"] for key, one in found.items() if one["credit"]} == {
+            peer_name(key): amount for key, amount in run.ledger.credits().items()
+        }
+        honest = shown.get(f"/api/peers/{name(HONEST)}").json
+        assert (honest["account"], honest["credit"]) == (name(owner), run.ledger.standing.account(HONEST.public_key).credit)
+        assert found[name(HONEST)]["credit"] == run.ledger.credit_of(HONEST.public_key) < honest["credit"]
+        (run.directory / "monitor" / FILE).unlink(missing_ok=True)  # then only the log says it: before verdicts
+        unjudged = Shown(run.directory, course_of=lambda _: FixedCourse())
+        unjudged.look()
+        shown_credits = unjudged.get("/api/ledger/credits").json
+        assert shown_credits["said_by"] == "log, before verdicts"
+        assert {one["account"]: one["credit"] for one in shown_credits["credits"]}[name(owner)] == rounds * run.ledger.manifest.work_pool
+        run.round(peers=(HONEST, DOUBTED), payout=owner.public_key)
     assert (run.directory / "monitor" / "view.kept").exists()
 
 
@@ -143,7 +156,7 @@ def test_what_somebody_has_is_one_figure_wherever_it_is_shown(run: Run, shown: S
     assert credits[OPERATOR.public_key] > 0 == run.ledger.credit_of(LIAR.public_key)  # an auditor is paid, and a liar's pay taken back
     found = shown.get("/api/ledger/credits").json
     assert (found["said_by"], found["pool_paid"]) == ("aggregator", sum(credits.values()))
-    assert {one["peer"]: one["credit"] for one in found["credits"]} == {
+    assert {one["account"]: one["credit"] for one in found["credits"]} == {
         name(LIAR): 0,
         **{peer_name(key): credit for key, credit in credits.items()},
     }

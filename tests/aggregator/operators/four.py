@@ -14,6 +14,7 @@ from aggregator.operators.writer import Writer
 from aggregator.rounds.follower import Next
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.waiting import Waiting
+from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import OperatorsSection
 from protocol.audits import SignedExtra
 from protocol.listed import entries_of
@@ -47,8 +48,8 @@ async def always(_key: PublicKey) -> bool:
 class Four:
     """Their seats; one that is killed and started again has what its disk has."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, config: RunConfig = OF_FOUR) -> None:
+        self.directory, self.config = directory, config
         self.lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False
         self.network = MemoryNetwork(lost=lambda *call: self.lost(*call))
         self.runs: dict[int, OpenRun] = {}
@@ -68,7 +69,7 @@ class Four:
             follower = self.runs[0].follower
             snapshots = type(follower.snapshots)(directory / "snapshots", signed.open(), follower.plan, signed.run, keep=3, keep_rounds=32)
             snapshots.save(STATE)
-        run = open_run(OF_FOUR, directory, identity, DATASET)
+        run = open_run(self.config, directory, identity, DATASET)
         endpoint, shelf = self.network.endpoint(identity.public_key), filled_shelf(run.log, run.follower)
         waiting = Waiting(directory, self.stopped.append)
         seat = Seat(
@@ -162,11 +163,11 @@ async def _end(task: asyncio.Task[None]) -> None:
 Story = Callable[[Four], Coroutine[Any, Any, None]]
 
 
-def tell(directory: Path, story: Story) -> None:
-    """Tell a story of four operators."""
+def tell(directory: Path, story: Story, config: RunConfig = OF_FOUR) -> None:
+    """Tell a story of four operators of the run that ``config`` describes."""
 
     async def scene() -> None:
-        four = Four(directory)
+        four = Four(directory, config)
         for place in range(4):
             await four.start(place)
         try:

@@ -11,7 +11,8 @@ import pytest
 from aggregator.operators.messages import EXTRAS, AskExtras
 from aggregator.operators.writer import Writer
 from aggregator.rounds.extras import Extras
-from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
+from aggregator.settings.sections import TrustSection
+from protocol.audits import AUDITED, WITHHELD, SignedFinding
 from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.ledger import Ledger
@@ -19,29 +20,29 @@ from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey
 from swarm.budget import Faults
 from swarm.rpc import Refused
-from tests.aggregator.operators.four import FOUR, Four, Story, until
+from tests.aggregator.operators.four import FOUR, OF_FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
 from tests.aggregator.real_run import PEERS, everybodys
+from tests.audited import finding_of
 
 Tell = Callable[[Story], None]
-ACCOUNT = Identity(b"\x20" * 32)
+CONFIG = OF_FOUR.model_copy(update={"trust": TrustSection(mode=AUDITED)})
 
 
 @pytest.fixture
 def tell(tmp_path: Path) -> Tell:
     """Tell a story of four operators."""
-    return partial(told, tmp_path)
+    return partial(told, tmp_path, config=CONFIG)
 
 
-def delegation_of(ledger: Ledger, peer: Identity = PEERS[0]) -> SignedDelegation:
-    """Return a peer's word that it belongs to an account."""
-    grant = SignedGrant.sign(Grant(ACCOUNT.public_key, peer.public_key, 1), ACCOUNT)
-    return SignedDelegation.sign(Delegation(ledger.run, peer.public_key, peer.public_key, 1, (grant,)), peer)
+def withheld(ledger: Ledger, auditor: Identity = FOUR[0]) -> SignedFinding:
+    """Return an auditor's word that the first peer shows nothing of its claim in the last table but one."""
+    return finding_of(ledger, auditor, PEERS[0], WITHHELD)
 
 
-def account_of(four: Four, place: int) -> bytes:
-    """Return whom the first peer belongs to, as the log of an operator says."""
-    return four.runs[place].log.ledger.standing.owners.of(PEERS[0].public_key).account
+def found(four: Four, place: int) -> set[bytes]:
+    """Return the claims on which the log of an operator has findings."""
+    return {question.claim for question in four.runs[place].log.ledger.standing.votes}
 
 
 @contextlib.asynccontextmanager
@@ -67,7 +68,7 @@ async def commit(four: Four, writer: Writer, place: int, extras: Extras) -> None
     await extras.committed(found)
 
 
-async def hand_in(four: Four, place: int, signed: SignedDelegation) -> bytes:
+async def hand_in(four: Four, place: int, signed: SignedFinding) -> bytes:
     """Return the answer of an operator to a peer that hands in an extra."""
     peer = four.network.endpoint(PEERS[0].public_key)
     return await peer.call(PublicKey(FOUR[place].public_key), "extra", entry_of(signed), timeout_s=60)
@@ -76,10 +77,11 @@ async def hand_in(four: Four, place: int, signed: SignedDelegation) -> bytes:
 def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_log(tell: Tell) -> None:
     async def story(four: Four) -> None:
         async with writing(four, 0, 1) as (writer, extras):
-            await commit(four, writer, 0, extras)
-            await four.until_all_have(1, range(4))
+            for _ in range(2):  # the second one's commit is the first one's beacon
+                await commit(four, writer, 0, extras)
+            await four.until_all_have(2, range(4))
             four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
-            signed = delegation_of(four.runs[0].log.ledger)
+            signed = withheld(four.runs[0].log.ledger)
             assert await hand_in(four, 0, signed) == b""
             assert all(signed.digest in four.waiting[place].stored for place in (1, 2))
         await four.kill(0)
@@ -91,8 +93,8 @@ def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_
         async with writing(four, 3, 2) as (writer, extras):
             await until(lambda: signed.digest in four.waiting[3].stored)
             await commit(four, writer, 3, extras)
-            await four.until_all_have(2, (1, 2, 3))
-            assert {account_of(four, place) for place in (1, 2, 3)} == {ACCOUNT.public_key}
+            await four.until_all_have(3, (1, 2, 3))
+            assert all(found(four, place) == {signed.open().claim} for place in (1, 2, 3))
             await until(lambda: not any(four.waiting[place].stored for place in (1, 2, 3)))
             await commit(four, writer, 3, extras)  # nobody brings it again
 
@@ -102,8 +104,9 @@ def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_
 def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_brought_to_another(tell: Tell) -> None:
     async def story(four: Four) -> None:
         async with writing(four, 0, 1) as (writer, extras):
-            await commit(four, writer, 0, extras)
-            await four.until_all_have(1, range(4))
+            for _ in range(2):  # the second one's commit is the first one's beacon
+                await commit(four, writer, 0, extras)
+            await four.until_all_have(2, range(4))
             tried = list[PublicKey]()
 
             def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
@@ -112,7 +115,7 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
                 return is_lost
 
             four.lost = lost
-            signed = delegation_of(four.runs[0].log.ledger)
+            signed = withheld(four.runs[0].log.ledger)
             handing_in = asyncio.create_task(hand_in(four, 0, signed))
             await until(lambda: signed.digest in four.waiting[1].stored and len(tried) >= 4)
             assert not handing_in.done()
@@ -123,25 +126,8 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
         async with writing(four, 2, 2) as (writer, extras):
             assert await hand_in(four, 2, signed) == b""
             await commit(four, writer, 2, extras)
-            await four.until_all_have(2, range(4))
-            assert account_of(four, 0) == ACCOUNT.public_key
-
-    tell(story)
-
-
-def test_of_two_delegations_of_one_key_that_two_writers_took_one_stands_in_a_round(tell: Tell) -> None:
-    async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, extras):
-            await commit(four, writer, 0, extras)
-            first = delegation_of(four.runs[0].log.ledger)
-            grant = SignedGrant.sign(Grant(ACCOUNT.public_key, PEERS[0].public_key, 2), ACCOUNT)
-            key = PEERS[0].public_key
-            second = SignedDelegation.sign(Delegation(four.runs[0].log.ledger.run, key, key, 1, (grant,)), PEERS[0])
-            await four.waiting[0].add([first, second])
-            assert len(await extras.for_round()) == 1
-            await commit(four, writer, 0, extras)
-            assert await extras.for_round() == []
-            assert account_of(four, 0) == ACCOUNT.public_key
+            await four.until_all_have(3, range(4))
+            assert found(four, 0) == {signed.open().claim}
 
     tell(story)
 
@@ -149,11 +135,12 @@ def test_of_two_delegations_of_one_key_that_two_writers_took_one_stands_in_a_rou
 def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell: Tell) -> None:
     async def story(four: Four) -> None:
         async with writing(four, 0, 1) as (writer, extras):
-            await commit(four, writer, 0, extras)
-            await four.until_all_have(1, range(4))
+            for _ in range(2):  # the second one's commit is the first one's beacon
+                await commit(four, writer, 0, extras)
+            await four.until_all_have(2, range(4))
             ledger, head = four.runs[0].log.ledger, four.runs[0].log.head
-            signed = delegation_of(ledger)
-            unknown = delegation_of(ledger, Identity(b"\x40" * 32))  # which has earned nothing
+            signed = withheld(ledger)
+            unknown = withheld(ledger, Identity(b"\x40" * 32))  # who is no auditor
             operator, fellow = four.network.endpoints[FOUR[0].public_key], PublicKey(FOUR[1].public_key)
 
             async def ask(size: int, *entries: bytes) -> bytes:

@@ -48,7 +48,7 @@ def claimed(records: list[LotRecord], **changes: Any) -> Claim:
     work = [0] * len(asked)
     for record in records:
         work[place_of_lot(len(asked), BASE, KEY, record.index)] += 1
-    claim = Claim(bytes(32), 1, BASE, KEY, KEY, "home", 1, tuple(work), records_root(records), b"", sha256(b"vector"), b"", 10)
+    claim = Claim(bytes(32), 1, BASE, KEY, KEY, KEY, "home", 1, tuple(work), records_root(records), b"", sha256(b"vector"), b"", 10)
     return replace(claim, **changes)
 
 

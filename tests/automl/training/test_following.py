@@ -123,7 +123,7 @@ class Cohort:
         named, of_steps = self.name(member.learnt), steps if self.run.steps > 1 else b""
         residual = b"" if member.residual is None else self.name(member.residual)
         key, founder = member.key, member.founder
-        return Claim(bytes(32), 1, BASE, key, founder, "home", self.run.steps, work, lots, of_steps, named, residual, 10)
+        return Claim(bytes(32), 1, BASE, key, key, founder, "home", self.run.steps, work, lots, of_steps, named, residual, 10)
 
     def claimed(self, member: Member) -> Claim:
         counts = [0] * len(self.run.plan.architectures(1, "home"))

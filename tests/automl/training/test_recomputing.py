@@ -51,7 +51,7 @@ def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: Sequence
         counts[place] += 1
     of = MANIFEST.lot_samples
     blank = [LotRecord(0, index, asked[place].text, of, "1", bytes(32)) for index, place in zip(lots, places, strict=True)]
-    claim = Claim(bytes(32), 1, BASE, key, key, "home", 1, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
+    claim = Claim(bytes(32), 1, BASE, key, key, key, "home", 1, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
     results = [worker.train(replace(lot_of(MANIFEST, PLAN, claim, record), run_seed=seed)) for record in blank]
     records = tuple(
         replace(one, loss=f"{result.loss:.6g}", projection=result.projection) for one, result in zip(blank, results, strict=True)

@@ -4,7 +4,9 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt
-from protocol.signing import Identity, sha256
+from protocol.signing import Identity, key_named, peer_name, sha256
 from protocol.slips import Slip, slip_bytes
 from protocol.standing import LEFT
 from tests.command import typed
@@ -233,3 +235,81 @@ def test_nothing_is_said_of_a_folder_where_no_peer_ever_ran(tmp_path: Path) -> N
     ended = typed(main, "credits", "--dir", tmp_path / "missing")
     assert (ended.exit_code, "no peer ever ran" in ended.errors) == (2, True)
     assert said(tmp_path)[1] == [f"no pay slips in {tmp_path}: no round has counted this peer yet, as far as it knows"]
+
+
+OWNER = Identity(b"\x51" * 32).public_key
+
+
+def has_paid_slip(scene: Scene, directory: Path, round_: int) -> bool:
+    return (directory / "runs" / slip_name(scene, round_)).exists() and bool(load_slip(folder_of(directory), round_).paid)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, int]]:
+    """The folder of three peers that a run counted, the first two of which name one account; and its credits."""
+    directory, credits_ = tmp_path_factory.mktemp("machines"), dict[bytes, int]()
+
+    async def story(scene: Scene) -> None:
+        members = [scene.join(0, payout=OWNER), scene.join(1, payout=OWNER), scene.join(2)]
+        for round_ in (1, 2):
+            await scene.log.wait_for(3)
+            scene.log.commit()
+            for member in members:
+                await until(partial(has_paid_slip, scene, member.store.directory, round_))
+        for member in members:
+            await member.leaves()
+        credits_.update(scene.log.ledger.credits())
+
+    play(directory, story)
+    return directory, credits_
+
+
+def added_up(*folders: Path, account: bytes = OWNER) -> tuple[int, dict[str, Any]]:
+    ended = typed(main, "credits", "--account", peer_name(account), "--json", *folders)
+    assert not ended.errors
+    return ended.exit_code, json.loads(ended.output)
+
+
+def test_the_slips_of_several_machines_add_up_to_the_account_that_their_claims_name(machines: tuple[Path, dict[bytes, int]]) -> None:
+    directory, credits_ = machines
+    folders = [directory / f"peer-{place}" for place in range(3)]
+    code, found = added_up(*folders)
+    assert (code, found["holds"], found["account"]) == (0, True, peer_name(OWNER))
+    (run,) = found["runs"]
+    assert (run["final"], run["slips"], run["proven"]) == (credits_[OWNER], 4, 4)
+    names = [peer_name(peer.public_key) for peer in PEERS[:3]]
+    assert {peer["peer"] for peer in run["peers"]} == set(names[:2])
+    assert sum(peer["final"] for peer in run["peers"]) == credits_[OWNER]
+    assert added_up(folders[0], folders[0], folders[1])[1]["runs"][0]["final"] == credits_[OWNER]  # two copies of one slip count once
+    third = key_named(names[2])
+    assert added_up(*folders, account=third)[1]["runs"][0]["final"] == credits_[third]
+    lines = typed(main, "credits", "--account", peer_name(OWNER), *folders).output.splitlines()
+    assert f"total of 2 peers on 4 slips: final {credits_[OWNER]:,}, pending 0, void 0" in lines
+    alone = said(folders[0], "--verify")[1]
+    assert f"2 of 2 slips add up to account {peer_name(OWNER)}" in alone
+
+
+def test_folders_of_slips_alone_add_up_too_and_what_does_not_hold_counts_for_nothing(
+    machines: tuple[Path, dict[bytes, int]], tmp_path: Path
+) -> None:
+    slips = [
+        Path(shutil.copytree(folder_of(machines[0] / f"peer-{place}"), tmp_path / name)) for place, name in enumerate(("one", "another"))
+    ]
+    code, found = added_up(*slips)
+    assert (code, found["runs"][0]["final"]) == (0, machines[1][OWNER])
+    forged = load_slip(slips[0], 2)
+    (slips[0] / "00000002").write_bytes(slip_bytes(replace(forged, paid=(forged.paid[0] + 1,))))
+    code, found = added_up(*slips)
+    assert (code, found["holds"], found["runs"][0]["slips"]) == (1, False, 3)
+    assert "its slip proves nothing" in found["runs"][0]["problems"][0]
+
+
+def test_an_account_is_a_key_and_folders_are_for_one(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("--account", "nobody"), "is no key"),
+        (("--account", peer_name(OWNER), tmp_path / "missing"), "no peer ever ran"),
+        ((tmp_path,), "for --account KEY"),
+    ):
+        ended = typed(main, "credits", *arguments)
+        assert ended.exit_code == 2
+        assert words in ended.errors

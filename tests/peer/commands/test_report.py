@@ -89,7 +89,7 @@ def test_a_peer_is_not_proven_only_where_the_log_says_so(tmp_path: Path, says: b
 def test_of_pending_credit_it_says_what_becomes_final_within_the_run(
     tmp_path: Path, is_light: bool, round_: int, until: int, words: str
 ) -> None:
-    word = CreditWord(round_, 1000, 2500, until, 0, (), 0, 1, b"", 0, ())
+    word = CreditWord(round_, 1000, 2500, until, 0, (), 0, 1, ())
     fields = credit_fields(word, Horizon(num_rounds=9, pending_rounds=4))
     if is_light:
         status = LightStatus("12D3KooWlight", "aa", run="ab" * 32, name="digits", num_rounds=9, gateway="http://a")

@@ -45,6 +45,7 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
         Learnt(gateway.base, "here", pile, vector, None),
         GATEWAY,
         gateway.signed.run,
+        payout=GATEWAY.public_key,
         founder=GATEWAY.public_key,
         local_steps=steps,
         residual=residual,

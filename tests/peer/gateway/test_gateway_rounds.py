@@ -20,6 +20,7 @@ from tests.peer.gateways import digits
 from tests.peer.scene import Member, Scene, play
 
 LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(2)]
+PAYOUTS = {LIGHTS[1].public_key: Identity(sha256(b"account")).public_key}  # the accounts that claims name, where it is not the own key
 SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", residual_percent=90)
 SPARSE_STEPS = replace(SPARSE, local_steps=2)
 
@@ -39,7 +40,7 @@ async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> by
 
 async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightReturn:
     """Do a lease of the base that the gateway works on, once there is one; return what is to be brought back."""
-    work = LightWork(scene.log.manifest, scene.log.signed.run, identity)
+    work = LightWork(scene.log.manifest, scene.log.signed.run, identity, PAYOUTS.get(identity.public_key))
     request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
     packed = pack(SignedLeaseRequest.sign(request, identity))
     while not (answer := await desk.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
@@ -96,8 +97,11 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
             _wait_with_lots(gateway)
             scene.log.commit()
             await gateway.reaches(round_)
-        credit = scene.log.ledger.credits()
-        assert all(credit[identity.public_key] > 0 for identity in LIGHTS)
+        accounts = scene.log.ledger.standing.accounts
+        assert all(accounts.of(identity.public_key).credit > 0 for identity in LIGHTS)
+        account = PAYOUTS[LIGHTS[1].public_key]  # which its claims name
+        assert scene.log.ledger.credits()[account] == accounts.of(LIGHTS[1].public_key).credit
+        assert scene.log.ledger.credit_of(LIGHTS[1].public_key) == 0
         assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)

@@ -98,12 +98,13 @@ def test_a_step_that_ended_is_recorded_and_the_next_one_has_a_gradient_of_its_ow
 
 
 BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+ACCOUNT = Identity(b"\x51" * 32).public_key
 RUN = sha256(b"run")
 
 
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
     settings = {"founder": PEER.public_key, "local_steps": 1, "residual": b"", "lot_ms": 12, **changes}
-    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, **settings)
+    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
 
 
 def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
@@ -112,6 +113,7 @@ def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
     claim = claimed(pile, vector).open()
     assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
     assert (claim.key, claim.founder, claim.local_steps, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, 1, b"", 12)
+    assert claim.payout == ACCOUNT
     assert (claim.work, claim.lots_root, claim.steps_root) == (pile.work, pile.lots_root(), b"")
     assert claim.vector == sha256(vector.astype("<f4").tobytes())
 

@@ -12,11 +12,10 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
+  claim: "run round base key payout founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
-  delegation: "run signer key number grant".split(" "),
 };
 // kind -> the key that signs it
 const SIGNERS = {
@@ -25,7 +24,6 @@ const SIGNERS = {
   claim: (fields) => fields.key,
   contribution: (fields) => fields.founder,
   finding: (fields) => fields.auditor,
-  delegation: (fields) => fields.signer,
 };
 const PROTOCOL = 12; // the version of the protocol, for which all of them are signed
 

@@ -22,7 +22,6 @@ const KINDS = {
   finding: "an audit",
   admission: "a computer comes in",
   revocation: "taken back: who may take part",
-  delegation: "a computer's account",
 };
 
 export class Record extends EventTarget {
@@ -177,14 +176,17 @@ export class Record extends EventTarget {
   }
 
   async loadCredits() {
-    const { total, credits, pool_paid, said_by, is_unaudited, accounts } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    const { total, credits, pool_paid, said_by, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
     setText(
       byId("credit-sub"),
       `${compact(pool_paid)} units so far, ${FOR[said_by]}.${is_unaudited ? UNAUDITED : ""}`,
     );
     fill(
       byId("credits-rows"),
-      credits.map((one) => numbered(row(peerButton(one.peer), count(one.credit), percent(pool_paid ? one.credit / pool_paid : 0)))),
+      credits.map((one) => {
+        const name = one.trains ? peerButton(one.account) : h("code", { title: one.account }, one.account.slice(-8));
+        return numbered(row(name, count(one.num_peers), count(one.credit), percent(pool_paid ? one.credit / pool_paid : 0)));
+      }),
     );
     const go = (offset) => () => {
       this.offset = offset;
@@ -195,9 +197,6 @@ export class Record extends EventTarget {
       byId("credits-pages"),
       total > CREDITS && [pageButton("Back", before < 0, go(before)), pageButton("More", after >= total, go(after)), `of ${count(total)}`],
     );
-    const owned = accounts ? (await ask("accounts", { limit: CREDITS })).accounts : [];
-    const sums = owned.map((one) => numbered(row(h("code", { title: one.account }, one.account.slice(-8)), count(one.peers.length), count(one.credit))));
-    fill(byId("accounts"), owned.length > 0 && tableWith("Accounts of several computers, the most first", ["Account", "Computers", "Credit"], sums));
   }
 
   async loadHeads() {
