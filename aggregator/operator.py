@@ -428,18 +428,22 @@ class Operator:
             self._writing.committed()
             self._fronts.committed(ledger.round, ledger.state)
         self._say(
-            f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "
-            f"entries={ledger.size} state={ledger.state.hex()[:12]}"
+            f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.contributions} "
+            f"samples={self._samples()} entries={ledger.size} state={ledger.state.hex()[:12]}"
         )
         self._write_status()
         self._evaluating.look()
+
+    def _samples(self) -> int:
+        """Return how many samples the claims of the newest round say."""
+        return sum(one.counted for one in self._log.ledger.table_at(self._log.ledger.round) or ())
 
     def _write_status(self) -> None:
         ledger, status = self._log.ledger, self.status
         status.round, status.state = ledger.round, ledger.state.hex()
         status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
         status.finished = ledger.finished and status.quality_round == ledger.round
-        status.open_ms, status.counted = ledger.open_ms, ledger.newest.counted if ledger.newest else 0
+        status.open_ms, status.counted = ledger.open_ms, self._samples()
         status.own_quality = self._measures.summed_up()
         if self._turns is not None:
             status.operators = self._turns.standing()

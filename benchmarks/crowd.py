@@ -96,7 +96,7 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
     for peer in stayed.values():
         lost += peer.tally.lost
     del lost["the run was over"]  # that is nobody's loss
-    digest = hashlib.sha256(b"".join(table.round.table for table in log.tables)).hexdigest()
+    digest = hashlib.sha256(b"".join(table.round.weights for table in log.tables)).hexdigest()
     return Outcome(
         num_peers,
         rounds,

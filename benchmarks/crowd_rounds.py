@@ -20,7 +20,7 @@ from protocol.closing import Closing, NotTaken
 from protocol.exchange import MAX_AGE, next_open_ms
 from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Claim, Contribution, Round, Ticket
+from protocol.records import Claim, ClaimStep, Contribution, Round, StepMean, Ticket
 from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import Identity, sha256
 
@@ -169,11 +169,11 @@ class Log:
         assert not self.listed.intersection((claim.key, claim.base) for claim in claims)
         assert len({claim.key for claim in claims}) == len(claims)
         self.listed.update((claim.key, claim.base) for claim in claims)
-        counted = sum(claim.lots for claim in claims) * LOT_SAMPLES
-        self.open_ms = next_open_ms(self.manifest.exchange, self.open_ms, counted, [claim.lot_ms for claim in claims])
+        samples = sum(claim.lots for claim in claims) * LOT_SAMPLES
+        self.open_ms = next_open_ms(self.manifest.exchange, self.open_ms, samples, [claim.lot_ms for claim in claims])
         number, table = len(self.tables) + 1, sha256(b"".join(closed))
         self.state = sha256(self.state + table)
-        round_ = Round(RUN, number, self.last, table, len(closed), table, table, self.state, counted, (), -32, self.open_ms)
+        round_ = Round(RUN, number, self.last, number, len(closed), table, table, self.state, (), -32, self.open_ms)
         self.last = Standing.after(round_).commit
         self.tables.append(Table(round_, claims))
         self.closing.open(number + 1, self.open_ms, frozenset(claim.key for claim in claims), None if self.is_over else self.now)
@@ -304,10 +304,24 @@ class Peer:
     def seal(self) -> None:
         base = self.machine.base
         work = sha256(self.key + base.commit)
+        steps = (ClaimStep(0, self.lots - 1, (), work),)
         claim = Claim(
-            RUN, base.round + 1, base.commit, self.key, self.key, self.key, "home", 1, (self.lots,), work, b"", work, b"", self.pace.lot_ms
+            RUN,
+            base.round + 1,
+            base.commit,
+            self.key,
+            self.key,
+            self.key,
+            "home",
+            steps,
+            (self.lots,),
+            work,
+            b"",
+            work,
+            b"",
+            self.pace.lot_ms,
         )
-        contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), work, b"")
+        contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), 1, (StepMean(work, 1),), work, b"")
         assert self.machine.seal(Header(Signed(contribution), (Signed(claim),)))
         self.lots, self.sealed_at = 0, self.world.now
 

@@ -1,9 +1,9 @@
 """What the log costs: durable appends, claims from their bytes to the disk, proofs, a restart with everything checked, and memory.
 
-    .venv/bin/python benchmarks/ledger.py [--entries 1000000] [--keys 1000] [--dir DIR]
+    .venv/bin/python benchmarks/ledger.py [--claims 1000000] [--keys 1000] [--dir DIR]
 
 Rounds of real, signed claims (32 to a contribution, ``--keys`` a round) go into a real log (``aggregator.log.log``) in ``--dir``, by
-default a temporary folder, until it has ``--entries``. Nothing of making them is in the figures. One process, one thread:
+default a temporary folder, until it has ``--claims``. Nothing of making them is in the figures. One process, one thread:
 
 - *one by one*: rounds of one claim, each with a sync of its own before anybody would be told;
 - *in batches*: rounds of all keys, read and their signatures checked before, as the intake does it beside the one writing path;
@@ -37,13 +37,22 @@ from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
 from automl.training.asked import AskedCourse
 from protocol.course import Course
-from protocol.earnings import row_of
 from protocol.exchange import MAX_COHORT, next_open_ms
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of
+from protocol.records import (
+    Claim,
+    ClaimStep,
+    Contribution,
+    Header,
+    Round,
+    SignedClaim,
+    SignedContribution,
+    StepMean,
+    commit_digest,
+    entry_of,
+)
 from protocol.signing import Identity
-from protocol.table import Row, table_root
 
 SEED = bytes(32)  # of the operator
 SINGLE_ROUNDS = 200
@@ -64,27 +73,29 @@ class Rounds:
         self._keys = sorted((Identity(secrets.token_bytes(32)) for _ in range(keys)), key=lambda one: one.public_key)
         self._base = self.signed.run
         self._open_ms = self.manifest.exchange.first_open_ms
-        self._round = 0
+        self._round = self._size = 0
 
     def make(self, claims: int) -> list[bytes]:
         """Return the entries of the next round, whose table has so many claims."""
         self._round += 1
-        entries, rows, counted = list[bytes](), list[Row](), 0
+        entries, samples = list[bytes](), 0
         for start in range(0, claims, MAX_COHORT):
             some = self._keys[start : min(start + MAX_COHORT, claims)]
             opened = [self._claim(key.public_key, some[0].public_key) for key in some]
             signed = [SignedClaim.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
             digests = tuple(one.digest for one in signed)
             body = secrets.token_bytes(32)
-            contribution = Contribution(self.signed.run, self._round, self._base, some[0].public_key, digests, body, b"")
+            counted, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
+            of_step, founder = (StepMean(mean, counted),), some[0].public_key
+            contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
             sealed = SignedContribution.sign(contribution, some[0])
-            rows.append(row_of(self.manifest, self.course, sealed.digest, contribution, opened, self._round))
-            counted += sum(claim.lots for claim in opened) * self.manifest.lot_samples
-            entries += [*map(entry_of, signed), entry_of(sealed)]
-        entries.append(self._commit(rows, counted, claims))
+            samples += sum(claim.lots for claim in opened) * self.manifest.lot_samples
+            entries.append(entry_of(Header(sealed, tuple(signed))))
+        entries.append(self._commit(len(entries), samples, claims))
         return entries
 
     def _claim(self, key: bytes, founder: bytes) -> Claim:
+        lots = len(self.course.costs(self._round, "here"))
         return Claim(
             run=self.signed.run,
             round=self._round,
@@ -93,8 +104,8 @@ class Rounds:
             payout=key,
             founder=founder,
             cohort="here",
-            local_steps=1,
-            work=(1,) * len(self.course.costs(self._round, "here")),
+            steps=(ClaimStep(0, lots - 1, (), secrets.token_bytes(32)),),
+            work=(1,) * lots,
             lots_root=secrets.token_bytes(32),
             steps_root=b"",
             vector=secrets.token_bytes(32),
@@ -102,25 +113,25 @@ class Rounds:
             lot_ms=80,
         )
 
-    def _commit(self, rows: Sequence[Row], counted: int, claims: int) -> bytes:
-        self._open_ms = next_open_ms(self.manifest.exchange, self._open_ms, counted, [80] * claims)
+    def _commit(self, contributions: int, samples: int, claims: int) -> bytes:
+        self._open_ms = next_open_ms(self.manifest.exchange, self._open_ms, samples, [80] * claims)
         entry = entry_of(
             Round(
                 run=self.signed.run,
                 round=self._round,
                 base=self._base,
-                table=table_root(rows),
-                rows=len(rows),
+                first=self._size,
+                contributions=contributions,
                 weights=secrets.token_bytes(32),
                 mean=secrets.token_bytes(32),
                 state=secrets.token_bytes(32),
-                counted=counted,
                 thresholds=(),
                 floor=self.manifest.exchange.first_floor,
                 open_ms=self._open_ms,
             )
         )
         self._base = commit_digest(entry)
+        self._size += contributions + 1
         return entry
 
 
@@ -131,35 +142,37 @@ class Timed:
         """Begin."""
         self._log = log
         self.seconds = self.cpu_s = 0.0
-        self.entries = 0
+        self.entries = self.claims = 0
 
-    def commit(self, entries: Sequence[bytes]) -> None:
-        """Have the log take one more round."""
+    def commit(self, entries: Sequence[bytes], claims: int) -> None:
+        """Have the log take one more round, of so many claims."""
         began, cpu = time.perf_counter(), time.process_time()
         self._log.commit(entries)
         self.seconds += time.perf_counter() - began
         self.cpu_s += time.process_time() - cpu
         self.entries += len(entries)
+        self.claims += claims
 
     def __str__(self) -> str:
-        return f"{self.entries / self.seconds:9,.0f} entries/s ({self.entries:,} in {self.seconds:.1f} s, {self.cpu_s:.1f} s of CPU)"
+        took = f"{self.seconds:.1f} s, {self.cpu_s:.1f} s of CPU"
+        return f"{self.claims / self.seconds:9,.0f} claims/s ({self.claims:,} in {self.entries:,} entries, {took})"
 
 
-def fill(log: Log, rounds: Rounds, keys: int, size: int) -> None:
-    """Have the log grow to ``size`` entries, and print how fast each way is."""
+def fill(log: Log, rounds: Rounds, keys: int, claims: int) -> None:
+    """Have the log grow until it has so many claims, and print how fast each way is."""
     single = Timed(log)
     for _ in range(SINGLE_ROUNDS):
-        single.commit(rounds.make(1))
+        single.commit(rounds.make(1), 1)
     print(f"one by one          {single}; {SINGLE_ROUNDS / single.seconds:,.0f} rounds/s", flush=True)
     cold, warm, number = Timed(log), Timed(log), 0
-    while log.head.size < size:
+    while single.claims + warm.claims + cold.claims < claims:
         entries = rounds.make(keys)
         number += 1
         if number % 2:
             verify(log.ledger, entries)
-            warm.commit(entries)
+            warm.commit(entries, keys)
         else:
-            cold.commit(entries)
+            cold.commit(entries, keys)
     print(f"in batches          {warm}")
     print(f"claims end to end   {cold}", flush=True)
 
@@ -167,10 +180,10 @@ def fill(log: Log, rounds: Rounds, keys: int, size: int) -> None:
 def verify(ledger: Ledger, entries: Sequence[bytes]) -> None:
     """Read entries and check their signatures as the intake does, beside the writing path."""
     for record in map(ledger.verified.entry, entries):
-        if isinstance(record, SignedClaim):
-            ledger.verified.claim(record)
-        elif isinstance(record, SignedContribution):
-            ledger.verified.contribution(record)
+        if isinstance(record, Header):
+            ledger.verified.contribution(record.contribution)
+            for claim in record.claims:
+                ledger.verified.claim(claim)
 
 
 def prove(log: Log) -> None:
@@ -199,15 +212,15 @@ def _line_of(taken: Sequence[float]) -> str:
     return f"{cuts[499]:.0f} us in the middle, {cuts[989]:.0f} us p99, {cuts[998]:.0f} us p99.9"
 
 
-def reopen(directory: Path) -> None:
+def reopen(directory: Path, claims: int) -> None:
     """In a process of its own: open the log, and print how long that takes and what memory it has."""
     before = psutil.Process().memory_info().rss
     began, cpu = time.perf_counter(), time.process_time()
-    with Log.open(directory, Identity(SEED), course_of=AskedCourse) as log:
+    with Log.open(directory, Identity(SEED), course_of=AskedCourse):
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
         after = psutil.Process().memory_info().rss
         on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
-        print(f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {log.head.size / seconds:,.0f} entries/s")
+        print(f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s")
         print(
             f"memory              {after / 2**20:.0f} MiB, {before / 2**20:.0f} of them before it was opened;",
             f"{on_disk:.0f} MiB on the disk",
@@ -215,39 +228,42 @@ def reopen(directory: Path) -> None:
         )
 
 
-def check(directory: Path) -> None:
+def check(directory: Path, claims: int) -> None:
     """In a process of its own: verify the log, and print how long that takes."""
     began, cpu = time.perf_counter(), time.process_time()
     found = verify_directory(directory, course_of=AskedCourse)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    print(f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {found.size / seconds:,.0f} entries/s", flush=True)
+    print(
+        f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s of {found.size:,} entries",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Run all of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=1_000_000, metavar="N")
+    parser.add_argument("--claims", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--keys", type=int, default=1_000, metavar="N", help="claims of a round where they come in batches")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an empty folder on the disk that is meant")
     for name in ("--reopen", "--check"):
         parser.add_argument(name, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.reopen is not None:
-        reopen(options.reopen)
+        reopen(options.reopen, options.claims)
         return
     if options.check is not None:
-        check(options.check)
+        check(options.check, options.claims)
         return
-    if not 1 <= options.keys <= 4_000 or options.entries < 1:
-        parser.error("--keys is between 1 and 4000, --entries at least 1")
+    if not 1 <= options.keys <= 4_000 or options.claims < 1:
+        parser.error("--keys is between 1 and 4000, --claims at least 1")
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         directory = Path(folder) / "log"
-        rounds = Rounds(options.keys, options.entries)
+        rounds = Rounds(options.keys, options.claims)
         with Log.create(directory, rounds.signed, rounds.operator, course_of=AskedCourse) as log:
-            fill(log, rounds, options.keys, options.entries)
+            fill(log, rounds, options.keys, options.claims)
             prove(log)
         for name in ("--reopen", "--check"):
-            subprocess.run([sys.executable, __file__, name, str(directory)], check=True)
+            subprocess.run([sys.executable, __file__, name, str(directory), "--claims", str(options.claims)], check=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from rich.console import Console
 
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
+from aggregator.log.storage import read_manifest
 from aggregator.log.stored import StoredLog
 from aggregator.monitor.opened import opened
 from protocol.records import Round
@@ -137,8 +138,12 @@ def _cpu() -> tuple[float, ...]:
 
 def counted(directory: Path, size: int, first: int, last: int) -> int:
     """Return the samples that a log of ``size`` entries counts in the rounds after ``first`` up to ``last``."""
-    said = [opened(entry).said for entry in StoredLog(directory / "aggregator").entries(0, size)]
-    return sum(one.counted for one in said if isinstance(one, Round) and first < one.round <= last)
+    found, lots = 0, 0
+    for one in map(opened, StoredLog(directory / "aggregator").entries(0, size)):
+        lots += sum(claim.lots for claim in one.claims)
+        if isinstance(one.said, Round):
+            found, lots = found + lots * (first < one.said.round <= last), 0
+    return found * read_manifest(directory / "aggregator").open().lot_samples
 
 
 def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float, float]:

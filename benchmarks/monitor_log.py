@@ -16,7 +16,18 @@ from protocol.encoding import pack
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of
+from protocol.records import (
+    Claim,
+    ClaimStep,
+    Contribution,
+    Header,
+    Round,
+    SignedClaim,
+    SignedContribution,
+    StepMean,
+    commit_digest,
+    entry_of,
+)
 from protocol.signing import Identity
 from swarm.disk import make_directory, replace_file
 
@@ -40,7 +51,7 @@ class MadeUpRun:
         self.keys = sorted(secrets.token_bytes(32) for _ in range(peers))
         self._claims = claims
         self._base = self._signed.run
-        self.round = 0
+        self.round = self._first = 0
         make_directory(directory)
         write_manifest(directory, self._signed)
         create_database(directory, self._signed.run, self._operator.public_key)
@@ -97,36 +108,44 @@ class MadeUpRun:
         self.round += 1
         first = (self.round - 1) * self._claims % len(self.keys)
         chosen = [self.keys[(first + place) % len(self.keys)] for place in range(self._claims)]
-        entries = [entry for start in range(0, len(chosen), COHORT) for entry in self._contribution(sorted(chosen[start : start + COHORT]))]
-        samples = self._claims * 4 * 32
+        entries = [self._contribution(sorted(chosen[start : start + COHORT])) for start in range(0, len(chosen), COHORT)]
         entry = entry_of(
             Round(
                 run=self._signed.run,
                 round=self.round,
                 base=self._base,
-                table=os.urandom(32),
-                rows=-(-self._claims // COHORT),
+                first=self._first,
+                contributions=len(entries),
                 weights=os.urandom(32),
                 mean=os.urandom(32),
                 state=os.urandom(32),
-                counted=samples,
                 thresholds=(),
                 floor=-31,
                 open_ms=1_000,
             )
         )
         self._base = commit_digest(entry)
+        self._first += len(entries) + 1
         self._store([*entries, entry])
         now = unix_ms()
         self._times = [*self._times[-63:], RoundTimes(round=self.round, opened_at=now - 1_000, committed_at=now)]
 
-    def _contribution(self, keys: list[bytes]) -> list[bytes]:
+    def _contribution(self, keys: list[bytes]) -> bytes:
         founder, lots = keys[0], len(self._course.costs(self.round, "here"))
         signed = [SignedClaim(self._claim(key, founder, lots), _NOWHERE) for key in keys]
+        every = (1 << len(keys)) - 1
         contribution = Contribution(
-            self._signed.run, self.round, self._base, founder, tuple(one.digest for one in signed), os.urandom(32), b""
+            run=self._signed.run,
+            round=self.round,
+            base=self._base,
+            founder=founder,
+            claims=tuple(one.digest for one in signed),
+            counted=every,
+            steps=(StepMean(os.urandom(32), every),),
+            body=os.urandom(32),
+            residual=b"",
         )
-        return [*map(entry_of, signed), entry_of(SignedContribution(pack(contribution), _NOWHERE))]
+        return entry_of(Header(SignedContribution(pack(contribution), _NOWHERE), tuple(signed)))
 
     def _claim(self, key: bytes, founder: bytes, lots: int) -> bytes:
         return pack(
@@ -138,7 +157,7 @@ class MadeUpRun:
                 payout=key,
                 founder=founder,
                 cohort=f"cohort-{founder[0]}",
-                local_steps=1,
+                steps=(ClaimStep(0, lots - 1, (), os.urandom(32)),),
                 work=(1,) * lots,
                 lots_root=os.urandom(32),
                 steps_root=b"",

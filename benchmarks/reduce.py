@@ -29,12 +29,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from exact.residuals import vector_digest
 from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
 from protocol.manifest import Manifest, Optimizer
+from protocol.records import Claim, ClaimStep, SignedClaim
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.near_mates import Mates
@@ -141,6 +144,14 @@ def manifest_of(operator: PublicKey) -> Manifest:
     )
 
 
+def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArray[np.float32]) -> SignedClaim:
+    """Return what a peer claims of its one step: a lot."""
+    digest, key = vector_digest(vector), identity.public_key
+    steps = (ClaimStep(0, 0, (), digest),)
+    claim = Claim(RUN, round_ + 1, sha256(b"%d" % round_), key, key, founder, "here", steps, (1,), digest, b"", digest, b"", 1)
+    return SignedClaim.sign(claim, identity)
+
+
 async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
     """Answer the commands of the main process until it says stop, or is gone."""
     identity = Identity(secrets.token_bytes(32))
@@ -161,10 +172,11 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
             setattr(Mates, "share_host", share_host if how == "memory" else lambda *_: False)  # noqa: B010 - mypy minds the short way
             await meet(cohort, neighbours, num_peers)
             seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
+            claim = claim_of(identity, seat.founder, round_, vector)
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())
             start_s = time.monotonic()
-            mean = await seat.average(0, vector, 32)
+            mean = await seat.average(0, vector, claim)
             end_s = time.monotonic()
             pipe.send("done")
             await receive()

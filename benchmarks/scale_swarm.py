@@ -113,7 +113,7 @@ class Logged:
         self.states[ledger.round] = ledger.state.hex()
         for listed in table:
             self.counted[listed.round - 1] += listed.counted
-            if listed.row.age:
+            if listed.weighing.age:
                 self.late[listed.round - 1] += listed.counted
 
 

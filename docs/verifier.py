@@ -54,7 +54,7 @@ RULES = {
     "E6": "claims are strictly sorted by key, and the founder has one",
     "E7": "each claim has its contribution's base and cohort, and names its founder or stands alone",
     "E8": "each key was admitted, not as a guest, and not taken back",
-    "E9": "a claim has the manifest's local steps, and at least as many lots",
+    "E9": "a claim has the manifest's local steps and their lots, and a contribution says who counted in each",
     "E10": "a claim counts the architectures that its round asks for, shards that there are, and no more samples than allowed",
     "E11": "a key's work on one base counts once, and a key stands once in a round",
     "E12": "only a sparse codec leaves a residual",
@@ -64,7 +64,7 @@ RULES = {
     "A3": "a revocation is an operator's, of a key that is in or of an invitation that stands",
     "X1": "extras are signed, of an audited run, strictly sorted by digest, at most 2048, and before a round's contributions",
     "R1": "a round follows the one before it: number and base",
-    "R2": "a round names how many contributions precede it",
+    "R2": "a round names the places of the contributions right before it",
     "R3": "the floor moves by at most one exponent",
     "R4": "open_ms lies within the manifest's bounds",
     "C1": "the manifest prices every architecture",
@@ -217,20 +217,24 @@ MANIFEST = {
     "admission": ADMISSION_RULE, "quorum": between(1, 7),
 }  # fmt: skip
 SIGNED_MANIFEST = {**SIGNED, "protocol": between(1, 65_536), "program": r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}"}
+INDEX = between(0, 2**40 - 1)
+CLAIM_STEP = {"first": INDEX, "last": INDEX, "skipped": (INDEX, 0, 64), "vector": DIGEST, "every": between(1, 32)}
+STEP_MEAN = {"mean": DIGEST, "counted": between(1, 2**32 - 1)}
 CLAIM = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
-    "local_steps": between(1, 1024),
+    "steps": (CLAIM_STEP, 1, 512),
     "work": (between(0, 2**32), 1, 32), "lots_root": DIGEST, "steps_root": {0, 32}, "vector": DIGEST, "residual": {0, 32},
     "lot_ms": between(1, 3_600_000), "shards": between(0, 6999),
 }  # fmt: skip
 CONTRIBUTION = {
-    "run": DIGEST, "round": ROUND, "base": DIGEST, "founder": DIGEST, "claims": (DIGEST, 1, 32), "body": DIGEST, "residual": {0, 32}
+    "run": DIGEST, "round": ROUND, "base": DIGEST, "founder": DIGEST, "claims": (DIGEST, 1, 32),
+    "counted": between(1, 2**32 - 1), "steps": (STEP_MEAN, 1, 1024), "body": DIGEST, "residual": {0, 32},
 }  # fmt: skip
 HEADER = {"contribution": SIGNED, "claims": (SIGNED, 1, 32)}
 THRESHOLD = {"role": between(0, 7), "norm": between(0, 2**62 - 1), "samples": between(1, 2**48)}
 ROUND_ENTRY = {
-    "run": DIGEST, "round": ROUND, "base": DIGEST, "table": DIGEST, "rows": between(1, 1024), "weights": DIGEST,
-    "mean": DIGEST, "state": DIGEST, "counted": between(1, 2**62 - 1), "thresholds": (THRESHOLD, 0, 8), "floor": between(-200, 94),
+    "run": DIGEST, "round": ROUND, "base": DIGEST, "first": between(0, 2**62 - 1), "contributions": between(1, 1024), "weights": DIGEST,
+    "mean": DIGEST, "state": DIGEST, "thresholds": (THRESHOLD, 0, 8), "floor": between(-200, 94),
     "open_ms": MS,
 }  # fmt: skip
 ENTRY = {"kind": "[a-z]{1,16}", "body": BYTES}
@@ -238,7 +242,7 @@ RECEIPT = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64),
 INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "role": "guest|member|proven"}
 ADMISSION = {"invitation": SIGNED, "key": key}
 REVOCATION = {"run": DIGEST, "operator": DIGEST, "what": "peer|invitation", "target": DIGEST}
-MAX_ENTRY, MAX_PAYLOAD, MAX_MANIFEST, MAX_HEADER = 4096, 4000, 262_144, 135_168
+MAX_ENTRY, MAX_PAYLOAD, MAX_CLAIM, MAX_MANIFEST, MAX_HEADER = 65_535, 4000, 32_768, 262_144, 65_503
 
 
 def unpack(form, data: bytes, max_bytes: int = MAX_PAYLOAD):
@@ -256,6 +260,22 @@ PROTOCOL, PROGRAM = 12, "0.1.0"
 P = 2**255 - 19
 _ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
 LOW_ORDER = {0, 1, P - 1, _ORDER_8, P - _ORDER_8}
+
+
+def work_of(claim: SimpleNamespace) -> tuple[int, ...]:
+    """§4, §14: how many lots of each architecture the indices of a claim's steps are."""
+    count, work, before = len(claim.work), [0] * len(claim.work), -1
+    for step in claim.steps:
+        trained = range(step.first, step.last + 1, step.every)
+        in_order = before < step.first <= step.last and step.last in trained and step.every in (1, count)
+        hold("E9", in_order and list(step.skipped) == sorted(set(step.skipped)), "indices")
+        hold("E9", all(index in trained[1:-1] for index in step.skipped), "skipped indices")
+        for number in range(min(len(trained), count)):
+            work[(claim.base[0] + claim.key[0] + trained[number]) % count] += (len(trained) - number - 1) // count + 1
+        for index in step.skipped:
+            work[(claim.base[0] + claim.key[0] + index) % count] -= 1
+        before = step.last
+    return tuple(work)
 
 
 def check_key(public: bytes) -> bytes:
@@ -278,7 +298,7 @@ def verify_record(kind: str, public: bytes, signed: SimpleNamespace) -> None:
 
 def opened(kind: str, form: dict, signer: str, signed: SimpleNamespace, public: bytes | None = None) -> SimpleNamespace:
     """The record in a signed one of a kind, which the key `public`, or that in its field `signer`, signed."""
-    found = unpack(form, signed.payload)
+    found = unpack(form, signed.payload, MAX_CLAIM if kind in ("claim", "contribution") else MAX_PAYLOAD)
     public = public or getattr(found, signer)
     verify_record(kind, public, signed)
     return found
@@ -479,7 +499,8 @@ def check_mean(ledger: "Ledger", round: "Committed", bodies: list[Body], n: int)
     for unproven in ledger.guesses(rows):
         w = weights_in_mean(rows, unproven)
         c = clipped(w)
-        if tree_root(map(encode, c)) == round.entry.weights:
+        weighed = [(row.body, row.round, row.cohort, *each) for row, *each in zip(rows, w, c, strict=True)]
+        if tree_root(map(encode, weighed)) == round.entry.weights:
             break
     else:
         raise Refused("V1")
@@ -559,7 +580,7 @@ class Ledger:
         self.run, self.m, self.codec = run, m, Codec(m.exchange.codec)
         self.course = Course(m)
         self.rounds = [Committed(run, m.initial_state, m.exchange.first_floor)]
-        self.claims: list[SimpleNamespace] = []
+        self.size = 0
         self.extras: list[bytes] = []  # what stands after the newest round's entry
         self.listed: list[Listed] = []
         self.credits: Counter[bytes] = Counter()  # by account
@@ -575,21 +596,23 @@ class Ledger:
 
     @property
     def is_between_rounds(self) -> bool:
-        return not self.extras and not self.claims and not self.listed
+        return not self.extras and not self.listed
 
     def append(self, data: bytes) -> None:
         """Take the next entry."""
         entry = unpack(ENTRY, data, MAX_ENTRY)
         hold("E2", self.round < self.m.num_rounds, "the run is finished")
-        kinds = dict.fromkeys(("admission", "revocation", "claim", "contribution", "finding"), SIGNED) | {"round": ROUND_ENTRY}
+        kinds = {"admission": SIGNED, "revocation": SIGNED, "contribution": HEADER, "round": ROUND_ENTRY}
+        kinds |= dict.fromkeys(("finding",), SIGNED)
         hold("E1", entry.kind in kinds, entry.kind)
         body = unpack(kinds[entry.kind], entry.body, MAX_ENTRY)
         if entry.kind == "round":
             self.take_round(body, sha256(data))
-        elif entry.kind in ("admission", "revocation", "claim", "contribution"):
+        elif entry.kind in ("admission", "revocation", "contribution"):
             getattr(self, f"take_{entry.kind}")(body)
         else:
             self.take_extra(entry.kind, body)
+        self.size += 1
 
     def take_admission(self, signed: SimpleNamespace) -> None:
         hold("A1", self.is_between_rounds and self.m.admission.how == "invitation")
@@ -621,7 +644,7 @@ class Ledger:
 
     def take_extra(self, kind: str, signed: SimpleNamespace) -> None:
         """§27. What an extra says is not checked here."""
-        hold("X1", self.m.trust.mode == "audited" and not self.claims and not self.listed)
+        hold("X1", self.m.trust.mode == "audited" and not self.listed)
         payload = decode(signed.payload, MAX_PAYLOAD)
         run, public = read([DIGEST, DIGEST], payload[:2] if type(payload) is tuple else ())
         hold("X1", len(self.extras) < 2048 and run == self.run and (not self.extras or self.extras[-1] < digest_of(signed)))
@@ -634,12 +657,7 @@ class Ledger:
         hold("E3", self.round + 1 - record.round <= 4, "too old")
         hold("E4", not any(self.course.sorts_after(each) for each in range(record.round, self.round + 1)))
 
-    def take_claim(self, signed: SimpleNamespace) -> None:
-        self.claims.append(signed)
-        opened("claim", CLAIM, "key", signed)
-
-    def take_contribution(self, signed: SimpleNamespace) -> None:
-        header, self.claims = SimpleNamespace(contribution=signed, claims=self.claims), []
+    def take_contribution(self, header: SimpleNamespace) -> None:
         said, x = opened("contribution", CONTRIBUTION, "founder", header.contribution), self.m.exchange
         claims = [opened("claim", CLAIM, "key", signed) for signed in header.claims]
         self.check_base(said)
@@ -651,6 +669,7 @@ class Ledger:
             same = (claim.run, claim.round, claim.base, claim.cohort) == (said.run, said.round, said.base, cohort)
             hold("E7", same and (claim.founder == said.founder or len(claims) == 1), claim.key.hex()[:16])
             self.check_claim(claim)
+        self.check_steps(said, claims)
         hold("E12", self.codec.is_sparse or not any(each.residual for each in (said, *claims)))
         hold("E13", len(self.listed) < x.max_rows and (not self.listed or self.listed[-1].founder < said.founder))
         samples, rewards, costs = {}, {}, self.costs(said.round, cohort)
@@ -667,13 +686,24 @@ class Ledger:
         m, x, lots = self.m, self.m.exchange, sum(claim.work)
         is_in = m.admission.how == "open" or claim.key in self.admitted or self.round <= self.out.get(claim.key, -1)
         hold("E8", is_in and claim.key not in self.guests, claim.key.hex()[:16])
-        hold("E9", claim.local_steps == x.local_steps <= lots and len(claim.steps_root) == (32 if x.local_steps > 1 else 0))
+        least = 1 if m.trust.mode == "audited" and claim.founder != claim.key else x.local_steps
+        hold("E9", least <= len(claim.steps) <= x.local_steps and len(claim.steps_root) == (32 if len(claim.steps) > 1 else 0))
         hold("E10", len(claim.work) == len(self.costs(claim.round, claim.cohort)), "architectures")
+        hold("E9", claim.work == work_of(claim), "lots of other architectures than its indices are of")
         hold("E10", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")
         hold("E10", lots * m.lot_samples <= x.max_claim_samples, "samples")
         newest = [row for round in self.rounds[-5:] for row in round.listed]
         hold("E11", not any(row.round == claim.round and claim.key in row.samples for row in newest), "its work on this base is in the log")
         hold("E11", not any(claim.key in row.samples for row in self.listed), "it stands twice in this round")
+
+    def check_steps(self, said: SimpleNamespace, claims: list[SimpleNamespace]) -> None:
+        """§6: the mean of each step, who counted in it, and who is in the body."""
+        h, bits = self.m.exchange.local_steps, [1 << place for place in range(len(claims))]
+        own = sum(bit for bit, claim in zip(bits, claims, strict=True) if claim.key == said.founder)
+        have = [sum(bit for bit, claim in zip(bits, claims, strict=True) if len(claim.steps) > step) for step in range(h)]
+        hold("E9", [step.counted for step in said.steps] == have and own & have[-1], "who counted in a step")
+        hold("E9", own & said.counted and not said.counted & ~have[-1], "who is in the body")
+        hold("E9", said.counted == sum(bits) or (self.m.trust.mode == "audited" and h > 1), "a claim that is not in the body")
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
         with about("", "C1"):
@@ -681,10 +711,10 @@ class Ledger:
 
     def take_round(self, said: SimpleNamespace, commit: bytes) -> None:
         before, x = self.rounds[-1], self.m.exchange
-        hold("E2", self.listed and not self.claims, "a round without contributions")
+        hold("E2", self.listed, "a round without contributions")
         hold("E1", said.run == self.run)
         hold("R1", said.round == self.round + 1 and said.base == before.commit)
-        hold("R2", said.rows == len(self.listed))
+        hold("R2", (said.first, said.contributions) == (self.size - len(self.listed), len(self.listed)))
         hold("R3", abs(said.floor - before.floor) <= 1)
         hold("R4", x.min_open_ms <= said.open_ms <= x.max_open_ms)
         roles = [each.role for each in said.thresholds]

@@ -114,9 +114,9 @@ def total_weights(weights: Sequence[int], masks: Masks | None, count: int) -> in
 def group_mean(
     bodies: Sequence[Body], weights: Sequence[int], floors: Sequence[int], masks: Masks | None, total_weight: int | NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return one group of a mean from the same group of its rows' bodies, each of which is a body of the group's own values.
+    """Return a mean, or one group of it from the same group of its rows' bodies, each of which is a body of the group's own values.
 
-    It has the bits that the group has in the mean of whole bodies: values are averaged one by one, and the floor that sums are counted in
+    A group has the bits that it has in the mean of whole bodies: values are averaged one by one, and the floor that sums are counted in
     scales every step by a power of two.
 
     Args:

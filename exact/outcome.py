@@ -1,4 +1,4 @@
-"""What a table comes to: its mean, and what it leaves to the tables after it. A pure function of rows, bodies and the entries before."""
+"""What a table comes to: its mean, and what it leaves to the tables after it. A pure function of its bodies and the entries before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.coding import Body
-from exact.mean import Masks, Sum, next_floor, total_weights
+from exact.mean import Masks, group_mean, next_floor, total_weights
 from protocol.exchange import MIN_FLOOR
 from protocol.records import Threshold
-from protocol.table import Row, clipped_weight, limit_square, next_thresholds, shifted, weights
+from protocol.table import Weighing, clipped_weight, limit_square, next_thresholds, shifted, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,19 @@ class Outcome:
     """A table's mean, and what its round entry says of the weights, exponents and norms."""
 
     mean: NDArray[np.float32]  # (N,)
-    weights: tuple[int, ...]  # that each row counted with, clipped: what ``Round.weights`` is the root over
+    weights: tuple[int, ...]  # of each contribution
+    clipped: tuple[int, ...]  # the same, less where its norm is above the limit
     thresholds: tuple[Threshold, ...]
     floor: int
-    clipped: tuple[bytes, ...]  # founders of the rows that counted with less than their norm
+
+    @property
+    def num_clipped(self) -> int:
+        """How many contributions counted with less than their norm."""
+        return sum(less < weight for weight, less in zip(self.weights, self.clipped, strict=True))
 
 
 def outcome(
-    rows: Sequence[Row],
+    table: Sequence[Weighing],
     bodies: Sequence[Body],
     floors: Sequence[int],
     thresholds: Sequence[Threshold],
@@ -36,47 +41,60 @@ def outcome(
     """Return what a table comes to.
 
     Args:
-        rows: in the table's order.
-        bodies: of the rows, all of one codec.
-        floors: exponent floor of each row's base.
+        table: the round's contributions, in order.
+        bodies: of each, all of one codec.
+        floors: exponent floor of each one's base.
         thresholds: of the round entry before.
         floor: that entry's exponent floor; the thresholds are in units of 2^floor.
         num_values: N.
-        masks: what each row's architecture covers, where that is a part; rows that cover the same may share one array. A body's norm is
+        masks: what each one's architecture covers, where that is a part; those that cover the same may share one array. A body's norm is
             that of all its values all the same.
 
     Raises:
-        ValueError: as ``Sum.add`` and ``total_weights``: rows and bodies that no log has in a table.
+        ValueError: as ``Sum.add`` and ``total_weights``: contributions and bodies that no log has in a table.
     """
     least = min(floor, *floors)
-    norms = [body.norm_square << 2 * (of_row - least) for body, of_row in zip(bodies, floors, strict=True)]
-    row_weights = weights(rows)
-    counted = _clipped(rows, row_weights, norms, thresholds, 2 * (floor - least))
-    total = Sum(num_values, least)
-    for body, of_row, weight, mask in zip(bodies, floors, counted, masks or [None] * len(rows), strict=True):
-        total.add(body, of_row - least, weight, mask)
+    norms = [body.norm_square << 2 * (of_base - least) for body, of_base in zip(bodies, floors, strict=True)]
+    table_weights = weights(table)
+    clipped = _clipped(table, table_weights, norms, thresholds, 2 * (floor - least))
     # A body of zeros says nothing about exponents; a table of nothing else, that the floor may be too high.
     said = [place for place, norm in enumerate(norms) if norm]
     highest = [floors[place] + bodies[place].max_exponent for place in said]
-    said_weights = [row_weights[place] for place in said]
+    said_weights = [table_weights[place] for place in said]
     new_floor = next_floor(highest, said_weights, floor, bodies[0].codec.window) if said else max(floor - 1, MIN_FLOOR)
     new_norms = [shifted(norm, 2 * (least - new_floor)) for norm in norms]
     return Outcome(
-        mean=total.mean(total_weights(row_weights, masks, num_values)),
-        weights=counted,
-        thresholds=next_thresholds(rows, new_norms, thresholds, new_floor - floor),
+        mean=mean_of(table_weights, clipped, bodies, floors, num_values, masks),
+        weights=table_weights,
+        clipped=clipped,
+        thresholds=next_thresholds(table, new_norms, thresholds, new_floor - floor),
         floor=new_floor,
-        clipped=tuple(row.founder for row, weight, less in zip(rows, row_weights, counted, strict=True) if less < weight),
     )
 
 
+def mean_of(
+    weights: Sequence[int],
+    clipped: Sequence[int],
+    bodies: Sequence[Body],
+    floors: Sequence[int],
+    num_values: int,
+    masks: Masks | None = None,
+) -> NDArray[np.float32]:
+    """Return the mean (N,) of bodies whose weights are known; the arguments are those of ``outcome``.
+
+    Raises:
+        ValueError: as ``outcome``.
+    """
+    return group_mean(bodies, clipped, floors, masks, total_weights(weights, masks, num_values))
+
+
 def _clipped(
-    rows: Sequence[Row], row_weights: Sequence[int], norms: Sequence[int], thresholds: Sequence[Threshold], finer: int
+    table: Sequence[Weighing], table_weights: Sequence[int], norms: Sequence[int], thresholds: Sequence[Threshold], finer: int
 ) -> tuple[int, ...]:
-    """Return what each row counts with; squared norms are in units that are 2^finer times smaller than those of the thresholds' squares."""
+    """Return what each contribution counts with; squared norms are in units 2^finer times smaller than those of the thresholds' squares."""
     by_role = {threshold.role: threshold for threshold in thresholds}
-    limits = [limit_square(row, by_role) for row in rows]
+    limits = [limit_square(one, by_role) for one in table]
     return tuple(
         clipped_weight(weight, norm, None if limit is None else limit << finer)
-        for weight, norm, limit in zip(row_weights, norms, limits, strict=True)
+        for weight, norm, limit in zip(table_weights, norms, limits, strict=True)
     )

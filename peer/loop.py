@@ -53,7 +53,7 @@ from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Shelf
-from swarm.log_client import LogClient, OwnRow
+from swarm.log_client import Counted, LogClient
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
@@ -137,14 +137,14 @@ class PeerLoop:
             Measure(count, self.course.coverage),
             shelf,
             store.directory / "proofs",
-            table=self._spread.table,
+            weighed=self._spread.weighed,
             sources=self._spread.sources,
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
         self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
         if gateway is not None:
-            gateway.payroll = Payroll(self.log, gateway.has_claim_of)
+            gateway.payroll = Payroll(self.log, gateway.has_claim_of, is_audited=self.manifest.trust.is_audited)
         self._vectors: OwnVectors | None = None
         if self._records is not None:
             self._vectors = OwnVectors.of(
@@ -162,7 +162,19 @@ class PeerLoop:
             if gateway is not None:
                 gateway.keep_records, gateway.keep_vectors = self._records.keep, self._vectors.keep_light
         self._bench = Workbench(
-            self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing, self._vectors
+            self.manifest,
+            self.course,
+            self.run_id,
+            identity,
+            crew,
+            compute,
+            self.machine,
+            self._pace,
+            noise,
+            sizing,
+            self._vectors,
+            shards,
+            payout,
         )
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
@@ -275,13 +287,13 @@ class PeerLoop:
             far_ahead=self._one_history.look_soon,
         )
 
-    def _counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+    def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
         """The table of a round has this peer's claim."""
-        self._credit.counted(round_, claim, row)
+        self._credit.counted(round_, claim, found)
         if self._vectors is not None:
             self._vectors.listed(round_, claim.digest)
         if self._gateway is not None and self._gateway.payroll is not None:
-            self._gateway.payroll.counted(round_, row)
+            self._gateway.payroll.counted(round_, found)
 
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
@@ -350,7 +362,7 @@ class PeerLoop:
     def known(self) -> Known:
         """What audits need of what this peer knows."""
         machine, states = self.machine, self._states
-        return Known(lambda: machine.newest.round, self._commits.proven, states.of_lots, self.log.row, states.body)
+        return Known(lambda: machine.newest.round, self._commits.proven, states.of_lots, self.log.counted, states.body)
 
     @property
     def num_weights(self) -> int:

@@ -139,7 +139,7 @@ class StatusBoard:
         self.status = status
         self._store = store
         self._voice = voice or Voice()
-        self._samples_of: dict[int, int] = {}  # by round, of all peers
+        self._samples_of: dict[int, int] = {}  # by round, of all peers, where their claims were looked at
 
     def __enter__(self) -> "StatusBoard":
         self.write()
@@ -168,12 +168,11 @@ class StatusBoard:
         self._voice.tell("paused" if why else "resumed", why=dict(why))
         self.say(paused_line(why))
 
-    def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int, samples: int = 0) -> None:
-        """Show that a round was committed, with ``samples`` of all peers in it and ``lost`` samples of this one not in it."""
+    def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
+        """Show that a round was committed, with ``lost`` samples of this peer not in it."""
         status = self.status
-        self._samples_of = {round_: samples} | {older: count for older, count in self._samples_of.items() if older > round_ - _ROUNDS}
         if self._voice.form is Form.OBJECTS:
-            figures = {"samples_counted": status.samples_counted, "loss": status.loss, "lost": lost, "of_samples": samples}
+            figures = {"samples_counted": status.samples_counted, "loss": status.loss, "lost": lost}
             self._voice.tell("round", round=round_, contributions=contributions, state=state.hex(), counted=counted, **figures)
             return
         loss = f" loss={status.loss:.3f}" if counted and status.loss is not None else ""
@@ -196,13 +195,15 @@ class StatusBoard:
             self.say(f"credit was taken back: {'; '.join(map(fault_line, faults))}: the log says so, and its findings are entries of it")
         self.update(**credit_fields(word, horizon), credit_checked=checked, credit_rounds=rounds)
 
-    def earned(self, round_: int, earned: int, *, is_checked: bool) -> None:
-        """Show what a round that counted this peer paid, computed here or as the log says."""
+    def earned(self, round_: int, earned: int, *, is_checked: bool, samples: int | None = None) -> None:
+        """Show what a round that counted this peer paid, computed here or as the log says; with the samples of all its claims, if known."""
         status = self.status
+        if samples is not None:
+            self._samples_of = {round_: samples} | {older: count for older, count in self._samples_of.items() if older > round_ - _ROUNDS}
         if round_ >= status.earned_round:
             self.update(earned_round=round_, earned=earned, earned_checked=is_checked)
         figures = {name: getattr(status, name) for name in _CREDIT_FIGURES}
-        self._voice.tell("credit", round=round_, earned=earned, checked=is_checked, **figures)
+        self._voice.tell("credit", round=round_, earned=earned, checked=is_checked, of_samples=samples, **figures)
 
     def fields(self) -> dict[str, Any]:
         """Return what a picture of the peer has of its status."""

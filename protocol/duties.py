@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from protocol.audits import CHECKS, LOT, WHOLE, Trust
 from protocol.errors import LedgerError
 from protocol.fields import MAX_ROUND, require
-from protocol.records import MAX_ENTRY_BYTES, Claim, SignedClaim
+from protocol.records import MAX_CLAIM_BYTES, Claim, SignedClaim
 from protocol.trust import is_whole, lots_audited
 
 ASK = "audits"  # the log's method
 ANSWERED = (LOT, WHOLE)  # the checks that peers which audit answer: what the beacon asks, the cheap ones first
 MAX_DUTIES = 16
 MAX_ASK_BYTES = 64
-MAX_DUTIES_BYTES = 64 + MAX_DUTIES * (MAX_ENTRY_BYTES + 64)
+MAX_DUTIES_BYTES = 64 + MAX_DUTIES * (MAX_CLAIM_BYTES + 64)
 
 
 @dataclass(frozen=True, slots=True)

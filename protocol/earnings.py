@@ -1,59 +1,48 @@
-"""What a committed round's table pays to whom, from its contributions and claims alone: checked against the round's entry. Integers, pure.
+"""What a committed round pays to whom, from its contributions and claims alone: checked against the round's entry. Integers, pure.
 
-A claim is paid by what it weighs (``protocol.rewards``).
+A claim is paid by what it weighs (``protocol.rewards``). Where claims are audited that is not all: whose keys are proven, and what audits
+found, is known to the fold over the whole log (``protocol.standing``).
 
-Here too: the row that a contribution has in a table, and what a claim weighs in its rewards, which the ledger keeps to as well.
+Here too: what a contribution weighs in the mean, and a claim in the rewards, which the ledger keeps to as well.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.course import Course
 from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Header, Round
+from protocol.merkle import leaf_hash, verify_range
+from protocol.receipts import ProvenRound
+from protocol.records import Claim, Contribution, Header, open_entry
 from protocol.rewards import claim_weight, share_out
-from protocol.table import Row, TableError, claims_of_bits, table_root
+from protocol.table import TableError, Weighing
 
-# Of a table's contributions with their claims, as they travel, a page at a time.
-MAX_CLAIMS_ENTRIES = 240  # of a page; a contribution is in one page with all of its claims
-MAX_CLAIMS_BYTES = 2**20  # of a page, or of what is kept of a whole table
+MAX_CLAIMS_BYTES = 2**20  # of the entries of one answer, or of what is kept of a whole round
+MAX_RANGE_HASHES = 128  # of a proof: two paths
 
 
 @dataclass(frozen=True, slots=True)
-class TableClaims:
-    """A table's contributions with their claims as they travel, in the table's order: all of them, or one page."""
+class RoundContributions:
+    """A round's contributions as the log has them, all or some of them, and the proof that all of them are under a tree head."""
 
-    headers: tuple[Header, ...]
-    unproven: tuple[int, ...] = ()  # of each row, in the same order: ``Row.unproven_claims``; empty where all of them have none
+    entries: tuple[bytes, ...]  # packed, in the log's order
+    proof: tuple[bytes, ...]  # see ``protocol.merkle.verify_range``
+
+    def __post_init__(self) -> None:
+        if len(self.proof) > MAX_RANGE_HASHES:
+            raise ValueError("a proof of more hashes than two paths have")
 
 
-def row_of(
-    manifest: Manifest,
-    course: Course,
-    digest: bytes,
-    contribution: Contribution,
-    claims: Sequence[Claim],
-    round: int,
-    unproven: int = 0,
-) -> Row:
-    """Return the row of a contribution, which has this ``digest`` and lists these claims, in the table of ``round``.
-
-    ``unproven`` says as bits which of the claims are of keys that are not proven then.
-
-    Raises:
-        ValueError: there is no such row.
-    """
-    cohort, samples = claims[0].cohort, [capped_samples(manifest, claim) for claim in claims]
-    return Row(
-        contribution=digest,
-        founder=contribution.founder,
+def weighing_of(
+    manifest: Manifest, course: Course, contribution: Contribution, claims: Sequence[Claim], round: int, is_proven: Callable[[bytes], bool]
+) -> Weighing:
+    """Return what the weight of a contribution of these claims follows from in ``round``; ``is_proven`` says it of a key."""
+    samples = [capped_samples(manifest, claim) for claim in claims]
+    return Weighing(
         age=round - contribution.round,
-        role=course.role(contribution.round, cohort),
+        role=course.role(contribution.round, claims[0].cohort),
         samples=sum(samples),
-        cohort=cohort,
-        body=contribution.body,
-        unproven=sum(each for each, is_unproven in zip(samples, claims_of_bits(unproven, len(claims)), strict=True) if is_unproven),
-        unproven_claims=unproven,
+        unproven=sum(each for each, claim in zip(samples, claims, strict=True) if not is_proven(claim.key)),
     )
 
 
@@ -68,19 +57,26 @@ def reward_weight(manifest: Manifest, course: Course, claim: Claim) -> int:
 
 
 def shares_of(manifest: Manifest, weights: Mapping[bytes, int]) -> dict[bytes, int]:
-    """Return key -> what a table pays it, by what each key's claim weighs in its rewards."""
+    """Return key -> what a round pays it, by what each key's claim weighs in its rewards."""
     return share_out(manifest.work_pool, weights, manifest.credit_cap)
 
 
-def earned(manifest: Manifest, course: Course, entry: Round, found: TableClaims) -> dict[bytes, int]:
-    """Return key -> what it earned in a committed round, by what is said to be its table's contributions.
+def claims_of(course: Course, proven: ProvenRound, found: RoundContributions) -> list[Claim]:
+    """Return all claims of a round, by what is said to be its contributions.
 
     Raises:
         EncodingError, SignatureError: one of them is malformed, or its signature does not hold.
-        TableError: they are not the table of ``entry``.
+        ProofError: they are not under the tree head that proves the round.
+        TableError: they are no contributions that a round may have.
     """
-    rows, opened = [], list[Claim]()
-    for header, bits in _with_bits(found):
+    entry, head = proven.round, proven.tree_head
+    if len(found.entries) != entry.contributions:
+        raise TableError("another number of contributions than the round has")
+    verify_range(list(map(leaf_hash, found.entries)), entry.first, head.size, found.proof, head.root)
+    opened = list[Claim]()
+    for header in map(open_entry, found.entries):
+        if not isinstance(header, Header):
+            raise TableError("an entry that is no contribution")
         contribution, claims = header.contribution.open(), [signed.open() for signed in header.claims]
         if contribution.claims != tuple(signed.digest for signed in header.claims) or not 1 <= contribution.round <= entry.round:
             raise TableError("a contribution of other claims than those that come with it, or of another round")
@@ -88,17 +84,22 @@ def earned(manifest: Manifest, course: Course, entry: Round, found: TableClaims)
             raise TableError("claims of one contribution that are not of one round and cohort")
         if any(len(claim.work) != len(course.costs(claim.round, claim.cohort)) for claim in claims):
             raise TableError("a claim of other architectures than its round asks for")
-        try:
-            rows.append(row_of(manifest, course, header.contribution.digest, contribution, claims, entry.round, bits))
-        except ValueError as error:
-            raise TableError(f"a contribution that cannot stand in this table: {error}") from error
         opened += claims
-    if len(rows) != entry.rows or table_root(rows) != entry.table:
-        raise TableError("these contributions are not the round's")
-    return shares_of(manifest, {claim.key: reward_weight(manifest, course, claim) for claim in opened})
+    return opened
 
 
-def _with_bits(found: TableClaims) -> Iterator[tuple[Header, int]]:
-    if found.unproven and len(found.unproven) != len(found.headers):
-        raise TableError("claims of unproven keys of other rows than there are")
-    return zip(found.headers, found.unproven or (0,) * len(found.headers), strict=True)
+def earned(manifest: Manifest, course: Course, proven: ProvenRound, found: RoundContributions) -> dict[bytes, int]:
+    """Return key -> what it earned in a round of an open run, by what is said to be the round's contributions.
+
+    Raises:
+        RemoteFault: as ``claims_of``.
+        TableError: claims are audited in this run: what a round paid follows from the whole log.
+    """
+    if manifest.trust.is_audited:
+        raise TableError("what a round of an audited run paid follows from its log, not from the round's claims alone")
+    return shares_by(manifest, course, claims_of(course, proven, found))
+
+
+def shares_by(manifest: Manifest, course: Course, claims: Sequence[Claim]) -> dict[bytes, int]:
+    """Return key -> what a round of an open run pays it, by all of the round's claims."""
+    return shares_of(manifest, {claim.key: reward_weight(manifest, course, claim) for claim in claims})

@@ -15,7 +15,7 @@ MantaError
 │   │       └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
 │   ├── LedgerError           an entry that may not follow the log it is offered to
 │   │   └── ClaimError            one that might, without the claims of some keys
-│   ├── TableError            rows that are not the table that a round names (protocol.table)
+│   ├── TableError            contributions, or weights, that are not those of a round (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
 │   ├── Outdated              a writer whose ballot is older than one that was promised (protocol.ballots)
 │   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)

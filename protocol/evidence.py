@@ -13,13 +13,13 @@ from protocol.errors import EncodingError, ProofError
 from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.fields import check_digest, require
 from protocol.merkle import inclusion_proof, leaf_hash, root, verify_inclusion
-from protocol.records import Claim, LotRecord, SignedClaim, StepRecord
+from protocol.records import MAX_CLAIM_BYTES, Claim, LotRecord, SignedClaim, StepRecord
 
 ASK, GIVE = "records", "give-records"  # methods of peers and of the log · of the log
 PAGE_LOTS = 1024
 MAX_STEP_BYTES = 160  # of a packed StepRecord
 MAX_ASK_BYTES = 64
-MAX_PAGE_BYTES = PAGE_LOTS * MAX_LOT_BYTES + MAX_LOCAL_STEPS * MAX_STEP_BYTES + 8192
+MAX_PAGE_BYTES = PAGE_LOTS * MAX_LOT_BYTES + MAX_LOCAL_STEPS * MAX_STEP_BYTES + MAX_CLAIM_BYTES + 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def check_page(page: RecordsPage, claim: Claim) -> None:
     except ProofError as error:
         raise EncodingError(f"records of other lots than the claim has: {error}") from error
     if not page.first:
-        if len(page.steps) != (claim.local_steps if claim.local_steps > 1 else 0):
+        if len(page.steps) != (len(claim.steps) if len(claim.steps) > 1 else 0):
             raise EncodingError("records of more or fewer steps than the claim has")
         if (_root_of(page.steps) if page.steps else b"") != claim.steps_root:
             raise EncodingError("records of other steps than the claim has")

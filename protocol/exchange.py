@@ -28,7 +28,7 @@ MAX_ROWS = 1024  # contributions of a table, whatever the manifest says
 MAX_OPEN_MS = 86_400_000  # a round is open for a day at most
 MAX_LOT_MS = 3_600_000  # a lot's duration is believed up to an hour
 LOTS_A_STEP = 4  # a round is open for at least so many median lots a step
-MAX_LOCAL_STEPS = 1024
+MAX_LOCAL_STEPS = 512
 
 # A round's length may change by so much from one to the next, and waits for bodies so long after its deadline.
 SHRINK, GROW = (3, 4), (4, 3)

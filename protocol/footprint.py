@@ -7,18 +7,19 @@ one that hands in alone, and a round one of ``Table``: contributions of a claim 
 from dataclasses import dataclass
 
 from protocol.audits import Trust
+from protocol.encoding import pack
 from protocol.exchange import MAX_AGE, Exchange, codec_named
 from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, entry_of
+from protocol.records import Claim, ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean, entry_of
 from protocol.signing import Identity
 
 MAX_RECORDS_BYTES, MAX_SLIPS_BYTES = 256 << 20, 64 << 20  # that one peer keeps
 VALUE_BYTES = 4
 _NEW_ROUNDS = 3  # rounds whose claims have no beacon yet: that of a claim's table is known with the commit after it
 _RESIDUALS = 2  # the one that holds, and what the contribution on its way leaves
-_ROW_BYTES = 128  # of a table as it travels, about
+_ROW_BYTES = 128  # of what a contribution weighs as it travels, about
 _RECORD_BYTES = 110  # of a lot or a step, about
-_SLIP_BYTES = 1000  # of a pay slip, beside the claims of its round, about
+_SLIP_BYTES = 3000  # of a pay slip, beside the claims of its round, about
 _PART_FOR_CLAIMS = 10  # a peer checks what rounds paid by their claims, for a tenth of a mean's bytes a round at most
 _FINDING_BYTES = 480  # of an entry of a finding on a lot, about
 # Small calls, each way: of a round commits, heads and tables, of a second announcements. Measured with 2 peers and rounds of 1 s, and with
@@ -102,14 +103,14 @@ def data_bytes(manifest: Manifest, limit_bytes: int | None) -> int:
 
 def round_traffic(exchange: Exchange, trust: Trust, sizes: Sizes, table: Table) -> RoundTraffic:
     """Return what one peer fetches and sends in a round."""
-    claim, contribution = entry_bytes(exchange.local_steps)
-    claims = table.rows * (claim + contribution)
+    contribution = entry_bytes(exchange.local_steps)
+    claims = table.rows * contribution
     others = min((table.rows - 1) * sizes.body + table.rows * _ROW_BYTES, sizes.vector, sizes.state)  # whatever is fewest bytes
     records = _records_bytes(exchange, table.lots) if trust.is_audited else 0
     calls = round(_CALLS_BYTES + _CALLS_BYTES_S * table.open_s)
     return RoundTraffic(
         fetched=others + min(claims, sizes.vector // _PART_FOR_CLAIMS) + calls,
-        sent=sizes.body + claim + contribution + records + others + calls,
+        sent=sizes.body + contribution + records + others + calls,
         shown=round(num_asked(exchange, trust) * sizes.vector),
         shown_part=trust.audit_percent / 100,
     )
@@ -118,12 +119,12 @@ def round_traffic(exchange: Exchange, trust: Trust, sizes: Sizes, table: Table) 
 def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> PeerDisk:
     """Return what one peer keeps; ``data``: what it has of shards that travel, see ``data_bytes``."""
     exchange, trust = manifest.exchange, manifest.trust
-    claim, contribution = entry_bytes(exchange.local_steps)
+    contribution = entry_bytes(exchange.local_steps)
     rounds = kept_rounds(trust)
     most_lots = exchange.max_claim_samples // manifest.lot_samples
     residuals = _RESIDUALS * sizes.vector if codec_named(exchange.codec).is_sparse else 0
-    sealed = sizes.body + claim + contribution
-    most_slips = min(manifest.num_rounds * (_SLIP_BYTES + exchange.max_rows * (claim + contribution)), MAX_SLIPS_BYTES)
+    sealed = sizes.body + contribution
+    most_slips = min(manifest.num_rounds * (_SLIP_BYTES + exchange.max_rows * contribution), MAX_SLIPS_BYTES)
     most_records = min((rounds + 1) * _records_bytes(exchange, most_lots), MAX_RECORDS_BYTES) if trust.is_audited else 0
     most_vectors = most_vectors_bytes(exchange, trust, sizes.num_weights)
     return PeerDisk(
@@ -132,7 +133,7 @@ def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> Peer
         residuals=residuals,
         sealed=sealed,
         data=data,
-        slip=_SLIP_BYTES + table.rows * (claim + contribution),
+        slip=_SLIP_BYTES + table.rows * contribution,
         most=most_vectors + most_records + residuals + sealed + data + most_slips,
     )
 
@@ -161,12 +162,19 @@ def kept_rounds(trust: Trust) -> int:
 def num_made(exchange: Exchange, trust: Trust) -> int:
     """Return how many vectors a peer that is alone writes of a claim while it works.
 
-    These are the weights, each step's gradient, which is its mean as well, what was learnt, and the residual.
+    Of several steps these are the weights, each step's gradient, which is its mean as well, what was learnt, and the residual; of one its
+    gradient, and with a sparse codec what was given, and the residual.
     """
-    if not _is_by_vectors(exchange, trust):
+    if not trust.is_audited:
         return 0
-    steps = exchange.local_steps
-    return 1 + codec_named(exchange.codec).is_sparse + (1 + steps) * (steps > 1)
+    steps, is_sparse = exchange.local_steps, codec_named(exchange.codec).is_sparse
+    return 2 + is_sparse + steps if steps > 1 else 1 + 2 * is_sparse
+
+
+def num_kept(exchange: Exchange, trust: Trust) -> float:
+    """Return about how many of them it keeps once the beacon is known: all but the weights of most steps."""
+    made = num_made(exchange, trust)
+    return made - 1 + _num_states(exchange, trust) if made and exchange.local_steps > 1 else made
 
 
 def num_asked(exchange: Exchange, trust: Trust) -> float:
@@ -178,16 +186,13 @@ def num_asked(exchange: Exchange, trust: Trust) -> float:
     if not _is_by_vectors(exchange, trust):
         return 0.0
     steps, whole = exchange.local_steps, trust.whole_percent / 100
-    of_lots = (steps - 1) * (1 - (1 - 1 / steps) ** trust.audit_lots)  # steps that some lot is of; the first one's weights are the state
     of_steps = whole * steps + (1 - whole) * (steps + 1) / 2 if steps > 1 else 0.0
-    return of_lots + of_steps + 1 + codec_named(exchange.codec).is_sparse
+    return _num_states(exchange, trust) + of_steps + 1 + codec_named(exchange.codec).is_sparse
 
 
 def usual_vectors_bytes(exchange: Exchange, trust: Trust, num_weights: int) -> int:
-    """Return about how many bytes the vectors of one peer's claims take: all of the rounds that have no beacon yet, of the others what the
-    beacon asks for.
-    """
-    rounds = num_made(exchange, trust) * _NEW_ROUNDS + num_asked(exchange, trust) * (kept_rounds(trust) - _NEW_ROUNDS)
+    """Return about how many bytes the vectors of one peer's claims take: of rounds without a beacon all, of the others what stays."""
+    rounds = num_made(exchange, trust) * _NEW_ROUNDS + num_kept(exchange, trust) * (kept_rounds(trust) - _NEW_ROUNDS)
     return round(rounds * VALUE_BYTES * num_weights)
 
 
@@ -197,14 +202,24 @@ def most_vectors_bytes(exchange: Exchange, trust: Trust, num_weights: int) -> in
     return vectors * VALUE_BYTES * num_weights if trust.is_audited else 0
 
 
+def _num_states(exchange: Exchange, trust: Trust) -> float:
+    """Return about how many steps some audited lot is of; the first one's weights are the state."""
+    steps = exchange.local_steps
+    return (steps - 1) * (1 - (1 - 1 / steps) ** trust.audit_lots)
+
+
 def _is_by_vectors(exchange: Exchange, trust: Trust) -> bool:
     return trust.is_audited and (exchange.local_steps > 1 or codec_named(exchange.codec).is_sparse)
 
 
-def entry_bytes(local_steps: int) -> tuple[int, int]:
-    """Return the sizes of a claim's and a contribution's entry, as a run in its midst has them."""
+def entry_bytes(local_steps: int) -> int:
+    """Return the size of the entry of a contribution of one claim, as a run in its midst has it."""
+    return len(entry_of(_header(local_steps)))
+
+
+def _header(local_steps: int) -> Header:
     key, digest = Identity(bytes(32)), b"\xff" * 32
-    steps = digest if local_steps > 1 else b""
+    each = tuple(ClaimStep(100 * step, 100 * step + 99, (), digest) for step in range(local_steps))
     claim = Claim(
         run=digest,
         round=10_000,
@@ -213,20 +228,20 @@ def entry_bytes(local_steps: int) -> tuple[int, int]:
         payout=key.public_key,
         founder=key.public_key,
         cohort="host-0123456789ab",
-        local_steps=local_steps,
-        work=(9,) * 4,
+        steps=each,
+        work=(25 * local_steps,) * 4,
         lots_root=digest,
-        steps_root=steps,
+        steps_root=digest if local_steps > 1 else b"",
         vector=digest,
         residual=digest,
         lot_ms=2000,
     )
     signed = SignedClaim.sign(claim, key)
-    made = Contribution(digest, 10_000, digest, key.public_key, (signed.digest,), digest, digest)
-    return len(entry_of(signed)), len(entry_of(SignedContribution.sign(made, key)))
+    made = Contribution(digest, 10_000, digest, key.public_key, (signed.digest,), 1, (StepMean(digest, 1),) * local_steps, digest, digest)
+    return Header(SignedContribution.sign(made, key), (signed,))
 
 
 def _records_bytes(exchange: Exchange, lots: int) -> int:
     """Return what the records of one claim have, with the claim."""
     steps = exchange.local_steps if exchange.local_steps > 1 else 0
-    return entry_bytes(exchange.local_steps)[0] + _RECORD_BYTES * (lots + steps)
+    return len(pack(_header(exchange.local_steps).claims[0])) + _RECORD_BYTES * (lots + steps)

@@ -1,10 +1,10 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
 Between two round entries stand the admissions of keys that came in since, and what was taken back; then extras, sorted by digest; then the
-contributions of a table, sorted by founder, each right after the claims that it lists: ``(admission | revocation)* extra* (claim+
-contribution)+ round``. Who is admitted is in at once, extras take effect with the round's entry. A key's work on one base counts once, and
-a key stands once in a table. A claim names the founder of its cohort, and stands in that founder's contribution or alone in one of its own
-key: a claim's bytes don't say how it is handed in.
+contributions of a table, sorted by founder, each with the claims that it lists: ``(admission | revocation)* extra* contribution+ round``.
+Who is admitted is in at once, extras take effect with the round's entry. A key's work on one base counts once, and a key stands once in a
+table. A claim names the founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes
+don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
@@ -19,19 +19,18 @@ from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
-from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named
-from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, go_together, listed_in, work_fault
+from protocol.exchange import MAX_AGE, codec_named
+from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, work_fault
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Threshold, commit_digest
+from protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
 from protocol.revocation import SignedRevocation
 from protocol.signing import Digest
 from protocol.standing import Standing, claimed_in
-from protocol.table import table_root
 from protocol.turns import Step, Turn
 from protocol.verified import Verified
 
 KEPT_TABLES = 8  # newest tables that are kept whole
-MAX_EXTRAS = 2048  # before the claims of one round
+MAX_EXTRAS = 2048  # before the contributions of one round
 
 _COPIED = (
     "_commits",
@@ -127,7 +126,7 @@ class Ledger:
     @property
     def is_between_rounds(self) -> bool:
         """Whether the newest entry is a round, or there is none."""
-        return not self._table.extras and not self._table.claims and not self._table.listed
+        return not self._table.extras and not self._table.listed
 
     def commit_at(self, round: int) -> Digest | None:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
@@ -190,10 +189,12 @@ class Ledger:
         faults = [(claim.key, fault) for _, claim in claims if (fault := self._fault_of(claim, round)) is not None]
         if faults:
             raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
-        return self._listed(header.contribution, contribution, claims, round)
+        opened = [claim for _, claim in claims]
+        check_steps(self.manifest, contribution, opened)
+        return listed_in(self.manifest, self.course, self.standing.is_proven, header.contribution.digest, contribution, opened, round)
 
     def check_extra(self, signed: SignedExtra) -> None:
-        """Check that an extra may stand before the next round's claims, whatever else stands there.
+        """Check that an extra may stand before the next round's contributions, whatever else stands there.
 
         Raises:
             EncodingError, SignatureError: it is malformed, or its signature does not hold.
@@ -219,11 +220,9 @@ class Ledger:
         if self.finished:
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
         step: Step | None = None
-        if isinstance(record, SignedClaim):
-            self._take_claim(record)
-        elif isinstance(record, SignedAdmission | SignedRevocation):
+        if isinstance(record, SignedAdmission | SignedRevocation):
             self._take_word(step := record)
-        elif isinstance(record, SignedContribution):
+        elif isinstance(record, Header):
             self._take_contribution(record)
         elif isinstance(record, Round):
             self._take_turn(step := self._checked_turn(record, entry))
@@ -254,8 +253,8 @@ class Ledger:
     def _take_extra(self, signed: SignedExtra) -> None:
         self.check_extra(signed)
         table, digest = self._table, signed.digest
-        if table.claims or table.listed:
-            raise LedgerError("an extra after the claims of a round")
+        if table.listed:
+            raise LedgerError("an extra after the contributions of a round")
         if table.extras and table.extras[-1][0] >= digest:
             raise LedgerError("the extras before a round are sorted by digest")
         extra = self.verified.extra(signed)
@@ -263,29 +262,18 @@ class Ledger:
             raise LedgerError(f"a round has at most {MAX_EXTRAS} extras before it")
         table.extras.append((digest, extra))
 
-    def _take_claim(self, signed: SignedClaim) -> None:
-        claim = self.verified.claim(signed)
-        self._check_base(claim, self.round + 1)
-        table = self._table
-        fault = "a key stands twice in one table" if claim.key in table.keys else self._fault_of(claim, self.round + 1)
-        if fault is not None:
-            raise ClaimError(fault, (claim.key,))
-        if len(table.claims) >= MAX_COHORT or (table.claims and not go_together(table.claims[-1][1], claim)):
-            raise LedgerError("a claim that no contribution can list together with those before it")
-        if len(table.listed) >= self.manifest.exchange.max_rows:
-            raise LedgerError(f"a table has at most {self.manifest.exchange.max_rows} contributions")
-        table.claims.append((signed.digest, claim))
-        table.keys.add(claim.key)
-
-    def _take_contribution(self, signed: SignedContribution) -> None:
-        contribution, table = self.verified.contribution(signed), self._table
-        self._check_base(contribution, self.round + 1)
-        self._check_list(contribution, table.claims)
-        listed = self._listed(signed, contribution, table.claims, self.round + 1)
-        if table.listed and table.listed[-1].row.founder >= listed.row.founder:
+    def _take_contribution(self, header: Header) -> None:
+        table, max_rows = self._table, self.manifest.exchange.max_rows
+        if len(table.listed) >= max_rows:
+            raise LedgerError(f"a table has at most {max_rows} contributions")
+        listed = self.listed(header, self.round + 1)
+        twice = tuple(key for key in listed.keys if key in table.keys)
+        if twice:
+            raise ClaimError("a key stands twice in one table", twice)
+        if table.listed and table.listed[-1].founder >= listed.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
         table.listed.append(listed)
-        table.claims = []
+        table.keys.update(listed.keys)
 
     def _checked_turn(self, round_: Round, entry: bytes) -> Turn:
         """Return what the round of this entry comes to, if it may follow.
@@ -294,15 +282,12 @@ class Ledger:
             LedgerError: it may not.
         """
         listed = self._table.listed
-        rows = [one.row for one in listed]
-        if self._table.claims or not listed:
-            raise LedgerError("a round without contributions, or with a claim that none lists")
+        if not listed:
+            raise LedgerError("a round without contributions")
         if (round_.run, round_.round, round_.base) != (self.run, self.round + 1, self.last_commit):
             raise LedgerError(f"round {round_.round} does not follow round {self.round} of this log")
-        if (round_.rows, round_.table) != (len(rows), table_root(rows)):
-            raise LedgerError("the round is about another table than the contributions before it")
-        if round_.counted != sum(one.counted for one in listed):
-            raise LedgerError("the round counts other samples than its claims do")
+        if (round_.first, round_.contributions) != (self._size - len(listed), len(listed)):
+            raise LedgerError("the round is about other contributions than those before it")
         exchange = self.manifest.exchange
         if not exchange.min_open_ms <= round_.open_ms <= exchange.max_open_ms:
             raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
@@ -349,7 +334,3 @@ class Ledger:
         check_list(contribution, claims)
         if contribution.residual and not codec_named(self.manifest.exchange.codec).is_sparse:
             raise LedgerError(NO_RESIDUALS)
-
-    def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
-        opened = [claim for _, claim in claims]
-        return listed_in(self.manifest, self.course, self.standing.is_proven, signed.digest, contribution, opened, round)

@@ -15,7 +15,7 @@ from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_M
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
 from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import MAX_ENTRY_BYTES, LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
+from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
 from protocol.signing import Digest, Identity, sha256, verify
 
 PREFIX = "/light/v1"
@@ -31,7 +31,7 @@ MAX_ENTER_BYTES = 2048
 MAX_SIGNED_PASS_BYTES = 512
 MAX_WELCOME_BYTES = MAX_MANIFEST_BYTES + 256
 MAX_LEASE_BYTES = 4096
-MAX_WORD_BYTES = 2 * MAX_ENTRY_BYTES + 1024
+MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + 1024
 MAX_LEASE_LOTS = 4096  # over all steps
 MAX_ARCHITECTURE_TEXT = 1024
 MAX_BLOB_BYTES = 2**26  # weights, or samples: 64 MiB
@@ -237,7 +237,7 @@ class LightReturn:
 
 def max_return_bytes(lots: int, body_bytes: int) -> int:
     """Return how long a packed return of so many lots is at most."""
-    return MAX_ENTRY_BYTES + _RECORD_BYTES * 2 * lots + body_bytes + MAX_REQUEST_BYTES
+    return MAX_CLAIM_BYTES + _RECORD_BYTES * 2 * lots + body_bytes + MAX_REQUEST_BYTES
 
 
 class Fate(IntEnum):

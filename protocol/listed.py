@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from protocol.audits import Extra
 from protocol.course import Course
-from protocol.earnings import capped_samples, reward_weight, row_of
+from protocol.earnings import capped_samples, reward_weight, weighing_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import Exchange, codec_named, next_open_ms
+from protocol.lots import work_of
 from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Header, entry_of
-from protocol.table import Row
+from protocol.records import Claim, Contribution
+from protocol.table import Weighed, Weighing
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
 
@@ -26,10 +27,14 @@ class Lots:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A contribution that may stand in a table: its row, and what the rules need of its claims."""
+    """A contribution that may stand in a table, as far as the rules need it."""
 
-    row: Row
+    contribution: bytes  # SignedContribution.digest
+    founder: bytes
+    body: bytes  # root over its groups
+    weighing: Weighing
     round: int  # the round after its base
+    cohort: str  # the name that all of its claims have
     keys: tuple[bytes, ...]  # of its claims, in order
     payouts: tuple[bytes, ...]  # the accounts that they name
     claims: tuple[bytes, ...]  # their digests
@@ -43,23 +48,17 @@ class Listed:
         """The digests of its claims, by their keys."""
         return dict(zip(self.keys, self.claims, strict=True))
 
-    @property
-    def cohort(self) -> str:
-        """The name that all of its claims have."""
-        return self.row.cohort
-
 
 @dataclass(slots=True)
 class Table:
     """What stands in the log after the newest round entry."""
 
     extras: list[tuple[bytes, Extra]] = field(default_factory=list)  # digest, opened
-    claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
     listed: list[Listed] = field(default_factory=list)
-    keys: set[bytes] = field(default_factory=set)  # of all these claims
+    keys: set[bytes] = field(default_factory=set)  # of their claims
 
     def copy(self) -> "Table":
-        return Table(list(self.extras), list(self.claims), list(self.listed), set(self.keys))
+        return Table(list(self.extras), list(self.listed), set(self.keys))
 
 
 def listed_in(
@@ -73,10 +72,13 @@ def listed_in(
 ) -> Listed:
     """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key."""
     lots = tuple(Lots(claim.lots, claim.lots_root, capped_samples(manifest, claim)) for claim in claims)
-    unproven = sum(1 << place for place, claim in enumerate(claims) if not is_proven(claim.key))
     return Listed(
-        row=row_of(manifest, course, digest, contribution, claims, round, unproven),
+        contribution=digest,
+        founder=contribution.founder,
+        body=contribution.body,
+        weighing=weighing_of(manifest, course, contribution, claims, round, is_proven),
         round=contribution.round,
+        cohort=claims[0].cohort,
         keys=tuple(claim.key for claim in claims),
         payouts=tuple(claim.payout for claim in claims),
         claims=contribution.claims,
@@ -92,21 +94,18 @@ def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) ->
     return next_open_ms(exchange, open_ms, sum(one.counted for one in listed), [lot_ms for one in listed for lot_ms in one.lots_ms])
 
 
-def go_together(before: Claim, claim: Claim) -> bool:
-    """May one contribution list two claims, one right after the other."""
-    same = (before.round, before.founder, before.cohort) == (claim.round, claim.founder, claim.cohort)
-    return same and before.key < claim.key
-
-
 def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
     """Return why a claim says more, or other work than a run may have of one key on one base; None: it does not."""
     exchange, lots = manifest.exchange, claim.lots
-    if claim.local_steps != exchange.local_steps:
-        return f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}"
+    may_be_fewer = manifest.trust.is_audited and claim.founder != claim.key
+    if not (1 if may_be_fewer else exchange.local_steps) <= len(claim.steps) <= exchange.local_steps:
+        return f"a claim of {len(claim.steps)} local steps in a run of {exchange.local_steps}"
     if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
-    if lots < exchange.local_steps:
-        return f"{lots} lots where each of {exchange.local_steps} local steps has one at least"
+    if any(step.every not in (1, len(claim.work)) for step in claim.steps):
+        return "indices that are of some of its architectures only"
+    if claim.work != work_of(len(claim.work), claim.base, claim.key, claim.steps):
+        return "it counts other lots of its architectures than its indices are of"
     if claim.shards and claim.shards >= manifest.train_shards:
         return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
     if claim.residual and not codec_named(exchange.codec).is_sparse:
@@ -135,12 +134,34 @@ def check_list(contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]
         raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
 
 
+def check_steps(manifest: Manifest, contribution: Contribution, claims: Sequence[Claim]) -> None:
+    """Check that a contribution of these claims names the mean of each step, and who counted in it and in the body.
+
+    Raises:
+        LedgerError: it does not; or its founder, or a claim alone, has fewer steps than the run.
+    """
+    steps, every = manifest.exchange.local_steps, (1 << len(claims)) - 1
+    own = sum(1 << place for place, claim in enumerate(claims) if claim.key == contribution.founder)
+    whole = sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) == steps)
+    if not own & whole:
+        raise LedgerError("its founder has fewer local steps than the run")
+    if len(contribution.steps) != steps:
+        raise LedgerError(f"the means of {len(contribution.steps)} local steps in a run of {steps}")
+    for number, step in enumerate(contribution.steps):
+        if step.counted != sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) > number):
+            raise LedgerError(f"in step {number} others counted than have claimed it")
+    if not own & contribution.counted or contribution.counted & ~whole:
+        raise LedgerError("a body without its founder, or with a claim of fewer steps than the run")
+    if contribution.counted != every and not (manifest.trust.is_audited and steps > 1):
+        raise LedgerError("a claim that is not in the body")
+
+
 def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
     """May a contribution list a claim: it is on its base, and consents to the founder, or is the founder's ``own`` one and alone."""
     same = (claim.run, claim.round, claim.base, claim.cohort) == (contribution.run, contribution.round, contribution.base, own.cohort)
     return same and (claim.founder == contribution.founder or (claim is own and len(contribution.claims) == 1))
 
 
-def entries_of(headers: Sequence[Header]) -> list[bytes]:
-    """Return the log entries of a table's contributions, given in its order: each after its claims."""
-    return [entry for header in headers for entry in (*map(entry_of, header.claims), entry_of(header.contribution))]
+def weighed_in(listed: Sequence[Listed], weights: Sequence[int], clipped: Sequence[int]) -> tuple[Weighed, ...]:
+    """Return what a table's contributions weigh in the mean, as ``exact.outcome`` has it."""
+    return tuple(Weighed(one.body, one.round, one.cohort, weight, less) for one, weight, less in zip(listed, weights, clipped, strict=True))

@@ -1,16 +1,40 @@
-"""Which samples a lot has, and the seed of its augmentation: pure functions of run, base, step, peer and index, by SHA-256.
+"""Which architecture a lot has, which samples, and the seed of its augmentation: pure functions of run, base, step, peer and index.
 
 Anyone can so tell what a lot had to be. It follows from the digest of the commit that it is trained on, so nobody works ahead. Nothing here
 knows the data.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count as count_from
 
 from protocol.encoding import encode
+from protocol.records import ClaimStep
 from protocol.signing import sha256
 
 _WORD_BITS = 64
+
+
+def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
+    """Return which of a round's ``count`` architectures lot ``index`` of a peer trains: one after the other, from a place of its own.
+
+    The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
+    """
+    return (base[0] + key[0] + index) % count
+
+
+def work_of(count: int, base: bytes, key: bytes, steps: Iterable[ClaimStep]) -> tuple[int, ...]:
+    """Return how many lots of each of a round's ``count`` architectures the indices of a claim's steps are.
+
+    Indices may be any numbers: nothing here takes as long as they are large.
+    """
+    work = [0] * count
+    for step in steps:
+        lots = (step.last - step.first) // step.every + 1
+        for number in range(min(lots, count)):  # what comes ``count`` lots later is of the same architecture
+            work[place_of_lot(count, base, key, step.first + number * step.every)] += (lots - number - 1) // count + 1
+        for index in step.skipped:
+            work[place_of_lot(count, base, key, index)] -= 1
+    return tuple(work)
 
 
 def lot_seed(seed: int, base: bytes, step: int, key: bytes, index: int) -> int:

@@ -1,4 +1,4 @@
-"""The Merkle tree of RFC 9162 section 2.1: hashes, roots, inclusion and consistency proofs, and their verification.
+"""The Merkle tree of RFC 9162 section 2.1: hashes, roots, inclusion and consistency proofs, proofs of ranges, and their verification.
 
 ``Tree`` grows leaf by leaf and keeps every complete subtree, so that a root or a proof of any size it has had is cheap. It keeps
 hashes only: the entries, and storing the nodes durably, are the log's.
@@ -105,6 +105,38 @@ def verify_consistency(old_size: int, new_size: int, proof: Sequence[bytes], old
     if old_size & (old_size - 1) == 0:
         path = (old_root, *path)  # the old tree is one complete subtree: its root starts the path
     _climb_consistency(old_size - 1, new_size - 1, path, old_root, new_root)
+
+
+def verify_range(leaf_hashes: Sequence[bytes], first: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
+    """Check that ``leaf_hashes`` are leaves ``first``, ``first`` + 1, ... of the tree with ``size`` leaves and this ``root``.
+
+    The proof has the root of every largest subtree that has none of these leaves, from the left to the right.
+
+    Raises:
+        ProofError: the proof does not show that, or any argument is malformed.
+    """
+    _check_hashes((*leaf_hashes, root), "a hash")
+    path = iter(_checked_path(proof))
+    _check_size(size)
+    end = first + len(leaf_hashes)
+    if type(first) is not int or not 0 <= first < end <= size:
+        raise ProofError(f"a tree of {size} leaves has no leaves {first!r} to {end - 1}")
+
+    def found(low: int, high: int) -> bytes:
+        if high <= first or end <= low:
+            given = next(path, None)
+            if given is None:
+                raise ProofError("the proof of a range is too short")
+            return given
+        if high - low == 1:
+            return leaf_hashes[low - first]
+        middle = low + _left_size(high - low)
+        return node_hash(found(low, middle), found(middle, high))
+
+    if found(0, size) != root:
+        raise ProofError("the proof of a range leads to another root")
+    if next(path, None) is not None:
+        raise ProofError("the proof of a range is too long")
 
 
 def _climb_consistency(position: int, last: int, path: tuple[bytes, ...], old_root: bytes, new_root: bytes) -> None:
@@ -219,6 +251,26 @@ class Subtrees(ABC):
                 path.append(self._range_root(start, middle))
                 start = middle
         return path[::-1]
+
+    def range_proof(self, first: int, end: int, size: int | None = None) -> list[bytes]:
+        """Return the proof of the leaves from ``first`` to before ``end`` in the tree of the first ``size`` leaves (default: of all).
+
+        Raises:
+            ValueError: that tree has not these leaves, or has not been yet.
+        """
+        size = self._checked(size)
+        if not 0 <= first < end <= size:
+            raise ValueError(f"a tree of {size} leaves has no leaves {first} to {end - 1}")
+
+        def beside(low: int, high: int) -> list[bytes]:
+            if high <= first or end <= low:
+                return [self._range_root(low, high)]
+            if first <= low and high <= end:
+                return []
+            middle = low + _left_size(high - low)
+            return [*beside(low, middle), *beside(middle, high)]
+
+        return beside(0, size)
 
     def consistency_proof(self, old_size: int, new_size: int | None = None) -> list[bytes]:
         """Return the proof that the tree of ``old_size`` leaves is a prefix of that of ``new_size`` (default: of all).

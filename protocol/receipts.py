@@ -1,12 +1,12 @@
-"""What a receipt proves: its entry is in the log, under a tree head that enough of the run's operators signed."""
+"""What receipts and listings prove: their entries are in the log, under a tree head that enough of the run's operators signed."""
 
 from dataclasses import dataclass
 
-from protocol.errors import EncodingError
+from protocol.errors import EncodingError, ProofError
 from protocol.merkle import leaf_hash, verify_inclusion
 from protocol.notes import TreeHead
 from protocol.operators import Operators
-from protocol.records import Receipt, Round, commit_digest, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, open_entry
 from protocol.signing import Digest
 
 
@@ -33,3 +33,35 @@ def open_round_receipt(receipt: Receipt, operators: Operators) -> ProvenRound:
     if not isinstance(entry, Round) or entry.run != operators.run:
         raise EncodingError("not a round of this run")
     return ProvenRound(entry, commit_digest(receipt.entry), head)
+
+
+def open_listing(listing: Listing, operators: Operators) -> tuple[ProvenRound, Header]:
+    """Return the round and the contribution that ``listing`` proves to be in the log of the run of ``operators``, the one in the other.
+
+    Raises:
+        RemoteFault: as ``open_round_receipt`` and ``open_listed``.
+    """
+    proven = open_round_receipt(listing.receipt, operators)
+    return proven, open_listed(listing.contribution, proven)
+
+
+def open_listed(contribution: Included, proven: ProvenRound) -> Header:
+    """Return the contribution that is proven to be one of a round's, under the tree head that proves the round.
+
+    Its signatures are not checked.
+
+    Raises:
+        ProofError: it is not under that head, or not one of the round's.
+        EncodingError: it is none of this run, or of other claims than those that come with it.
+    """
+    entry, head = proven.round, proven.tree_head
+    if not entry.first <= contribution.index < entry.first + entry.contributions:
+        raise ProofError("an entry that is none of the round's contributions")
+    verify_inclusion(leaf_hash(contribution.entry), contribution.index, head.size, list(contribution.proof), head.root)
+    header = open_entry(contribution.entry)
+    if not isinstance(header, Header):
+        raise EncodingError("no contribution")
+    said = header.contribution.unchecked()
+    if said.run != entry.run or said.claims != tuple(signed.digest for signed in header.claims):
+        raise EncodingError("a contribution of another run, or of other claims than those that come with it")
+    return header

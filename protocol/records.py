@@ -4,8 +4,9 @@ Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol
 so a decoded record is a valid one. Signatures are checked by ``open``, kind by kind. The manifest is in ``protocol.manifest``.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
@@ -13,18 +14,24 @@ from protocol.audits import SignedExtra, SignedFinding
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, check_name, require
+from protocol.merkle import MAX_SIZE
 from protocol.revocation import SignedRevocation
 from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 from protocol.sizes import ALL, is_size, size_of
 
-MAX_ENTRY_BYTES = 4096
-MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
+MAX_ENTRY_BYTES = 65_535  # what a bundle of C2SP's tlog-tiles has room for
+MAX_HEADER_BYTES = MAX_ENTRY_BYTES - 32  # the kind of its entry and the framing are fewer bytes
+MAX_SIGNED_BYTES = 4096  # a record with its signature, but for a header, a claim and a contribution
+MAX_CLAIM_BYTES = 32_768  # a claim, or a contribution, of all local steps that a run may have, with its signature
+MAX_PAYLOAD_BYTES = MAX_SIGNED_BYTES - 96  # its signature and the framing are fewer bytes
 MAX_ANNOUNCEMENT_BYTES = 512
 MAX_ARCHITECTURES = 32  # that a round asks of a cohort
 MAX_ROLES = 8
 MAX_NORM = 2**62 - 1  # of a threshold
 MAX_LOTS = 2**32
+MAX_INDEX = 2**40  # of a microbatch of one key on one base
+MAX_SKIPPED = 64  # microbatches that a claim leaves out of one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,38 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimStep:
+    """What a peer trained in one local step: its microbatches from ``first`` to ``last``, but for those that it left out."""
+
+    first: int  # index
+    last: int  # index, not below ``first``
+    skipped: tuple[int, ...]  # indices in between that it did not train, in order
+    vector: bytes  # SHA-256 of its own mean gradient of the step, float32 little-endian
+    every: int = 1  # every so manieth index from ``first`` on; 1 but for light contributors, whose microbatches are of one architecture
+
+    def __post_init__(self) -> None:
+        check_digest(self.vector, "vector")
+        require(0 <= self.first <= self.last < MAX_INDEX, "indices out of range")
+        require(1 <= self.every <= MAX_ARCHITECTURES and (self.last - self.first) % self.every == 0, "indices are equally far apart")
+        require(len(self.skipped) <= MAX_SKIPPED and list(self.skipped) == sorted(set(self.skipped)), "skipped indices are sorted, few")
+        between = range(self.first + self.every, self.last, self.every)
+        require(all(index in between for index in self.skipped), "skipped indices are between the first and the last")
+
+    @property
+    def count(self) -> int:
+        """Microbatches that it trained."""
+        return (self.last - self.first) // self.every + 1 - len(self.skipped)
+
+    def __contains__(self, index: int) -> bool:
+        """Return whether it trained the microbatch of this index."""
+        return index in range(self.first, self.last + 1, self.every) and index not in self.skipped
+
+    def indices(self) -> Iterator[int]:
+        """Yield the indices of its microbatches, in order: as many as a claim may have, see ``count``."""
+        return (index for index in range(self.first, self.last + 1, self.every) if index not in self.skipped)
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A peer's statement of its lots on one base, made once: whoever hands it in, and when, does not change its bytes."""
 
@@ -59,12 +98,12 @@ class Claim:
     payout: bytes  # the public key that this claim's credit adds up to: the account; ``key`` itself where its person names no other
     founder: bytes  # the key that convenes the cohort: naming it is the consent; a peer alone names itself
     cohort: str  # the name, with the size, that model-parallel's architectures follow from
-    local_steps: int  # H, the manifest's
-    work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order
+    steps: tuple[ClaimStep, ...]  # its local steps from the first on: all of the round's, or up to where it dropped out
+    work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order: what the steps' indices come to
     lots_root: bytes  # RFC 9162 root over the packed LotRecords in the order of their index
-    steps_root: bytes  # the same over the packed StepRecords, one a local step; empty where H = 1
-    vector: bytes  # SHA-256 of what was learnt, float32 little-endian: the mean gradient, or the change of the weights over all steps
-    residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros
+    steps_root: bytes  # the same over the packed StepRecords, one a local step; empty of one step
+    vector: bytes  # SHA-256 of what was learnt, float32: the mean gradient, or the change of the weights over all steps; up to a step: its
+    residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros; up to a step: empty
     lot_ms: int  # median duration of its lots
     shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
 
@@ -74,10 +113,13 @@ class Claim:
         check_key(self.payout, "payout")
         check_name(self.cohort, "cohort")
         require(1 <= self.round <= MAX_ROUND, "round out of range")
-        require(1 <= self.local_steps <= MAX_LOCAL_STEPS, f"a round has 1 to {MAX_LOCAL_STEPS} local steps")
-        require(len(self.steps_root) == (32 if self.local_steps > 1 else 0), "steps_root is a digest where there are several local steps")
+        require(1 <= len(self.steps) <= MAX_LOCAL_STEPS, f"a claim has 1 to {MAX_LOCAL_STEPS} local steps")
+        in_order = all(before.last < step.first for before, step in pairwise(self.steps))
+        require(in_order, "the indices of a step come after those of the step before")
+        require(len(self.steps_root) == (32 if len(self.steps) > 1 else 0), "steps_root is a digest where there are several local steps")
         require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
-        require(all(0 <= lots <= MAX_LOTS for lots in self.work) and sum(self.work) > 0, "a claim has at least one lot")
+        require(all(0 <= lots <= MAX_LOTS for lots in self.work), "lots out of range")
+        require(sum(self.work) == sum(step.count for step in self.steps), "a claim counts as many lots as its steps have")
         require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
         require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
@@ -92,7 +134,7 @@ class Claim:
 class LotRecord:
     """One lot as a leaf of ``Claim.lots_root``."""
 
-    step: int  # from 0, below ``Claim.local_steps``
+    step: int  # from 0, below the number of ``Claim.steps``
     index: int
     architecture: str
     samples: int
@@ -113,7 +155,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SignedClaim(Signed):
-    """A claim's bytes with its signer's signature: exactly what the log keeps."""
+    """A claim's bytes with its signer's signature."""
 
     def open(self) -> Claim:
         """Return the claim, its signature checked.
@@ -132,13 +174,25 @@ class SignedClaim(Signed):
         Raises:
             EncodingError: the payload is no claim.
         """
-        return unpack(Claim, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        return unpack(Claim, self.payload, max_bytes=MAX_CLAIM_BYTES)
 
     @classmethod
     def sign(cls, claim: Claim, identity: Identity) -> "SignedClaim":
         """Return ``claim`` signed by its own key."""
         payload = pack(claim)
         return cls(payload, identity.sign("claim", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class StepMean:
+    """What a cohort's local step came to."""
+
+    mean: bytes  # SHA-256 of the mean that all went on with, float32 little-endian
+    counted: int  # which of the contribution's claims are in it, as bits, the first claim's the lowest
+
+    def __post_init__(self) -> None:
+        check_digest(self.mean, "mean")
+        require(1 <= self.counted < 2**MAX_COHORT, "a step has a claim that counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +204,8 @@ class Contribution:
     base: bytes
     founder: bytes
     claims: tuple[bytes, ...]  # SignedClaim.digest of each member, in the order of their keys
+    counted: int  # which of these claims are in the body, as bits, the first claim's the lowest: who dropped out is in none
+    steps: tuple[StepMean, ...]  # one a local step; of one local step alone: the mean of what was given, residuals included
     body: bytes  # root over the body's groups
     residual: bytes  # SHA-256 of what coding left out of the cohort's vector: the residual of each member once this is listed; empty: zeros
 
@@ -160,12 +216,19 @@ class Contribution:
         require(1 <= len(self.claims) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
         for claim in self.claims:
             check_digest(claim, "claim")
+        require(1 <= self.counted < 2 ** len(self.claims), "a body has a claim in it")
+        require(1 <= len(self.steps) <= MAX_LOCAL_STEPS, f"a contribution has 1 to {MAX_LOCAL_STEPS} local steps")
         require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
+
+    @property
+    def in_body(self) -> tuple[bytes, ...]:
+        """Those of the claims that are in the body."""
+        return tuple(claim for place, claim in enumerate(self.claims) if self.counted >> place & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SignedContribution(Signed):
-    """A contribution's bytes with its founder's signature: exactly what the log keeps."""
+    """A contribution's bytes with its founder's signature."""
 
     def open(self) -> Contribution:
         """Return the contribution, its signature checked.
@@ -184,7 +247,7 @@ class SignedContribution(Signed):
         Raises:
             EncodingError: the payload is no contribution.
         """
-        return unpack(Contribution, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        return unpack(Contribution, self.payload, max_bytes=MAX_CLAIM_BYTES)
 
     @classmethod
     def sign(cls, contribution: Contribution, founder: Identity) -> "SignedContribution":
@@ -195,7 +258,7 @@ class SignedContribution(Signed):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A contribution as it is handed in, without its body: with the claims that it lists, in its order."""
+    """A contribution with the claims that it lists, in its order: as it is handed in, beside its body, and exactly what the log keeps."""
 
     contribution: SignedContribution
     claims: tuple[SignedClaim, ...]
@@ -255,26 +318,25 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round entry; the contributions in the log between the round entry before and this one are its table."""
+    """A round entry: the contributions right before it in the log are its table."""
 
     run: bytes
     round: int
     base: bytes  # digest of the commit before; the run's id before the first
-    table: bytes  # root over the packed rows
-    rows: int
-    weights: bytes  # root over the rows' weights in the mean, clipped, each packed as an integer
+    first: int  # index in the log of its first contribution
+    contributions: int  # how many it has
+    weights: bytes  # root over what each weighs in the mean, see ``protocol.table.Weighed``
     mean: bytes  # root over the mean's groups
     state: bytes  # digest of the next state
-    counted: int  # samples of the table, before anybody's weight was capped
     thresholds: tuple[Threshold, ...]  # by role, for the tables to come
     floor: int  # of the exponents of bodies on this base
     open_ms: int  # how long the next round is open
 
     def __post_init__(self) -> None:
-        for what in ("run", "base", "table", "weights", "mean", "state"):
+        for what in ("run", "base", "weights", "mean", "state"):
             check_digest(getattr(self, what), what)
         require(1 <= self.round <= MAX_ROUND, "round out of range")
-        require(1 <= self.rows <= MAX_ROWS and 1 <= self.counted < 2**62, "rows or samples out of range")
+        require(0 <= self.first < MAX_SIZE and 1 <= self.contributions <= MAX_ROWS, "contributions out of range")
         roles = [threshold.role for threshold in self.thresholds]
         require(len(roles) <= MAX_ROLES and roles == sorted(set(roles)), "thresholds are sorted by role, one each")
         require(MIN_FLOOR <= self.floor <= MAX_FLOOR, "floor out of range")
@@ -283,7 +345,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` says what is packed in the body: a "round", or something signed, as ``_ENTRIES`` has it."""
+    """A ledger record: ``kind`` says what is packed in the body, as ``_ENTRIES`` has it."""
 
     kind: str
     body: bytes
@@ -295,12 +357,11 @@ class Entry:
 _ENTRIES: dict[str, type] = {
     "admission": SignedAdmission,
     "revocation": SignedRevocation,
-    "claim": SignedClaim,
-    "contribution": SignedContribution,
+    "contribution": Header,
     "round": Round,
     "finding": SignedFinding,
 }
-Logged = SignedAdmission | SignedRevocation | SignedClaim | SignedContribution | Round | SignedExtra
+Logged = SignedAdmission | SignedRevocation | Header | Round | SignedExtra
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +372,23 @@ class Receipt:
     index: int
     proof: tuple[bytes, ...]
     tree_head: str
+
+
+@dataclass(frozen=True, slots=True)
+class Included:
+    """An entry and its inclusion proof, under a tree head that comes with it."""
+
+    entry: bytes  # a packed Entry
+    index: int
+    proof: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What proves that a round counted a contribution: that the log has both, at places that go together."""
+
+    receipt: Receipt  # of the round
+    contribution: Included  # under the receipt's tree head
 
 
 def open_entry(data: bytes) -> Logged:

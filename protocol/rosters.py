@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from protocol.exchange import CLIP
+from protocol.exchange import CLIP, MAX_COHORT
 from protocol.signing import PublicKey
 
 _REMEMBERED = 8  # durations
@@ -17,6 +17,9 @@ SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is 
 _PART = 3  # of a step: so much a lot may take, and so long a late member is waited for
 _CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
 _LEAST_PATIENCE_MS = 200.0
+_HEADER_BYTES = 60_000  # of a contribution with its claims: one entry
+_CLAIM_BYTES, _STEP_BYTES = 1024, 56  # of a claim, with few indices that were skipped
+_MEAN_BYTES = 44  # of a contribution for each step
 _GATHERING_PART, _LEAST_GATHERING_MS = 16, 200.0  # of the time for work, to gather what was learnt; before it was measured
 
 
@@ -67,6 +70,16 @@ def fits(lot_ms: int, left_ms: float, local_steps: int) -> bool:
 def convening_ms(left_ms: float) -> float:
     """Return how long a roster is convened at most, where so much time is left for the work."""
     return max(0.0, min(left_ms / _CONVENING_PART, MAX_CONVENING_MS))
+
+
+def claim_bytes(local_steps: int) -> int:
+    """Return how many bytes a founder takes of a member's packed claim at most."""
+    return _CLAIM_BYTES + _STEP_BYTES * local_steps
+
+
+def most_members(local_steps: int) -> int:
+    """Return how many members a roster has at most, so that their claims fit into one entry: fewer where there are many steps."""
+    return max(1, min(MAX_COHORT, (_HEADER_BYTES - _MEAN_BYTES * local_steps) // claim_bytes(local_steps)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,30 +8,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protocol.course import Course
-from protocol.earnings import TableClaims, earned
+from protocol.earnings import RoundContributions, earned
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, ProofError
 from protocol.fields import require
 from protocol.manifest import Manifest
 from protocol.notes import TreeHead
 from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import Receipt, Round, SignedClaim, SignedContribution
+from protocol.receipts import open_listing
+from protocol.records import Listing, Round, SignedClaim
 from protocol.signing import Digest, sha256
-from protocol.table import RowProof
 
-MAX_SLIP_BYTES = 2**20 + 2**16
+MAX_SLIP_BYTES = 2**20 + 2**18
 
 
 @dataclass(frozen=True, slots=True)
 class Slip:
     """What a peer keeps of one round."""
 
-    receipt: Receipt  # of the round's entry
-    row: RowProof  # that has its claim
-    contribution: SignedContribution  # of that row
+    listing: Listing  # of the contribution that has its claim
     claim: SignedClaim  # its own
-    claims: tuple[TableClaims, ...] = ()  # all of the table, at most one; none where they were too dear, or there was no room for them
+    claims: tuple[RoundContributions, ...] = ()  # all of the round, under the listing's tree head, at most one; see ``peer.rounds.credit``
     paid: tuple[int, ...] = ()  # what the round paid, at most one: without ``claims`` nobody can tell whether it is true
 
     def __post_init__(self) -> None:
@@ -82,21 +79,20 @@ def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenS
     Raises:
         RemoteFault: one of them does not hold, or they are not of one another.
     """
-    proven = open_round_receipt(slip.receipt, Operators.of(manifest, run))
-    entry = proven.round
-    slip.row.check(entry)
-    if slip.contribution.digest != slip.row.row.contribution:
-        raise ProofError("a row of another contribution than the one that comes with it")
-    contribution, claim = slip.contribution.open(), slip.claim.open()
-    if slip.claim.digest not in contribution.claims:
+    proven, header = open_listing(slip.listing, Operators.of(manifest, run))
+    header.contribution.open()
+    claim = slip.claim.open()
+    if slip.claim not in header.claims:
         raise ProofError("a contribution that does not list the claim")
-    if (claim.run, contribution.run) != (run, run):
+    if claim.run != run:
         raise ProofError("a claim of another run")
-    shares = earned(manifest, course, entry, slip.claims[0]) if slip.claims else None
+    shares = earned(manifest, course, proven, slip.claims[0]) if slip.claims else None
     amount = None if shares is None else shares.get(claim.key, 0)
     if amount is not None and slip.paid != (amount,):
         raise ProofError(f"it says that the round paid {slip.paid[0] if slip.paid else 'nothing'}, and its claims come to {amount}")
-    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.payout, claim.lots, amount)
+    return ProvenSlip(
+        proven.round, proven.commit, slip.listing.receipt.index, proven.tree_head, claim.key, claim.payout, claim.lots, amount
+    )
 
 
 def check_one_log(slips: Iterable[ProvenSlip]) -> None:

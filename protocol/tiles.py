@@ -110,16 +110,28 @@ def open_bundle(data: bytes, width: int) -> list[bytes]:
     Raises:
         EncodingError: it has not just those.
     """
+    entries = bundled(data)
+    if len(entries) != width:
+        raise EncodingError(f"a bundle has not just {width} entries")
+    return entries
+
+
+def bundled(data: bytes) -> list[bytes]:
+    """Return all entries in the bytes of a bundle, or of a part of one.
+
+    Raises:
+        EncodingError: it has not just whole ones, or more than a bundle has.
+    """
     entries: list[bytes] = []
     at = 0
-    while at < len(data) and len(entries) < width:
+    while at < len(data):
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
         if at + 2 > len(data) or end > len(data):
             raise EncodingError("a bundle of entries is cut off")
+        if len(entries) == WIDTH:
+            raise EncodingError(f"a bundle has at most {WIDTH} entries")
         entries.append(data[at + 2 : end])
         at = end
-    if at != len(data) or len(entries) != width:
-        raise EncodingError(f"a bundle has not just {width} entries")
     return entries
 
 

@@ -56,7 +56,7 @@ def vectors_asked(trust: Trust, beacon: bytes, signed_digest: bytes, claim: Clai
         if 0 < (step := records.lots[place].step) < len(steps):
             asked.append(steps[step].state)
     if steps:
-        whole, step = is_whole(trust, beacon, signed_digest), step_asked(beacon, signed_digest, claim.local_steps)
+        whole, step = is_whole(trust, beacon, signed_digest), step_asked(beacon, signed_digest, len(claim.steps))
         asked += [each.mean for each in (steps if whole else steps[: step + 1])]
         asked += [each.vector for each in (steps if whole else steps[step : step + 1])]
     asked += [claim.vector, claim.residual]
@@ -71,6 +71,6 @@ def are_answered_for(claims: Sequence[Claim], *, is_sparse: bool) -> bool:
     """
     if len(claims) == 1:
         return True
-    if claims[0].local_steps == 1:
+    if len(claims[0].steps) == 1:
         return not is_sparse
     return all(claim.residual == claims[0].residual for claim in claims)

@@ -36,10 +36,10 @@ class Verified:
     """The newest entries that could be read, and the newest claims, contributions and extras whose signatures held. For any thread."""
 
     def __init__(self, capacity: int = 8192, *, signed_before: bool = False) -> None:
-        """Remember so many of each; with ``signed_before`` the signatures of claims and contributions are known to hold: for entries
-        under a tree head that was signed once they did.
+        """Remember so many of each, of entries half as many; with ``signed_before`` the signatures of claims and contributions are known
+        to hold: for entries under a tree head that was signed once they did.
         """
-        self._entries = _Newest(open_entry, capacity)
+        self._entries = _Newest(open_entry, capacity // 2)
         self._claims = _Newest(SignedClaim.unchecked if signed_before else SignedClaim.open, capacity)
         self._contributions = _Newest(SignedContribution.unchecked if signed_before else SignedContribution.open, capacity)
         self._extras = _Newest(_open_extra, capacity)

@@ -39,7 +39,7 @@ def wanted(
     claim = next(opened for each, opened in claims if each == signed)
     needs = [(signed, digest) for digest in wanted_of_one(asked, claim, len(claims), records, is_sparse=is_sparse)]
     if asked.check == SUM and claim.key == founder and are_answered_for([each for _, each in claims], is_sparse=is_sparse):
-        if claim.local_steps > 1 or is_sparse:
+        if len(claim.steps) > 1 or is_sparse:
             needs += [(signed, claim.vector), (signed, claim.residual)]
         elif asked.is_deep:
             needs += [(each, opened.vector) for each, opened in claims]
@@ -48,14 +48,14 @@ def wanted(
 
 def wanted_of_one(asked: Asked, claim: Claim, num_claims: int, records: Records, *, is_sparse: bool) -> tuple[bytes, ...]:
     """Return the digests of the vectors that an answer needs of the claim that it is about; ``num_claims`` are in its contribution."""
-    if claim.local_steps > 1:
+    if len(claim.steps) > 1:
         return tuple(dict.fromkeys(_of_steps(asked, claim, records)))
     return tuple(_of_one_step(asked, claim, num_claims, is_sparse=is_sparse))
 
 
 def is_by_body(claim: Claim, num_claims: int, *, is_sparse: bool) -> bool:
     """Return whether it is the body that all lots of a claim are compared with: where that is, but for rounding, what they gave."""
-    return claim.local_steps == 1 and num_claims == 1 and not is_sparse
+    return len(claim.steps) == 1 and num_claims == 1 and not is_sparse
 
 
 def _of_one_step(asked: Asked, claim: Claim, num_claims: int, *, is_sparse: bool) -> list[bytes]:
@@ -68,7 +68,7 @@ def _of_one_step(asked: Asked, claim: Claim, num_claims: int, *, is_sparse: bool
 
 def _of_steps(asked: Asked, claim: Claim, records: Records) -> list[bytes]:
     steps = records.steps
-    if len(steps) != claim.local_steps or any({len(each.state), len(each.vector), len(each.mean)} != {DIGEST_BYTES} for each in steps):
+    if len(steps) != len(claim.steps) or any({len(each.state), len(each.vector), len(each.mean)} != {DIGEST_BYTES} for each in steps):
         return []
     if asked.check == LOT:
         step = records.lots[asked.lot].step

@@ -2,26 +2,23 @@
 
 from dataclasses import dataclass
 
-from protocol.earnings import TableClaims
+from protocol.earnings import RoundContributions
 from protocol.fields import require
 from protocol.light import PREFIX
-from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution
-from protocol.table import RowProof
-from swarm.messages import MAX_CREDIT_BYTES, MAX_RECEIPT_BYTES, CreditWord
+from protocol.records import Listing
+from swarm.messages import MAX_CREDIT_BYTES, MAX_LISTING_BYTES, CreditWord
 
 PAY = f"{PREFIX}/pay"
-MAX_LIGHT_CLAIMS_BYTES = 2**17  # of a table's claims: about 150 of them
-MAX_PAY_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 4096 + MAX_LIGHT_CLAIMS_BYTES + MAX_CREDIT_BYTES
+MAX_LIGHT_CLAIMS_BYTES = 2**17  # of a round's contributions: about 150 claims
+MAX_PAY_BYTES = MAX_LISTING_BYTES + MAX_LIGHT_CLAIMS_BYTES + MAX_CREDIT_BYTES + 64
 
 
 @dataclass(frozen=True, slots=True)
 class LightPay:
     """What proves that a round counted a contribution (``protocol.slips``), and what the log says that a key of it has."""
 
-    receipt: Receipt  # of the round's entry
-    row: RowProof
-    contribution: SignedContribution
-    claims: tuple[TableClaims, ...]  # all of the table, at most one; none where they are too many
+    listing: Listing
+    claims: tuple[RoundContributions, ...]  # all of the round, under the same tree head, at most one; none where they are too many
     word: CreditWord  # of one key; nothing proves it
 
     def __post_init__(self) -> None:

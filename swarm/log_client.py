@@ -5,37 +5,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.cosignatures import Cosignature
-from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
+from protocol.earnings import RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
 from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import SignedMeasure
 from protocol.operators import Operators
-from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
+from protocol.receipts import ProvenRound, open_listed, open_round_receipt
+from protocol.records import Contribution, Header, Listing, Receipt, Round, SignedTicket, Ticket
 from protocol.signing import PublicKey
-from protocol.table import Row, open_table
-from protocol.tiles import open_bundle
+from protocol.table import Weighed, open_weighed
+from protocol.tiles import WIDTH, bundled
 from swarm import waits
 from swarm.messages import (
     AT_ONCE,
     MAX_ANSWER_BYTES,
     MAX_CONSISTENCY_BYTES,
+    MAX_CONTRIBUTIONS_BYTES,
     MAX_CREDIT_BYTES,
+    MAX_LISTING_BYTES,
     MAX_NEWS_BYTES,
-    MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
     MAX_SHOWN_HEAD_BYTES,
     TRAINING,
     WATCHING,
     AfterRound,
-    AskClaims,
     AskConsistency,
+    AskContributions,
     AskCredit,
     AskEntries,
-    AskRow,
-    AskTable,
+    AskListing,
+    AskRound,
     BodyPart,
     Consistency,
     Cosigned,
@@ -44,7 +45,6 @@ from swarm.messages import (
     HeaderAnswer,
     HeldHead,
     News,
-    ProvenRow,
     ShownHead,
 )
 from swarm.operator_line import OperatorLine
@@ -63,12 +63,12 @@ class Commitment:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRow:
-    """A row of a committed table, proven, and the contribution of it, which lists a claim of this node, or of whom was asked about."""
+class Counted:
+    """A contribution that a round counted, proven; it has a claim of this node, or of whom was asked about."""
 
-    row: Row
+    digest: bytes  # SignedContribution.digest
     contribution: Contribution
-    proof: ProvenRow | None = field(default=None, compare=False)  # as it came, for whoever keeps it
+    proof: Listing | None = field(default=None, compare=False)  # as it came, for whoever keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Told:
     """What the log, or a neighbour, says of where the run stands."""
 
     commitment: Commitment | None  # None: no commit after the round asked for
-    row: OwnRow | None  # with the asker's own claim in that commit's table
+    counted: Counted | None  # the one with the asker's own claim in that commit's round
     left_ms: int  # how long the round after it still is open; 0 where that is not known
     is_from_log: bool = False
 
@@ -209,8 +209,8 @@ class LogClient:
         if not news.receipt:
             return Told(None, None, news.left_ms, is_from_log)
         commitment = self._proven(news.receipt[0])
-        row = self._checked(ProvenRow(news.receipt[0], news.row[0]), commitment.proven.round) if news.row else None
-        return Told(commitment, row, news.left_ms, is_from_log)
+        counted = self._checked(Listing(news.receipt[0], news.contribution[0]), commitment.proven) if news.contribution else None
+        return Told(commitment, counted, news.left_ms, is_from_log)
 
     async def head(self, held: Commitment | None) -> ShownHead:
         """Show the log the newest commit that is known here; return the tree head that it shows, whose signature is not checked yet.
@@ -242,8 +242,14 @@ class LogClient:
             Refused: the log has not so many entries.
             RemoteFault: it shows others than so many.
         """
-        answer = await self.line.call("entries", pack(AskEntries(index, width)), timeout_s=waits.PIECE_S, large_answer=True)
-        return open_bundle(answer, width)
+        found, first = list[bytes](), WIDTH * index
+        while len(found) < width:
+            ask = AskEntries(first + len(found), width - len(found))
+            answer = await self.line.call("entries", pack(ask), timeout_s=waits.PIECE_S, large_answer=True)
+            found += (part := bundled(answer))
+            if not part or len(found) > width:
+                raise EncodingError("no entries, or more than were asked for")
+        return found
 
     async def cosigned(self, size: int, cosignature: Cosignature) -> None:
         """Bring the log this node's cosignature of its head of ``size`` entries.
@@ -254,33 +260,33 @@ class LogClient:
         """
         await self.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
 
-    async def row(self, round: int, key: bytes = b"") -> OwnRow | None:
-        """Return the row with the claim of ``key`` (empty: this node) in a committed round's table; None: the log says it has none.
+    async def counted(self, round: int, key: bytes = b"") -> Counted | None:
+        """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.
 
         Raises:
             Unreachable: no answer.
             Refused: the log does not know that table any more, or not yet.
             RemoteFault: what it answers proves nothing.
         """
-        ask = AskRow(round, key or self._endpoint.key)
-        answer = await self.line.call("row", pack(ask), timeout_s=waits.CALL_S)
+        ask = AskListing(round, key or self._endpoint.key)
+        answer = await self.line.call("listing", pack(ask), timeout_s=waits.CALL_S)
         if not answer:
             return None
-        proven = unpack(ProvenRow, answer, max_bytes=MAX_PROVEN_ROW_BYTES)
-        entry = self._proven(proven.receipt).proven.round
-        if entry.round != round:
-            raise EncodingError("a row of another round than was asked for")
-        return self._checked(proven, entry)
+        listing = unpack(Listing, answer, max_bytes=MAX_LISTING_BYTES)
+        proven = self._proven(listing.receipt).proven
+        if proven.round.round != round:
+            raise EncodingError("a contribution of another round than was asked for")
+        return self._checked(listing, proven)
 
-    async def table(self, entry: Round, source: PublicKey) -> tuple[tuple[Row, ...], tuple[int, ...]]:
-        """Return the rows of a committed round, and what each weighs in its mean.
+    async def weighed(self, entry: Round, source: PublicKey) -> tuple[Weighed, ...]:
+        """Return what the contributions of a committed round weigh in its mean.
 
         Raises:
             Unreachable: no answer.
-            RemoteFault: the source refuses, or these are not its rows.
+            RemoteFault: the source refuses, or these are not its weights.
         """
-        answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
-        return open_table(answer, entry)
+        answer = await self._endpoint.call(source, "weights", pack(AskRound(entry.round)), timeout_s=waits.CALL_S)
+        return open_weighed(answer, entry)
 
     async def credit(self, round: int, key: bytes = b"") -> CreditWord:
         """Return what the log says that ``key`` (empty: this node) has earned, in all and in a round; nothing proves it.
@@ -292,37 +298,37 @@ class LogClient:
         answer = await self.line.call("credit", pack(AskCredit(round, key or self._endpoint.key)), timeout_s=waits.CALL_S)
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
-    async def claims(self, entry: Round, page: TableClaims | None = None) -> TableClaims:
-        """Return what the log says are the contributions of a committed round with their claims (see ``protocol.earnings.earned``).
+    async def contributions(self, proven: ProvenRound, page: RoundContributions | None = None) -> RoundContributions:
+        """Return what the log says are a round's contributions, and that they are under the head that proves it (``protocol.earnings``).
 
         ``page`` is the first one, for whoever has it.
 
         Raises:
             Unreachable: no answer.
-            RemoteFault: the log does not show them, or shows more than such a table has.
+            RemoteFault: the log does not show them, or shows more than the round has.
         """
-        headers, unproven = list[Header](), list[int]()
+        entries = list[bytes]()
         while True:
-            page = page or await self.claims_page(entry.round, len(headers))
-            headers += page.headers
-            unproven += page.unproven or [0] * len(page.headers)
-            if len(headers) > entry.rows:
+            page = page or await self.contributions_page(proven, len(entries))
+            entries += page.entries
+            if len(entries) > proven.round.contributions:
                 raise EncodingError("more contributions than the round has")
-            if len(headers) == entry.rows:
-                return TableClaims(tuple(headers), tuple(unproven) if any(unproven) else ())
+            if len(entries) == proven.round.contributions:
+                return RoundContributions(tuple(entries), page.proof)
             page = None
 
-    async def claims_page(self, round: int, first: int = 0) -> TableClaims:
-        """Return those of one answer: the contributions from the place ``first`` on, at least one.
+    async def contributions_page(self, proven: ProvenRound, place: int = 0) -> RoundContributions:
+        """Return those of one answer: the contributions from a place on, at least one.
 
         Raises:
             Unreachable: no answer.
             RemoteFault: the log does not show them.
         """
-        answer = await self.line.call("claims", pack(AskClaims(round, first)), timeout_s=waits.CALL_S, large_answer=True)
-        page = unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
-        if not page.headers or len(page.unproven) not in (0, len(page.headers)):
-            raise EncodingError("a page of a table without contributions, or with claims of unproven keys of other rows than it has")
+        ask = AskContributions(proven.round.round, place, proven.tree_head.size)
+        answer = await self.line.call("contributions", pack(ask), timeout_s=waits.CALL_S, large_answer=True)
+        page = unpack(RoundContributions, answer, max_bytes=MAX_CONTRIBUTIONS_BYTES)
+        if not page.entries:
+            raise EncodingError("a part of a round without contributions")
         return page
 
     async def tell_measure(self, signed: SignedMeasure) -> None:
@@ -342,16 +348,21 @@ class LogClient:
         """
         return self._proven(unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES))
 
-    def _proven(self, receipt: Receipt) -> Commitment:
-        return Commitment(receipt, open_round_receipt(receipt, self.operators))
+    def proven(self, receipt: Receipt) -> ProvenRound:
+        """Return the round that a receipt proves.
 
-    def _checked(self, proof: ProvenRow, entry: Round) -> OwnRow:
-        """Return a row of the table of ``entry``; whether it has a claim of that key is seen by whoever knows its claims."""
-        shown = proof.row
-        shown.proof.check(entry)
-        if shown.contribution.digest != shown.proof.row.contribution:
-            raise EncodingError("a row of another contribution than the one that comes with it")
-        return OwnRow(shown.proof.row, shown.contribution.open(), proof)
+        Raises:
+            RemoteFault: it proves none.
+        """
+        return open_round_receipt(receipt, self.operators)
+
+    def _proven(self, receipt: Receipt) -> Commitment:
+        return Commitment(receipt, self.proven(receipt))
+
+    def _checked(self, listing: Listing, proven: ProvenRound) -> Counted:
+        """Return a contribution of a round; whether it has a claim of that key is seen by whoever knows its claims."""
+        signed = open_listed(listing.contribution, proven).contribution
+        return Counted(signed.digest, signed.open(), listing)
 
     def _with_ticket(self, signed: SignedTicket, contribution: bytes) -> HandedIn:
         return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self.operators, contribution).round, signed)

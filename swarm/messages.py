@@ -5,19 +5,19 @@ from enum import IntEnum
 
 from protocol.accounts import Void
 from protocol.cosignatures import Cosignature
+from protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
 from protocol.operators import MAX_COUNTED_BYTES
-from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
+from protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Included, Receipt, SignedTicket
 from protocol.standing import REASONS
-from protocol.table import RowProof
-from protocol.tiles import Tile
+from protocol.tiles import WIDTH
 
-MAX_HEADER_BYTES = (MAX_COHORT + 1) * MAX_ENTRY_BYTES
-MAX_RECEIPT_BYTES = MAX_ENTRY_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # an entry, a path of 64 hashes, a note
-MAX_PROVEN_ROW_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 1024  # and a row with its path, and its contribution
-MAX_NEWS_BYTES = MAX_PROVEN_ROW_BYTES + 64
+MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note
+MAX_LISTING_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 64 * 40  # and a contribution with its path
+MAX_CONTRIBUTIONS_BYTES = MAX_CLAIMS_BYTES + MAX_ENTRY_BYTES + 40 * MAX_RANGE_HASHES
+MAX_NEWS_BYTES = MAX_LISTING_BYTES + 64
 MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
 _MAX_CONSISTENCY = 128  # hashes: two paths
@@ -25,6 +25,7 @@ MAX_SHOWN_HEAD_BYTES = MAX_COUNTED_BYTES + _MAX_CONSISTENCY * 40
 MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 40
 MAX_COSIGNED_BYTES = 192
 MAX_ASK_ENTRIES_BYTES = 32
+MAX_ENTRIES_BYTES = 2**20  # of one answer; it has one entry at least
 MAX_FAULTS = 8
 MAX_CREDIT_BYTES = 192 + MAX_FAULTS * 96
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts' parts and a proof of consistency
@@ -102,23 +103,15 @@ class AfterRound:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownRow:
-    """A row of a table with its proof, and the contribution that it names: so whose claims it has."""
-
-    proof: RowProof
-    contribution: SignedContribution
-
-
-@dataclass(frozen=True, slots=True)
 class News:
     """Where the run stands: the newest commit, if it is after the round asked for, and how long the round after it still is open."""
 
     receipt: tuple[Receipt, ...]  # at most one
-    row: tuple[ShownRow, ...]  # the one in that commit's table that has a claim of the caller's, if there is one
+    contribution: tuple[Included, ...]  # the one of that round that has a claim of the caller's, if there is one, under the same head
     left_ms: int
 
     def __post_init__(self) -> None:
-        if len(self.receipt) > 1 or len(self.row) > len(self.receipt) or not 0 <= self.left_ms <= 2**40:
+        if len(self.receipt) > 1 or len(self.contribution) > len(self.receipt) or not 0 <= self.left_ms <= 2**40:
             raise ValueError("news of more than one commit, or of no time")
 
 
@@ -159,13 +152,14 @@ class AskConsistency:
 
 @dataclass(frozen=True, slots=True)
 class AskEntries:
-    """Asks the log for a bundle of its entries (``protocol.tiles``): the first ``width`` of those from 256 times ``index`` on."""
+    """Asks the log for ``count`` entries from ``first`` on; the answer is a bundle (``protocol.tiles``) of as many as it has room for."""
 
-    index: int
-    width: int
+    first: int
+    count: int
 
     def __post_init__(self) -> None:
-        Tile(None, self.index, self.width)
+        if not 0 <= self.first <= MAX_SIZE or not 0 < self.count <= WIDTH:
+            raise ValueError("no entries, or more than a bundle has")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +186,11 @@ class Cosigned:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRow:
-    """Asks for the row that has a key's claim in the table of a round; where there is none, the answer is empty."""
+class AskListing:
+    """Asks for the Listing of the contribution that has a key's claim in a round; where there is none, the answer is empty."""
 
     round: int
     key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProvenRow:
-    """A row with the proof that its table has it, and its round's receipt."""
-
-    receipt: Receipt
-    row: ShownRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,15 +232,16 @@ class CreditWord:
 
 
 @dataclass(frozen=True, slots=True)
-class AskTable:
-    """Asks for all rows of a round's table, and what each weighs."""
+class AskRound:
+    """Asks for something of a round: what its contributions weigh, or its receipt."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskClaims:
-    """Asks for the contributions of a round's table with their claims, from the place ``first`` on."""
+class AskContributions:
+    """Asks for a round's contributions from a place on, and for the proof that all of them are under a head of the log."""
 
     round: int
-    first: int
+    place: int
+    size: int  # of the log under that head

@@ -31,7 +31,7 @@ COSTS = {
     "cosigned": 20,
     GIVE: 20,
     "entries": 5,
-    "claims": 5,
+    "contributions": 5,
     "DHTProtocol.rpc_store": 10,
     "DHTProtocol.rpc_find": 10,
 }

@@ -1,7 +1,8 @@
 """A wrong group of a mean, as a proof that anybody can check by itself: the log committed a mean that its own table does not come to.
 
-The proof has the round's receipt, its table with weights, and of each body and of the mean the one group, under their roots. Whoever
-repeats the arithmetic of ``exact`` finds another group than the log's. What a row weighs is the log's word here (``Round.weights``).
+The proof has the round's receipt, what its contributions weigh, and of each body and of the mean the one group, under their roots. Whoever
+repeats the arithmetic of ``exact`` finds another group than the log's. What a contribution weighs is the log's word here
+(``Round.weights``).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +21,10 @@ from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt, Round, commit_digest, entry_of, open_entry
 from protocol.signing import Digest, PublicKey
-from protocol.table import Row, open_table, weights
+from protocol.table import Weighed, open_weighed
 from swarm.blobs import ProvenPiece
 
-# Which values a row covers, by the round after its base and its cohort; None: all.
+# Which values a contribution covers, by the round after its base and its cohort; None: all.
 Coverage = Callable[[int, str], NDArray[np.bool_] | None]
 
 
@@ -58,9 +59,9 @@ class WrongGroup:
     manifest: SignedManifest
     receipt: Receipt  # of the round
     before: tuple[bytes, ...]  # entries of the rounds before it, the newest first: back to the oldest that a body of the table is on
-    table: bytes  # rows and weights, as they travel
+    weights: bytes  # as they travel
     place: int  # of the group
-    bodies: tuple[ProvenPiece, ...]  # the group of each row's body
+    bodies: tuple[ProvenPiece, ...]  # the group of each contribution's body
     mean: ProvenPiece
 
     def __post_init__(self) -> None:
@@ -82,11 +83,11 @@ class WrongGroup:
         run, operators = self.manifest.run, Operators.of(manifest, self.manifest.run)
         proven = open_round_receipt(self.receipt, operators)
         entry, measured = proven.round, measure(manifest)
-        rows, clipped = open_table(self.table, entry)
-        self._check_pieces(entry, rows, measured.num_values)
+        weighed = open_weighed(self.weights, entry)
+        self._check_pieces(entry, weighed, measured.num_values)
         floors = floors_before(entry, [_opened(data, run) for data in self.before], manifest)
         try:
-            right = mean_of_group(manifest, rows, clipped, floors, [each.data for each in self.bodies], self.place, entry.round, measured)
+            right = mean_of_group(manifest, weighed, floors, [each.data for each in self.bodies], self.place, measured)
         except (ValueError, KeyError) as error:
             raise ProofError(f"no group of a mean follows from this: {error}") from error
         if right == self.mean.data:
@@ -96,13 +97,13 @@ class WrongGroup:
             run, operators.signers(self.receipt.tree_head).in_order, entry.round, proven.commit, self.place, int((own != theirs).sum())
         )
 
-    def _check_pieces(self, entry: Round, rows: Sequence[Row], num_values: int) -> None:
+    def _check_pieces(self, entry: Round, weighed: Sequence[Weighed], num_values: int) -> None:
         sizes = vector_group_sizes(num_values)
-        if self.place >= len(sizes) or len(self.bodies) != len(rows) or len(self.mean.data) != sizes[self.place]:
-            raise ProofError("another number of bodies than of rows, or no group of this run's means")
+        if self.place >= len(sizes) or len(self.bodies) != len(weighed) or len(self.mean.data) != sizes[self.place]:
+            raise ProofError("another number of bodies than of contributions, or no group of this run's means")
         self.mean.check(entry.mean, self.place, len(sizes))
-        for row, piece in zip(rows, self.bodies, strict=True):
-            piece.check(row.body, self.place, len(sizes))
+        for one, piece in zip(weighed, self.bodies, strict=True):
+            piece.check(one.body, self.place, len(sizes))
 
 
 def floors_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:
@@ -124,36 +125,32 @@ def floors_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> 
 
 def mean_of_group(
     manifest: Manifest,
-    rows: Sequence[Row],
-    clipped: Sequence[int],
+    weighed: Sequence[Weighed],
     floors: dict[int, int],
     groups: Sequence[bytes],
     place: int,
-    round_: int,
     measured: Measure,
 ) -> bytes:
-    """Return a group of the mean that rows come to, little-endian.
+    """Return a group of the mean that contributions come to, little-endian.
 
     Args:
         manifest: of the run.
-        rows: of the table.
-        clipped: what each weighs in the mean.
+        weighed: what each weighs in the mean.
         floors: for bodies on the commits before, by round.
-        groups: of the rows' bodies.
+        groups: of their bodies.
         place: of the group.
-        round_: whose table it is.
         measured: what else the mean depends on.
 
     Raises:
         EncodingError: a group is none of a body.
-        ValueError, KeyError: these are no rows of a table, or a floor is not known.
+        ValueError, KeyError: no table has these, or a floor is not known.
     """
     count = vector_group_sizes(measured.num_values)[place] // 4
-    whole = [measured.coverage(round_ - row.age, row.cohort) for row in rows]
+    whole = [measured.coverage(one.round, one.cohort) for one in weighed]
     masks = [None if mask is None else mask[place * GROUP_VALUES :][:count] for mask in whole]
     bodies = [parse(manifest.exchange.codec, group, count) for group in groups]
-    total = total_weights(weights(rows), masks, count)
-    mean = group_mean(bodies, clipped, [floors[round_ - 1 - row.age] for row in rows], masks, total)
+    total = total_weights([one.weight for one in weighed], masks, count)
+    mean = group_mean(bodies, [one.clipped for one in weighed], [floors[one.round - 1] for one in weighed], masks, total)
     return bytes(vector_groups(mean)[0])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from protocol.audits import AUDITED, HOLDS, LOT, WITHHELD, Finding, LotEvidence, SignedExtra, SignedFinding, Trust
 from protocol.encoding import pack
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash, root
 from protocol.records import Header, LotRecord, SignedClaim, StepRecord, entry_of
@@ -91,7 +90,7 @@ def go_on(
     before = sorted(extras, key=lambda extra: extra.digest)
     headers = works_of(ledger, peers, lots, payout)
     listed = [ledger.listed(header, ledger.round + 1) for header in headers]
-    for entry in (*map(entry_of, before), *entries_of(headers), entry_of(round_of(ledger, listed))):
+    for entry in (*map(entry_of, before), *map(entry_of, headers), entry_of(round_of(ledger, listed, before=len(before)))):
         ledger.append(entry)
 
 

@@ -5,6 +5,7 @@ from protocol.evidence import Records
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord, SignedClaim, StepRecord
 from protocol.signing import Identity, sha256
+from tests.claim_steps import steps_of
 
 KEY = Identity(b"\x07" * 32)
 
@@ -18,7 +19,8 @@ def made(lots: int, steps: int = 1, round: int = 3) -> tuple[SignedClaim, Record
     steps_root = root([leaf_hash(pack(step)) for step in records.steps]) if steps > 1 else b""
     lots_root = root([leaf_hash(pack(lot)) for lot in records.lots])
     own = KEY.public_key
+    of_steps = steps_of((lots,), sha256(b"base"), own, steps=steps)
     claim = Claim(
-        sha256(b"run"), round, sha256(b"base"), own, own, own, "home", steps, (lots,), lots_root, steps_root, sha256(b"v"), b"", 5
+        sha256(b"run"), round, sha256(b"base"), own, own, own, "home", of_steps, (lots,), lots_root, steps_root, sha256(b"v"), b"", 5
     )
     return SignedClaim.sign(claim, KEY), records

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.ledger import Ledger
-from protocol.listed import Listed, entries_of, open_ms_after
+from protocol.listed import Listed, open_ms_after, weighed_in
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity, sha256
-from protocol.table import table_root, weights, weights_root
+from protocol.table import weights, weights_root
+from tests.claim_steps import means_of, steps_of
 
 PEERS = sorted((Identity(bytes([seed]) * 32) for seed in range(11, 19)), key=lambda peer: peer.public_key)
 
@@ -30,19 +31,20 @@ def claim_of(
         changes: of the claim.
     """
     round = ledger.round + 1 if round is None else round
-    steps = ledger.manifest.exchange.local_steps
+    base = ledger.commit_at(round - 1) or sha256(b"a commit that this log does not have")
+    steps = changes.get("steps") or steps_of(lots, base, identity.public_key, steps=ledger.manifest.exchange.local_steps)
     claim = Claim(
         run=ledger.run,
         round=round,
-        base=ledger.commit_at(round - 1) or sha256(b"a commit that this log does not have"),
+        base=base,
         key=identity.public_key,
         payout=identity.public_key,
         founder=identity.public_key,
         cohort=cohort,
-        local_steps=steps,
+        steps=steps,
         work=lots,
         lots_root=sha256(b"lots"),
-        steps_root=sha256(b"steps") if steps > 1 else b"",
+        steps_root=sha256(b"steps") if len(steps) > 1 else b"",
         vector=sha256(b"vector"),
         residual=b"",
         lot_ms=10,
@@ -60,10 +62,20 @@ def listing(claims: Iterable[SignedClaim], founder: Identity, *, body: bytes | N
         left: digest of the residual that it leaves; none if it is empty.
     """
     ordered = sorted(claims, key=lambda signed: signed.open().key)
-    first = ordered[0].open()
+    opened = [signed.open() for signed in ordered]
+    first, most = opened[0], max(len(claim.steps) for claim in opened)
+    counted = sum(1 << place for place, claim in enumerate(opened) if len(claim.steps) == most)
     root = body or sha256(b"".join(signed.open().key for signed in ordered) + first.base)
     contribution = Contribution(
-        first.run, first.round, first.base, founder.public_key, tuple(signed.digest for signed in ordered), root, left
+        run=first.run,
+        round=first.round,
+        base=first.base,
+        founder=founder.public_key,
+        claims=tuple(signed.digest for signed in ordered),
+        counted=counted,
+        steps=means_of(opened),
+        body=root,
+        residual=left,
     )
     return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
 
@@ -91,19 +103,21 @@ def in_order(headers: Iterable[Header]) -> list[Header]:
     return sorted(headers, key=lambda header: header.contribution.open().founder)
 
 
-def round_of(ledger: Ledger, listed: Sequence[Listed], **changes: Any) -> Round:
-    """Return the round entry of a table of these, in its order; nobody is clipped, and the floor stays where it is."""
-    number = ledger.round + 1
+def round_of(ledger: Ledger, listed: Sequence[Listed], *, before: int = 0, **changes: Any) -> Round:
+    """Return the round entry of a table of these, in its order; nobody is clipped, and the floor stays where it is.
+
+    The ledger may have all of them already, or none; ``before`` is how many entries then come before them.
+    """
+    number, unclipped = ledger.round + 1, weights([one.weighing for one in listed])
     round_ = Round(
         run=ledger.run,
         round=number,
         base=ledger.last_commit,
-        table=table_root([one.row for one in listed]),
-        rows=len(listed),
-        weights=weights_root(weights([one.row for one in listed])),
+        first=ledger.size - len(ledger._table.listed) + before,
+        contributions=len(listed),
+        weights=weights_root(weighed_in(listed, unclipped, unclipped)),
         mean=sha256(f"mean {number}".encode()),
         state=sha256(f"state {number}".encode()),
-        counted=sum(one.counted for one in listed),
         thresholds=(),
         floor=ledger.floor_at(ledger.round),
         open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
@@ -115,7 +129,7 @@ def commit(ledger: Ledger, headers: Iterable[Header], **changes: Any) -> list[by
     """Append the headers' contributions in a table's order and their round, with changes; return the entries."""
     table = in_order(headers)
     listed = [ledger.listed(header, ledger.round + 1) for header in table]
-    entries = [*entries_of(table), entry_of(round_of(ledger, listed, **changes))]
+    entries = [*map(entry_of, table), entry_of(round_of(ledger, listed, **changes))]
     for entry in entries:
         ledger.append(entry)
     return entries

@@ -19,19 +19,19 @@ from exact.outcome import outcome
 from exact.vectors import vector_groups
 from protocol.audits import SignedExtra
 from protocol.cosignatures import cosign, with_cosignatures
-from protocol.earnings import TableClaims
+from protocol.earnings import RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger
-from protocol.listed import entries_of, open_ms_after
+from protocol.listed import open_ms_after, weighed_in
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey
-from protocol.table import RowProof, table_bytes, table_root, weights_root
+from protocol.table import Weighed, weighed_bytes, weights_root
 from swarm import messages
 from swarm.blobs import Blob, Shelf
 from swarm.distances import serve_pings
@@ -97,11 +97,13 @@ class MemoryLog:
         self.counts_in_next = False  # headers come too late for the round that is open
         self.loses: set[bytes] = set()  # contributions that it will not list, whatever it said
         self.pays_more = 0  # units, as it says
-        self.shows: Callable[[Header], Header] = lambda header: header  # in the place of a table's contributions
+        self.shows: Callable[[bytes], bytes] = lambda entry: entry  # in the place of a round's contributions
         self._bodies: dict[bytes, list[bytes | None]] = {}
         self._tree = Tree()
         self._receipts: dict[int, Receipt] = {}
-        self._weights: dict[int, tuple[int, ...]] = {}  # of rows, by round
+        self._first: dict[int, int] = {}  # by round, as its entry says
+        self._entries: list[bytes] = []
+        self._weights: dict[int, tuple[Weighed, ...]] = {}  # by round
         self._changed = asyncio.Event()
 
     # The test's side.
@@ -115,9 +117,9 @@ class MemoryLog:
                 ("header", self._on_header),
                 ("body", self._on_body),
                 ("commit-after", partial(self._on_commit_after, key)),
-                ("row", self._on_row),
-                ("table", self._on_table),
-                ("claims", self._on_claims),
+                ("listing", self._on_listing),
+                ("weights", self._on_weights),
+                ("contributions", self._on_contributions),
                 ("credit", self._on_credit),
                 ("extra", self._on_extra),
                 ("tree-head", self._on_tree_head),
@@ -164,13 +166,14 @@ class MemoryLog:
         """Close the open round with what is in it, and tell everybody who waits; ``lies`` take the place of what is true."""
         round_ = self.ledger.round + 1
         found = [(self.ledger.listed(self.handed[each][0], round_), *self.handed[each]) for each in self.in_round()]
-        found.sort(key=lambda one: one[0].row.founder)
-        rows = [listed.row for listed, _, _ in found]
+        found.sort(key=lambda one: one[0].founder)
+        listed_ = [listed for listed, _, _ in found]
+        table = [listed.weighing for listed in listed_]
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
         floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]
         masks = [self.course.coverage(listed.round, listed.cohort) for listed, _, _ in found]
-        result = outcome(rows, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights, masks)
-        self._weights[round_] = result.weights
+        result = outcome(table, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights, masks)
+        self._weights[round_] = weighed_in(listed_, result.weights, result.clipped)
         self.state = next_state(self.state, torch.from_numpy(result.mean), self.plan)
         mean, state = Blob.of(vector_groups(result.mean)), Blob.of(state_pieces(self.state))
         self.means.append(mean)
@@ -180,21 +183,22 @@ class MemoryLog:
             run=self.ledger.run,
             round=round_,
             base=self.ledger.last_commit,
-            table=table_root(rows),
-            rows=len(rows),
-            weights=weights_root(result.weights),
+            first=self.ledger.size + len(self.extras),
+            contributions=len(found),
+            weights=weights_root(self._weights[round_]),
             mean=mean.root,
             state=state.root,
-            counted=sum(listed.counted for listed, _, _ in found),
             thresholds=result.thresholds,
             floor=result.floor,
-            open_ms=open_ms_after(self.ledger.manifest.exchange, self.ledger.open_ms, [listed for listed, _, _ in found]),
+            open_ms=open_ms_after(self.ledger.manifest.exchange, self.ledger.open_ms, listed_),
         )
         entry = replace(entry, **lies)
         extras = [entry_of(self.extras[digest]) for digest in sorted(self.extras)]
         self.extras.clear()
-        for data in (*extras, *entries_of([header for _, header, _ in found]), entry_of(entry)):
+        self._first[round_] = entry.first
+        for data in (*extras, *map(entry_of, [header for _, header, _ in found]), entry_of(entry)):
             self.ledger.append(data)
+            self._entries.append(data)
             self._tree.append(leaf_hash(data))
         self._receipts[round_] = self._receipt(entry_of(entry))
         self._wake()
@@ -253,26 +257,26 @@ class MemoryLog:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
             return pack(messages.News((), (), self.left_ms))
-        shown = self._shown(self.ledger.round, caller)
-        return pack(messages.News((self.receipt(),), () if shown is None else (shown,), self.left_ms))
+        found = self._included(self.ledger.round, caller)
+        return pack(messages.News((self.receipt(),), () if found is None else (found,), self.left_ms))
 
-    async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskRow, request, max_bytes=128)
-        shown = self._shown(ask.round, ask.key)
-        return b"" if shown is None else pack(messages.ProvenRow(self.receipt(ask.round), shown))
+    async def _on_listing(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(messages.AskListing, request, max_bytes=128)
+        found = self._included(ask.round, ask.key)
+        return b"" if found is None else pack(Listing(self.receipt(ask.round), found))
 
-    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(messages.AskTable, request, max_bytes=128).round
-        table = self.ledger.table_at(round_)
-        if table is None:
+    async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
+        round_ = unpack(messages.AskRound, request, max_bytes=128).round
+        if self.ledger.table_at(round_) is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
-        return table_bytes([listed.row for listed in table], self._weights[round_])
+        return weighed_bytes(self._weights[round_])
 
-    async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskClaims, request, max_bytes=128)
-        table = (self.ledger.table_at(ask.round) or ())[ask.first : ask.first + CLAIMS_PAGE]
-        headers, unproven = [self.handed[one.row.contribution][0] for one in table], tuple(one.row.unproven_claims for one in table)
-        return pack(TableClaims(tuple(map(self.shows, headers)), unproven if any(unproven) else ()))
+    async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(messages.AskContributions, request, max_bytes=128)
+        first, count = self._first[ask.round], len(self.ledger.table_at(ask.round) or ())
+        entries = self._entries[first : first + count][ask.place : ask.place + CLAIMS_PAGE]
+        shown = [self.shows(entry) for entry in entries]
+        return pack(RoundContributions(tuple(shown), tuple(self._tree.range_proof(first, first + count, ask.size))))
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AskCredit, request, max_bytes=128)
@@ -318,19 +322,15 @@ class MemoryLog:
         others = [cosign(head_text(head), 1_800_000_000, each) for each in self.signers[1:]]
         return with_cosignatures(sign_tree_head(head, name, OPERATOR), others)
 
-    def _shown(self, round_: int, key: bytes) -> messages.ShownRow | None:
+    def _included(self, round_: int, key: bytes) -> Included | None:
         table = self.ledger.table_at(round_)
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
-        rows = [listed.row for listed in table]
-        tree = Tree()
-        for row in rows:
-            tree.append(leaf_hash(pack(row)))
         place = next((place for place, listed in enumerate(table) if key in listed.keys), None)
         if place is None:
             return None
-        proof = RowProof(rows[place], place, tuple(tree.inclusion_proof(place, len(rows))))
-        return messages.ShownRow(proof, self.handed[rows[place].contribution][0].contribution)
+        index, size = self._first[round_] + place, self._receipts[round_].index + 1
+        return Included(self._entries[index], index, tuple(self._tree.inclusion_proof(index, size)))
 
 
 async def until(condition: Any) -> None:

@@ -25,19 +25,19 @@ from automl.training.update import State, known_digest, state_digest, state_piec
 from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
+from exact.residuals import vector_digest
 from exact.vectors import vector_groups
 from protocol.admission import Admission, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.duties import MAX_DUTIES_BYTES
-from protocol.earnings import MAX_CLAIMS_BYTES
 from protocol.encoding import Value, pack, to_value
 from protocol.encoding import encode as encode_value
 from protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
 from protocol.evidence import MAX_PAGE_BYTES
 from protocol.exchange import Exchange, next_open_ms
-from protocol.lots import lot_seed, sample_indices
+from protocol.lots import lot_seed, sample_indices, work_of
 from protocol.manifest import Manifest, Optimizer, SignedManifest
 from protocol.measures import Measure
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
@@ -45,8 +45,10 @@ from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.offers import SignedOffer, TableOffer
 from protocol.private import PrivateData
 from protocol.records import (
+    MAX_HEADER_BYTES,
     Announcement,
     Claim,
+    ClaimStep,
     Contribution,
     Header,
     LotRecord,
@@ -54,6 +56,7 @@ from protocol.records import (
     SignedClaim,
     SignedContribution,
     SignedTicket,
+    StepMean,
     StepRecord,
     Threshold,
     Ticket,
@@ -64,7 +67,17 @@ from protocol.revocation import Revocation, SignedRevocation
 from protocol.rewards import architecture_cost, share_out
 from protocol.signing import Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
-from protocol.table import MAX_TABLE_BYTES, Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
+from protocol.table import (
+    MAX_WEIGHED_BYTES,
+    Weighed,
+    Weighing,
+    clipped_weight,
+    limit_square,
+    open_weighed,
+    weighed_bytes,
+    weights,
+    weights_root,
+)
 from protocol.trust import panel, questions_due
 from protocol.versions import PROTOCOL
 from swarm import messages
@@ -95,10 +108,11 @@ TOLD = {  # records that the document tells in a sentence, by the module that ha
     "protocol.offers": "TableOffer",
     "protocol.private": "PrivateData",
     "protocol.recipe": "Recipe",
-    "protocol.records": "LotRecord StepRecord Header Ticket Threshold Entry Receipt",
+    "protocol.records": "ClaimStep StepMean LotRecord StepRecord Header Ticket Threshold Entry Receipt Included Listing",
+    "protocol.earnings": "RoundContributions",
     "protocol.revocation": "Revocation AskRevoked Revoked",
     "protocol.shards": "TravellingShards",
-    "protocol.table": "Row RowProof",
+    "protocol.table": "Weighed",
     "protocol.vectors": "AskVector",
     "swarm.blobs": "ProvenPiece",
     "swarm.invitation": "Token",
@@ -155,8 +169,8 @@ CLAIM = Claim(
     payout=KEY.public_key,
     founder=KEY.public_key,
     cohort="cohort-0",
-    local_steps=1,
-    work=(2, 1, 0, 1),
+    steps=(ClaimStep(0, 3, (), ZEROS),),
+    work=(1, 1, 1, 1),
     lots_root=root([leaf_hash(pack(LOT))]),
     steps_root=b"",
     vector=ZEROS,
@@ -165,11 +179,26 @@ CLAIM = Claim(
 )
 SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
 CONTRIBUTION = SignedContribution.sign(
-    Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], b""), KEY
+    Contribution(
+        RUN,
+        1,
+        RUN,
+        KEY.public_key,
+        (SIGNED_CLAIM.digest,),
+        1,
+        (StepMean(vector_digest(VECTOR), 1),),
+        packed_body("int16", VECTOR, FLOOR)[1],
+        b"",
+    ),
+    KEY,
 )
-MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0)), MATE)
+MATES_STEP = ClaimStep(4, 4, (), ZEROS)
+MATES_WORK = work_of(4, RUN, MATE.public_key, [MATES_STEP])
+MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, steps=(MATES_STEP,), work=MATES_WORK), MATE)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
-COHORTS = SignedContribution.sign(replace(CONTRIBUTION.open(), claims=TOGETHER), KEY)
+COHORTS = SignedContribution.sign(
+    replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY
+)
 STEP = StepRecord(0, 32, ZEROS, ZEROS, ZEROS)
 
 # A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
@@ -178,18 +207,18 @@ FLOORS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
 VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1, 0.25, 2**-12], [40, -30, 20, 10])]
 BODIES = [packed_body("int16", vector, floor) for vector, floor in zip(VECTORS, FLOORS, strict=True)]
 PARSED = [parse("int16", data, 4) for data, _ in BODIES]
-ROWS = [Row(sha256(b"%d" % i), bytes([17 * (i + 1)]) * 32, AGES[i], 0, SAMPLES[i], "cohort-0", BODIES[i][1]) for i in range(3)]
-OUTCOME: Outcome = outcome(ROWS, PARSED, FLOORS, [THRESHOLD], TABLE_FLOOR, 4)
+WEIGHING = [Weighing(AGES[i], 0, SAMPLES[i]) for i in range(3)]
+OUTCOME: Outcome = outcome(WEIGHING, PARSED, FLOORS, [THRESHOLD], TABLE_FLOOR, 4)
+WEIGHED = [Weighed(BODIES[i][1], 3 - AGES[i], "cohort-0", OUTCOME.weights[i], OUTCOME.clipped[i]) for i in range(3)]
 ROUND = Round(
     run=RUN,
     round=3,
     base=ZEROS,
-    table=table_root(ROWS),
-    rows=3,
-    weights=weights_root(OUTCOME.weights),
+    first=9,
+    contributions=3,
+    weights=weights_root(WEIGHED),
     mean=vector_root(OUTCOME.mean),
     state=ZEROS,
-    counted=sum(SAMPLES),
     thresholds=OUTCOME.thresholds,
     floor=OUTCOME.floor,
     open_ms=750,
@@ -200,24 +229,24 @@ FIRST, TAUGHT = State(0, PARAMETERS, (NOTHING, NOTHING)), State(3, PARAMETERS, (
 
 
 def squares(parsed: list[Body]) -> list[int]:
-    """Return the rows' squared norms in units of 4^-20, the least floor."""
+    """Return the bodies' squared norms in units of 4^-20, the least floor."""
     return [body.norm_square << 2 * (floor + 20) for body, floor in zip(parsed, FLOORS, strict=True)]
 
 
 def counted_weights() -> list[int]:
-    """Return what each row of the table counts with."""
-    limits = [limit_square(row, {0: THRESHOLD}) for row in ROWS]
+    """Return what each contribution of the table counts with."""
+    limits = [limit_square(one, {0: THRESHOLD}) for one in WEIGHING]
     assert all(limit is not None for limit in limits)
     return [
         clipped_weight(weight, square, limit << 2 if limit is not None else None)
-        for weight, square, limit in zip(weights(ROWS), squares(PARSED), limits, strict=True)
+        for weight, square, limit in zip(weights(WEIGHING), squares(PARSED), limits, strict=True)
     ]
 
 
 def travelling() -> str:
-    """Return what is said of the table's bytes."""
-    data = table_bytes(ROWS, OUTCOME.weights)
-    assert open_table(data, ROUND) == (tuple(ROWS), OUTCOME.weights)
+    """Return what is said of the weights' bytes."""
+    data = weighed_bytes(WEIGHED)
+    assert open_weighed(data, ROUND) == tuple(WEIGHED)
     return f"{len(data)}; `{sha256(data).hex()}`"
 
 
@@ -253,7 +282,8 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
     yield (
-        'claim `[run, 1, run, key, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0]`: digest when signed',
+        'claim `[run, 1, run, key, key, key, "cohort-0", [[0, 3, [], Z, 1]], [1, 1, 1, 1], that root, "", Z, "", 250, '
+        "0]`: digest when signed",
         f"`{SIGNED_CLAIM.digest.hex()}`",
     )
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
@@ -263,18 +293,19 @@ def rows() -> Iterator[tuple[str, str]]:
         yield f"body of (1, -2, 0.3, 0) in `{name}` on the floor -20; its values", f"`{data.hex()}`; {values}"
         yield f"root of that `{name}` body", f"`{body_root.hex()}`"
     yield (
-        'contribution `[run, 1, run, key, [that claim\'s digest], root of that int16 body, ""]`: digest when signed',
+        "contribution `[run, 1, run, key, [that claim's digest], 1, [[SHA-256 of (1, -2, 0.3, 0) in binary32, 1]], "
+        'root of that int16 body, ""]`: digest when signed',
         f"`{CONTRIBUTION.digest.hex()}`",
     )
     yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
     yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
     yield (
-        'claim of *mate*, with the account *key*, `[run, 1, run, mate, key, key, "cohort-0", 1, [1, 0, 0, 0], the same root, '
-        '"", Z, "", 250, 0]`: digest when signed',
+        f'claim of *mate*, with the account *key*, `[run, 1, run, mate, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(MATES_WORK)}, '
+        'the same root, "", Z, "", 250, 0]`: digest when signed',
         f"`{MATES_CLAIM.digest.hex()}`",
     )
     yield (
-        "contribution of both claims, in the order of their keys, otherwise the same: digest when signed",
+        "contribution of both claims, in the order of their keys, the bits being 3, otherwise the same: digest when signed",
         f"`{COHORTS.digest.hex()}`",
     )
     header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
@@ -357,28 +388,25 @@ def rows() -> Iterator[tuple[str, str]]:
 
 
 def table_rows() -> Iterator[tuple[str, str]]:
-    """Yield the vectors of the document's table of three rows."""
-    for place, row in enumerate(ROWS):
+    """Yield the vectors of the document's table of three contributions."""
+    for place, one in enumerate(WEIGHING):
         values = numbers(f"{value:.12g}" for value in VECTORS[place])
-        what = (
-            f"row {place}: founder 32 times `{row.founder[:1].hex()}`, age {row.age}, base's floor {FLOORS[place]}, {row.samples} samples"
-        )
+        what = f"contribution {place}: age {one.age}, base's floor {FLOORS[place]}, {one.samples} samples"
         yield f"{what}; body of ({values})", f"`{BODIES[place][0].hex()}`"
-    yield "weights w_i", numbers(weights(ROWS))
-    held = [replace(ROWS[0], unproven=32), replace(ROWS[1], unproven=64), ROWS[2]]
+    yield "weights w_i", numbers(weights(WEIGHING))
+    held = [replace(WEIGHING[0], unproven=32), replace(WEIGHING[1], unproven=64), WEIGHING[2]]
     yield "weights w_i, if 32, 64 and 0 of their samples are unproven", numbers(weights(held))
     yield "n_i, in units of 4^-20", numbers(squares(PARSED))
-    assert OUTCOME.weights == tuple(counted_weights())
+    assert OUTCOME.clipped == tuple(counted_weights())
     yield "with the threshold (norm 393216, samples 64) of the entry before: c_i", numbers(counted_weights())
-    yield "root of the weights c_i", f"`{ROUND.weights.hex()}`"
-    yield "the table as it travels: length; SHA-256 of it", travelling()
+    yield "Weighed of contribution 0, packed", f"`{pack(WEIGHED[0]).hex()}`"
+    yield "root of the weights", f"`{ROUND.weights.hex()}`"
+    yield "the weights as they travel: length; SHA-256 of it", travelling()
     yield "the mean; its root", f"`{OUTCOME.mean.tobytes().hex()}`; `{ROUND.mean.hex()}`"
     (threshold,) = OUTCOME.thresholds
     yield "the new floor; the new threshold (norm, samples)", f"{OUTCOME.floor}; {threshold.norm}, {threshold.samples}"
-    yield "row 0 packed, its contribution being SHA-256 of `0` (rows 1 and 2: of `1`, `2`)", f"`{pack(ROWS[0]).hex()}`"
-    yield "root of the table", f"`{ROUND.table.hex()}`"
     yield (
-        "digest of the commit `[run, 3, Z, that root, 3, root of the weights, that mean's root, Z, 144, "
+        "digest of the commit `[run, 3, Z, 9, 3, root of the weights, that mean's root, Z, "
         f"[[0, {threshold.norm}, 64]], {OUTCOME.floor}, 750]`",
         f"`{commit_digest(entry_of(ROUND)).hex()}`",
     )
@@ -476,15 +504,16 @@ def test_a_record_that_is_told_in_a_sentence_has_all_of_its_fields_there_in_thei
 def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
     """Of the methods whose bounds are more than what a few numbers take; and of a receipt."""
     bounds = {
-        "header": (messages.MAX_HEADER_BYTES, messages.MAX_ANSWER_BYTES),
+        "header": (MAX_HEADER_BYTES, messages.MAX_ANSWER_BYTES),
         "commit-after": (128, messages.MAX_NEWS_BYTES),
         "tree-head": (messages.MAX_RECEIPT_BYTES + 16, messages.MAX_SHOWN_HEAD_BYTES),
         "commit-at": (64, messages.MAX_RECEIPT_BYTES),
         "histories": (messages.MAX_HISTORIES_BYTES, "-"),
         "consistency": (messages.MAX_ASK_CONSISTENCY_BYTES, messages.MAX_CONSISTENCY_BYTES),
-        "row": (128, messages.MAX_PROVEN_ROW_BYTES),
-        "table": (128, MAX_TABLE_BYTES),
-        "claims": (128, MAX_CLAIMS_BYTES),
+        "listing": (128, messages.MAX_LISTING_BYTES),
+        "weights": (128, MAX_WEIGHED_BYTES),
+        "contributions": (128, messages.MAX_CONTRIBUTIONS_BYTES),
+        "entries": (messages.MAX_ASK_ENTRIES_BYTES, messages.MAX_ENTRIES_BYTES),
         "credit": (128, messages.MAX_CREDIT_BYTES),
         "records": (64, MAX_PAGE_BYTES),
         "audits": (64, MAX_DUTIES_BYTES),
@@ -525,4 +554,4 @@ def test_the_mean_of_the_document_is_that_of_its_rows_added_in_another_order() -
     backwards = Sum(4, min(FLOORS))
     for body, floor, weight in reversed(list(zip(PARSED, FLOORS, counted_weights(), strict=True))):
         backwards.add(body, floor - min(FLOORS), weight)
-    assert backwards.mean(sum(weights(ROWS))).tobytes() == OUTCOME.mean.tobytes()
+    assert backwards.mean(sum(weights(WEIGHING))).tobytes() == OUTCOME.mean.tobytes()

@@ -83,7 +83,7 @@ class Auditor:
             return self._recomputer(job, claim, self._weights(job, records)).lot(claim, records.lots, job.lot), 1
         if job.check == SUM and not job.left:
             return Finding(False, NOTHING, math.inf, "no contribution left its key the residual that it names"), 0
-        is_by_records = job.check == SUM and claim.local_steps == 1 and not self._is_sparse and not job.deep
+        is_by_records = job.check == SUM and len(claim.steps) == 1 and not self._is_sparse and not job.deep
         given = self._given(job, self._records_of if is_by_records else {job.claim: records}.get)
         if is_by_records:
             return self._recomputer(job, claim, job.state).sum(given, claim), 0

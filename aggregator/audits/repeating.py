@@ -14,7 +14,7 @@ from aggregator.log.verify import verify_directory
 from automl.data.catalog import load_dataset
 from protocol.audits import HOLDS, WITHHELD, Finding, SignedFinding
 from protocol.ledger import Ledger
-from protocol.records import Round, SignedClaim, SignedContribution, commit_digest, open_entry
+from protocol.records import Header, Round, SignedClaim, SignedContribution, commit_digest, open_entry
 from protocol.residuals import was_left
 from protocol.vectors import step_asked
 
@@ -66,7 +66,7 @@ def repeat(directory: Path, data_root: Path | None, *, all_of_them: bool = False
             contribution=listed.digest,
             floor=ledger.floor_at(claim.round - 1),
             state=ledger.state_at(claim.round - 1),
-            step=step_asked(read.beacons[finding.round], finding.claim, claim.local_steps),
+            step=step_asked(read.beacons[finding.round], finding.claim, len(claim.steps)),
             deep=int(len(listed.open().claims) > 1),  # whoever accuses a member of a cohort has looked that deep
             left=int(was_left(claim, finding.round, ledger.course.sorts_after, read.left.__getitem__)),
         )
@@ -91,12 +91,11 @@ def _read(directory: Path) -> _Read:
     with reading(directory, at_rest=is_at_rest(directory)) as connection:
         for (entry,) in connection.execute("SELECT bytes FROM entries ORDER BY position"):
             record = open_entry(entry)
-            if isinstance(record, SignedClaim):
-                found.claims[record.digest] = record
-            elif isinstance(record, SignedContribution):
-                opened = record.open()
-                found.contributions.update(dict.fromkeys(opened.claims, record))
-                left |= {found.claims[claim].open().key: opened.residual for claim in opened.claims if opened.residual}
+            if isinstance(record, Header):
+                opened = record.contribution.open()
+                found.claims.update({signed.digest: signed for signed in record.claims})
+                found.contributions.update({signed.digest: record.contribution for signed in record.claims})
+                left |= {found.claims[claim].open().key: opened.residual for claim in opened.in_body if opened.residual}
             elif isinstance(record, Round):
                 found.left[record.round], left = left, {}
                 found.beacons[record.round - 1] = commit_digest(entry)

@@ -59,7 +59,7 @@ class Shown:
 
     def step_of(self, one: OpenClaim) -> int:
         """Return the step of a claim whose gradient is looked at."""
-        return step_asked(one.beacon, one.claim.digest, one.opened.local_steps)
+        return step_asked(one.beacon, one.claim.digest, len(one.opened.steps))
 
     def is_ready(self, one: OpenClaim, question: Question) -> bool:
         """Return whether all is here that a question needs; reads files."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from aggregator.log.log import Log
 from protocol.exchange import MAX_AGE
-from protocol.records import Claim, Header, SignedClaim, SignedContribution, open_entry
+from protocol.records import Claim, Header, SignedClaim, open_entry
 from protocol.residuals import RESIDUAL_ROUNDS, was_left
 
 
@@ -42,9 +42,15 @@ class Tables:
 
 
 def left_by(headers: Iterable[Header]) -> Mapping[bytes, bytes]:
-    """Return the residual that contributions leave to each key with a claim in them; who is left with none is not in it."""
-    opened = ((header, header.contribution.open().residual) for header in headers)
-    return {signed.open().key: residual for header, residual in opened if residual for signed in header.claims}
+    """Return the residual that contributions leave to each key with a claim in their body; who is left with none is not in it."""
+    opened = ((header, header.contribution.open()) for header in headers)
+    return {
+        signed.open().key: contribution.residual
+        for header, contribution in opened
+        if contribution.residual
+        for signed in header.claims
+        if signed.digest in contribution.in_body
+    }
 
 
 def headers_at(log: Log, round_: int) -> list[Header]:
@@ -52,12 +58,5 @@ def headers_at(log: Log, round_: int) -> list[Header]:
     before, index = log.ledger.index_at(round_ - 1), log.ledger.index_at(round_)
     assert index is not None
     start = 0 if before is None else before + 1
-    headers, claims = list[Header](), list[SignedClaim]()
-    for entry in log.entries(start, index - start):
-        record = open_entry(entry)
-        if isinstance(record, SignedClaim):
-            claims.append(record)
-        elif isinstance(record, SignedContribution):
-            headers.append(Header(record, tuple(claims)))
-            claims = []
-    return headers
+    records = [open_entry(entry) for entry in log.entries(start, index - start)]
+    return [record for record in records if isinstance(record, Header)]

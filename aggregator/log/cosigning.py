@@ -5,7 +5,9 @@ Nothing in a run depends on a witness: the log waits for none, and believes none
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection
+from itertools import accumulate
 from pathlib import Path
 
 from aggregator.log.lacking import lacking
@@ -16,11 +18,12 @@ from protocol.encoding import pack, unpack
 from protocol.errors import ProofError, SignatureError, Unreachable
 from protocol.notes import head_text, origin
 from protocol.signing import PublicKey
-from protocol.tiles import Tile, pack_bundle
+from protocol.tiles import pack_bundle
 from swarm.messages import (
     MAX_ASK_CONSISTENCY_BYTES,
     MAX_ASK_ENTRIES_BYTES,
     MAX_COSIGNED_BYTES,
+    MAX_ENTRIES_BYTES,
     AskConsistency,
     AskEntries,
     Consistency,
@@ -83,10 +86,11 @@ class CosigningDesk:
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
-        found = await asyncio.to_thread(self._log.entries, Tile(None, ask.index, ask.width).first, ask.width)
-        if len(found) < ask.width:
+        found = await asyncio.to_thread(self._log.entries, ask.first, ask.count)
+        if len(found) < ask.count:
             raise lacking(self._log.ledger, "this log has not so many entries")
-        return pack_bundle(found)
+        ends = list(accumulate(2 + len(entry) for entry in found))
+        return pack_bundle(found[: max(1, bisect_right(ends, MAX_ENTRIES_BYTES))])
 
     async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskConsistency, request, max_bytes=MAX_ASK_CONSISTENCY_BYTES)

@@ -48,7 +48,7 @@ from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.operators import Operators
-from protocol.records import Receipt
+from protocol.records import Included, Receipt
 from protocol.signing import Identity
 from protocol.turns import Step
 from swarm.disk import DirectoryLock, make_directory, write_durably
@@ -279,6 +279,25 @@ class Log:
         with self._mutex:
             entry = self.entry(index)
             return Receipt(entry, index, tuple(self._tree.inclusion_proof(index, self._head.size)), self._tree_head)
+
+    def included(self, index: int, size: int) -> Included:
+        """Return entry ``index``, and the proof that it is under the head that this log had with ``size`` entries.
+
+        Raises:
+            ValueError: there was no such entry.
+            StorageError: the disk failed.
+        """
+        with self._mutex:
+            return Included(self.entry(index), index, tuple(self._tree.inclusion_proof(index, size)))
+
+    def range_proof(self, first: int, end: int, size: int) -> tuple[bytes, ...]:
+        """Return the proof that the entries from ``first`` to before ``end`` are under the head that this log had with ``size`` entries.
+
+        Raises:
+            ValueError: there were no such entries.
+        """
+        with self._mutex:
+            return tuple(self._tree.range_proof(first, end, size))
 
     def entry(self, index: int) -> bytes:
         """Return the bytes of entry ``index``.

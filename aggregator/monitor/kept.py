@@ -34,12 +34,12 @@ from swarm.disk import replace_file
 
 KEPT = "view.kept"
 MAX_BYTES = 256 * 1024 * 1024  # unpacked: 40,000 peers, or a million rounds; of a larger one nothing is kept
-_FORM = f"manta view 1, {sys.byteorder}, {version('manta-swarm')}"  # another version may add up otherwise
+_FORM = f"manta view 2, {sys.byteorder}, {version('manta-swarm')}"  # another version may add up otherwise
 _HASHED_AT_A_TIME = 4096
 _MUCH = 16_384  # entries: three seconds
 _EVERY_S, _SHARE = 60.0, 0.02  # of the time, at most, for keeping
 _PEER_NUMBERS = ("claims", "lots", "samples", "first_round")
-_CLAIM_NUMBERS = ("index", "contribution", "round", "base_round", "lots", "samples", "lot_ms", "credit")
+_CLAIM_NUMBERS = ("index", "round", "base_round", "lots", "samples", "lot_ms", "credit")
 _KEY_BYTES, _NUMBER_BYTES, _DIGEST_BYTES = 32, 8, 32
 
 Value = TypeVar("Value", bytes, str)

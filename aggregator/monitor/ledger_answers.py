@@ -11,7 +11,7 @@ from aggregator.monitor.sight import KEPT_HEADS, Sight
 from protocol.admission import Admission
 from protocol.audits import signer_of
 from protocol.merkle import leaf_hash
-from protocol.records import Claim, Contribution, Round
+from protocol.records import Contribution, Round
 from protocol.revocation import Revocation
 from protocol.signing import peer_name
 
@@ -116,7 +116,7 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         else None
         if isinstance(said, Round)
         else said.key
-        if isinstance(said, Claim | Admission)
+        if isinstance(said, Admission)
         else said.operator
         if isinstance(said, Revocation)
         else signer_of(said)

@@ -7,10 +7,11 @@ from typing import Any
 from protocol.admission import Admission, SignedAdmission
 from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, SignedFinding
 from protocol.encoding import unpack
-from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
+from protocol.fields import Signed
+from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Header, Logged, Round, open_entry
 from protocol.revocation import Revocation, SignedRevocation
 
-Said = Admission | Revocation | Claim | Contribution | Round | Extra
+Said = Admission | Revocation | Contribution | Round | Extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Opened:
     kind: str
     said: Said
     record: Logged  # as it is stored: with a signature where it has one
+    claims: tuple[Claim, ...] = ()  # of a contribution
 
 
 def opened(entry: bytes) -> Opened:
@@ -33,10 +35,8 @@ def opened(entry: bytes) -> Opened:
         return Opened("admission", unpack(Admission, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedRevocation):
         return Opened("revocation", unpack(Revocation, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
-    if isinstance(record, SignedClaim):
-        return Opened("claim", unpack(Claim, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
-    if isinstance(record, SignedContribution):
-        return Opened("contribution", unpack(Contribution, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
+    if isinstance(record, Header):
+        return Opened("contribution", record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
     if isinstance(record, Round):
         return Opened("round", record, record)
     if isinstance(record, SignedFinding):
@@ -44,11 +44,19 @@ def opened(entry: bytes) -> Opened:
 
 
 def fields(one: Opened) -> dict[str, Any]:
-    """Return an entry's record with its fields' own names, bytes in hexadecimal; signature and digest among them where it has these."""
+    """Return an entry's record with its fields' own names, bytes in hexadecimal; signature and digest among them where it has these.
+
+    A contribution has its claims, not their digests alone.
+    """
     plain: dict[str, Any] = _plain(one.said)
-    if not isinstance(one.record, Round):
-        plain |= {"digest": one.record.digest.hex(), "signature": one.record.signature.hex()}
-    return plain
+    if isinstance(one.record, Header):
+        claims = [_plain(said) | _signed(signed) for said, signed in zip(one.claims, one.record.claims, strict=True)]
+        return plain | {"claims": claims} | _signed(one.record.contribution)
+    return plain if isinstance(one.record, Round) else plain | _signed(one.record)
+
+
+def _signed(record: Signed) -> dict[str, Any]:
+    return {"digest": record.digest.hex(), "signature": record.signature.hex()}
 
 
 def _plain(value: Any) -> Any:

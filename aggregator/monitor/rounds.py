@@ -26,7 +26,7 @@ class RoundSeen:
     floor: int
     state: bytes
     mean: bytes
-    table: bytes
+    weights: bytes
     committed_at: int | None
     round_ms: int | None  # since the commit before
 
@@ -49,7 +49,7 @@ class Rounds:
     """Rounds 1 to ``newest``."""
 
     _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "lot_ms", "train_ms", "floor")
-    _DIGESTS = ("state", "mean", "table")
+    _DIGESTS = ("state", "mean", "weights")
 
     def __init__(self) -> None:
         """Have none yet."""
@@ -88,14 +88,14 @@ class Rounds:
 
     def append(self, table: TableSeen) -> None:
         """Take the next round."""
-        said = table.said
-        values = (table.index, said.rows, len(table.claims), said.counted, said.open_ms, table.lot_ms, table.train_ms, said.floor)
+        said, counted = table.said, sum(claim.samples for claim in table.claims)
+        values = (table.index, said.contributions, len(table.claims), counted, said.open_ms, table.lot_ms, table.train_ms, said.floor)
         for name, value in zip(self._NUMBERS, values, strict=True):
             self._numbers[name].append(value)
         for name in self._DIGESTS:
             self._digests[name] += getattr(said, name)
         self._committed_at.append(0)
-        self.counted_total += said.counted
+        self.counted_total += counted
 
     def committed(self, round_: int, at: int) -> None:
         """A round that is here was committed at that time, in milliseconds since 1970."""
@@ -125,7 +125,7 @@ class Rounds:
             floor=numbers["floor"][place],
             state=self._digest("state", round_),
             mean=self._digest("mean", round_),
-            table=self._digest("table", round_),
+            weights=self._digest("weights", round_),
             committed_at=self._at(round_),
             round_ms=self._round_ms(round_),
         )

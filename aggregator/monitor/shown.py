@@ -34,7 +34,7 @@ def shown_round(one: RoundSeen) -> Json:
         "round_ms": one.round_ms,
         "state": one.state.hex(),
         "mean": one.mean.hex(),
-        "table": one.table.hex(),
+        "weights": one.weights.hex(),
         "floor": one.floor,
     }
 
@@ -52,7 +52,6 @@ def shown_row(row: RowSeen) -> Json:
         "claims": [
             {
                 "peer": peer_name(claim.key),
-                "index": claim.index,
                 "lots": claim.lots,
                 "samples": claim.samples,
                 "lot_ms": claim.lot_ms,
@@ -69,7 +68,6 @@ def shown_claim(claim: ClaimSeen) -> Json:
         "round": claim.round,
         "base_round": claim.base_round,
         "index": claim.index,
-        "contribution": claim.contribution,
         "lots": claim.lots,
         "samples": claim.samples,
         "credit": claim.credit,

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from aggregator.monitor.opened import Opened
-from protocol.admission import Admission
-from protocol.audits import Extra
 from protocol.course import Course
 from protocol.earnings import shares_of
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Round
-from protocol.revocation import Revocation
 from protocol.rewards import claim_weight
 
 
@@ -22,8 +19,7 @@ class ClaimSeen:
 
     key: bytes
     payout: bytes  # the account that its credit adds up to
-    index: int  # of its entry
-    contribution: int  # of the entry that lists it
+    index: int  # of its contribution's entry
     round: int  # in which it counted
     base_round: int
     cohort: str
@@ -86,22 +82,18 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     *before, last = entries
     if not isinstance(last.said, Round):
         raise LedgerError("a table without its round")
-    listed: list[tuple[int, Contribution, list[tuple[int, Claim]]]] = []
-    claims: list[tuple[int, Claim]] = []
+    listed: list[tuple[int, Contribution, Sequence[Claim]]] = []
     for index, one in enumerate(before, first):
-        if isinstance(one.said, Extra | Admission | Revocation) and not claims and not listed:
-            continue
-        if isinstance(one.said, Claim):
-            claims.append((index, one.said))
-        elif isinstance(one.said, Contribution) and claims:
-            listed.append((index, one.said, claims))
-            claims = []
-        else:
+        if isinstance(one.said, Contribution):
+            listed.append((index, one.said, one.claims))
+        elif isinstance(one.said, Round) or listed:
             raise LedgerError("entries that are not those of one round")
-    if claims or not listed:
-        raise LedgerError("a round without contributions, or with a claim that none lists")
-    earned = _earned([claim for _, _, some in listed for _, claim in some], manifest, course)
-    rows = tuple(_row(index, said, some, last.said.round, earned, manifest, course) for index, said, some in listed)
+    if not listed:
+        raise LedgerError("a round without contributions")
+    if (last.said.first, last.said.contributions) != (listed[0][0], len(listed)):
+        raise LedgerError("a round about other contributions than those before it")
+    earned = _earned([claim for _, _, claims in listed for claim in claims], manifest, course)
+    rows = tuple(_row(index, said, claims, last.said.round, earned, manifest, course) for index, said, claims in listed)
     return TableSeen(first + len(before), last.said, rows)
 
 
@@ -115,19 +107,18 @@ def _earned(claims: Sequence[Claim], manifest: Manifest, course: Course) -> dict
 def _row(
     index: int,
     said: Contribution,
-    claims: Sequence[tuple[int, Claim]],
+    claims: Sequence[Claim],
     round_: int,
     earned: dict[bytes, int],
     manifest: Manifest,
     course: Course,
 ) -> RowSeen:
-    cap, cohort = manifest.exchange.weight_cap, claims[0][1].cohort
+    cap, cohort = manifest.exchange.weight_cap, claims[0].cohort
     seen = tuple(
         ClaimSeen(
             key=claim.key,
             payout=claim.payout,
-            index=place,
-            contribution=index,
+            index=index,
             round=round_,
             base_round=claim.round - 1,
             cohort=claim.cohort,
@@ -137,7 +128,7 @@ def _row(
             lot_ms=claim.lot_ms,
             credit=earned.get(claim.key, 0),
         )
-        for place, claim in claims
+        for claim in claims
     )
     return RowSeen(
         index=index,

@@ -14,7 +14,7 @@ from protocol.admission import Admission
 from protocol.audits import PATIENCE, Extra, Finding
 from protocol.encoding import unpack
 from protocol.errors import EncodingError
-from protocol.records import LotRecord, SignedClaim
+from protocol.records import Header, LotRecord
 from protocol.revocation import Revocation
 
 MAX_FINDINGS = 32  # on one claim
@@ -44,7 +44,7 @@ class FindingSeen:
 class Evidence:
     """What stands in the log about one claim."""
 
-    index: int | None  # of the claim's entry; None: no finding says where it is
+    index: int | None  # of the entry that has the claim; None: no finding says where it is
     findings: tuple[FindingSeen, ...]
 
 
@@ -115,7 +115,7 @@ def evidence_about(log: StoredLog, rounds: Rounds, claim: bytes, last: int, kept
     table = found[0].said.round
     start, end = rounds.index_of(table - 1) + 1, rounds.index_of(table)
     entries = log.entries(start, min(end, start + _MAX_READ))
-    places = [start + place for place, entry in enumerate(entries) if _is_claim(opened(entry), claim)]
+    places = [start + place for place, entry in enumerate(entries) if _has_claim(opened(entry), claim)]
     return Evidence(places[0] if places else None, tuple(found[-MAX_FINDINGS:]))
 
 
@@ -131,5 +131,5 @@ def _extras_with(log: StoredLog, data: bytes, start: int, end: int) -> Iterator[
             return
 
 
-def _is_claim(one: Opened, digest: bytes) -> bool:
-    return isinstance(one.record, SignedClaim) and one.record.digest == digest
+def _has_claim(one: Opened, digest: bytes) -> bool:
+    return isinstance(one.record, Header) and any(signed.digest == digest for signed in one.record.claims)

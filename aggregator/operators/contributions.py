@@ -11,8 +11,8 @@ from aggregator.rounds import bodies
 from protocol.ballots import Kept
 from protocol.errors import MantaError
 from protocol.listed import Listed
+from protocol.records import MAX_HEADER_BYTES
 from protocol.signing import PublicKey
-from swarm.messages import MAX_HEADER_BYTES
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.operators")
@@ -80,7 +80,7 @@ class Contributions:
     async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
         """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
         found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
-        for digest in [one.row.contribution for one in listed]:
+        for digest in [one.contribution for one in listed]:
             held = self.held.get(digest)
             if held is None:
                 found.append(await self.borrowed(source, digest))

@@ -4,10 +4,9 @@ from aggregator.operators.messages import LENT, MAX_PAGE_ENTRIES, PART_BYTES, As
 from aggregator.rounds.bodies import Kept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
-from protocol.records import Header
+from protocol.records import MAX_HEADER_BYTES, Header
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.messages import MAX_HEADER_BYTES
 from swarm.rpc import Endpoint
 
 _NUMBER = 8

@@ -9,14 +9,14 @@ from protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept
 from protocol.fields import check_digest
 from protocol.merkle import MAX_SIZE
 from protocol.notes import MAX_NOTE_BYTES
-from protocol.records import MAX_ENTRY_BYTES
+from protocol.records import MAX_SIGNED_BYTES
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
 EXTRAS, LENT, ENTRIES, FORWARD = "operators-extras", "operators-lent", "operators-entries", "operators-forward"
 STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
 
 PART_BYTES = 1024 * 1024
-MAX_PAGE_ENTRIES = 4096
+MAX_PAGE_ENTRIES = 1024
 MAX_SMALL_BYTES = 4096
 MAX_NOTED_BYTES = 8192
 MAX_PROMISED_BYTES = 256 * MAX_KEPT
@@ -95,8 +95,8 @@ class AskExtras:
     def __post_init__(self) -> None:
         if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_EXTRAS_AT_ONCE:
             raise ValueError("no extras, too many, or after no log")
-        if max(map(len, self.entries)) > MAX_ENTRY_BYTES:
-            raise ValueError(f"an entry has at most {MAX_ENTRY_BYTES} bytes")
+        if max(map(len, self.entries)) > MAX_SIGNED_BYTES:
+            raise ValueError(f"an extra has at most {MAX_SIGNED_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Replays:
         entry = ledger.newest
         assert entry is not None
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
-        if (after.mean.root, weights_root(after.outcome.weights), after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
+        if (after.mean.root, weights_root(after.weighed), after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
             raise EncodingError(f"round {entry.round} does not come to what its writer says")
         self.know(batch, after, blobs)
 
@@ -98,7 +98,7 @@ class Replays:
         blobs, parsed = [], []
         for one, kept in zip(listed, found, strict=True):
             blob = Blob.of(body_groups(self._codec, kept.body, self._follower.num_weights))
-            if blob.root != one.row.body:
+            if blob.root != one.body:
                 raise EncodingError("a body does not have the root that its header names")
             blobs.append(blob)
             parsed.append(parse(self._codec, kept.body, self._follower.num_weights))

@@ -18,10 +18,9 @@ from typing import BinaryIO
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, StorageError, UserError
-from protocol.records import Header
+from protocol.records import MAX_HEADER_BYTES, Header
 from protocol.signing import sha256
 from swarm.disk import disk_errors, make_directory, sync_directory
-from swarm.messages import MAX_HEADER_BYTES
 
 _NUMBER = 8
 _HEAD = 3 * _NUMBER

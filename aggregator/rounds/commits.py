@@ -22,7 +22,7 @@ from protocol.closing import Closing
 from protocol.errors import StorageError
 from protocol.listed import Listed, open_ms_after
 from protocol.records import Round, entry_of
-from protocol.table import table_root, weights_root
+from protocol.table import weights_root
 from swarm.blobs import Blob, Shelf
 from swarm.tasks import within
 
@@ -69,6 +69,7 @@ class Commits:
         self._on_commit = on_commit
         self._timeline = timeline
         self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()  # entries are made for the log as it is, and written before others are
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="rounds")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
@@ -111,7 +112,8 @@ class Commits:
             LedgerError: it may not follow the log.
             StorageError: the disk failed.
         """
-        await self._write([entry], None, ())
+        async with self._writing:
+            await self._write([entry], None, ())
 
     async def _append(self, entries: Sequence[bytes], _after: Next | None, _bodies: Sequence[Blob]) -> None:
         await self._in(self._writer, self._log.commit, entries)
@@ -130,41 +132,40 @@ class Commits:
         listed = [ledger.listed(one.header, round_) for one in handed]
         computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
-        entry = self._entry(listed, after)
         extras = await self._extras().for_round()
-        entries = [*map(entry_of, extras), *(each for one in handed for each in one.entries), entry_of(entry)]
-        await self._write(entries, after, [one.blob for one in handed])
+        async with self._writing:  # where the contributions are to stand is a part of the round's entry
+            entry = self._entry(listed, after, len(extras))
+            entries = [*map(entry_of, extras), *(one.entry for one in handed), entry_of(entry)]
+            await self._write(entries, after, [one.blob for one in handed])
         self._timeline.done()
         self._follower.adopt(after.state)
         self._put_on_shelf(handed, after)
-        self._weights.remember(round_, after.outcome.weights)
+        self._weights.remember(round_, after.weighed)
         ledger = self._log.ledger
         if not ledger.finished:
             self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
             self._timeline.opened(ledger.round + 1)
         self._intake().committed(round_)
         await self._extras().committed(extras)
-        if after.outcome.clipped:
-            logger.info("clipped round=%d rows=%d", round_, len(after.outcome.clipped))
+        if after.outcome.num_clipped:
+            logger.info("clipped round=%d contributions=%d", round_, after.outcome.num_clipped)
         self._on_commit()
         self._saving.add(saving := asyncio.create_task(self._save(after)))
         saving.add_done_callback(self._saved)
         while len(self._saving) > _MAX_SAVING:
             await asyncio.wait(self._saving, return_when=asyncio.FIRST_COMPLETED)
 
-    def _entry(self, listed: list[Listed], after: Next) -> Round:
+    def _entry(self, listed: list[Listed], after: Next, num_extras: int) -> Round:
         ledger = self._log.ledger
-        rows = [one.row for one in listed]
         return Round(
             run=ledger.run,
             round=ledger.round + 1,
             base=ledger.last_commit,
-            table=table_root(rows),
-            rows=len(rows),
-            weights=weights_root(after.outcome.weights),
+            first=ledger.size + num_extras,
+            contributions=len(listed),
+            weights=weights_root(after.weighed),
             mean=after.mean.root,
             state=after.blob.root,
-            counted=sum(one.counted for one in listed),
             thresholds=after.outcome.thresholds,
             floor=after.outcome.floor,
             open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),

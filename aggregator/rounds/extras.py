@@ -15,7 +15,7 @@ from protocol.audits import SignedExtra, signer_of
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError, StorageError, Unreachable
 from protocol.ledger import MAX_EXTRAS, Ledger
-from protocol.records import MAX_ENTRY_BYTES, open_entry
+from protocol.records import MAX_SIGNED_BYTES, open_entry
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 from swarm.rpc import Busy, Endpoint
@@ -105,8 +105,8 @@ class Extras:
         if is_too_much(self._faults, caller):
             raise NotTaken("too much of this key was refused lately: hand it in again later")
         with noted(self._faults, caller):
-            if len(request) > MAX_ENTRY_BYTES:
-                raise EncodingError(f"an entry has at most {MAX_ENTRY_BYTES} bytes")
+            if len(request) > MAX_SIGNED_BYTES:
+                raise EncodingError(f"an extra has at most {MAX_SIGNED_BYTES} bytes")
             signed = open_entry(request)
             if not isinstance(signed, SignedExtra):
                 raise EncodingError("an entry that is handed in otherwise")

@@ -19,10 +19,11 @@ from exact.coding import Body
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
 from protocol.ledger import Ledger
-from protocol.listed import Listed
+from protocol.listed import Listed, weighed_in
 from protocol.manifest import Manifest
 from protocol.notes import TreeHead
 from protocol.records import Threshold
+from protocol.table import Weighed
 from swarm.blobs import Blob
 
 NUM_RANDOM = 8  # random subnets in a report
@@ -41,6 +42,7 @@ class Next:
     """What a table leads to: the mean and the state after it, with their roots."""
 
     outcome: Outcome
+    weighed: tuple[Weighed, ...]  # what each contribution counted with
     mean: Blob
     state: State
     blob: Blob  # of the state
@@ -58,14 +60,15 @@ def after_table(
 ) -> Next:
     """Return what a table leads to from ``state``, that of its base; the arguments are those of ``exact.outcome.outcome``.
 
-    Of each row's body counts what the row is about, as ``course`` says: the part of the weights that its cohort's architecture has.
+    Of each body counts what its contribution is about, as ``course`` says: the part of the weights that its cohort's architecture has.
     """
-    rows = [one.row for one in listed]
-    coverage = cache(course.coverage)  # rows of one cohort share it
+    table = [one.weighing for one in listed]
+    coverage = cache(course.coverage)  # those of one cohort share it
     masks = [coverage(one.round, one.cohort) for one in listed]
-    found = outcome(rows, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
+    found = outcome(table, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
     after = next_state(state, torch.from_numpy(found.mean), course.plan)
-    return Next(found, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
+    weighed = weighed_in(listed, found.weights, found.clipped)
+    return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
 
 
 class Follower:

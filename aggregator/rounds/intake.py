@@ -29,12 +29,12 @@ from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, EncodingError, RemoteFault
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import Listed, entries_of
-from protocol.records import Claim, Header, SignedTicket, Ticket
+from protocol.listed import Listed
+from protocol.records import MAX_HEADER_BYTES, Claim, Header, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 from swarm.budget import Faults
-from swarm.messages import MAX_HEADER_BYTES, BodyPart, HandIn, HeaderAnswer
+from swarm.messages import BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.intake")
@@ -45,7 +45,7 @@ class Handed:
     """A contribution with its body, checked."""
 
     header: Header
-    entries: tuple[bytes, ...]  # its claims' and its own, as the log is to have them
+    entry: bytes  # as the log is to have it
     blob: Blob
     body: Body
 
@@ -163,10 +163,10 @@ class Intake:
         for one in kept:
             listed = self._ledger().listed(one.header, round)
             digest = one.header.contribution.digest
-            self._handed[digest] = self._checked(one.header, listed.row.body, one.body)
+            self._handed[digest] = self._checked(one.header, listed.body, one.body)
             self._uploads.restore(digest, one.header, listed)
             self._synced[digest] = over
-            self._closing.restore(listed.row.founder, listed.by_key, listed.round, digest, round, now_ms())
+            self._closing.restore(listed.founder, listed.by_key, listed.round, digest, round, now_ms())
         self._let_go_superseded()
 
     def handed(self, contribution: bytes) -> Handed:
@@ -264,7 +264,7 @@ class Intake:
         Raises:
             NotTaken: there is no place for it, or none that it may have beside others of its keys.
         """
-        digest, founder, ledger = header.contribution.digest, listed.row.founder, self._ledger()
+        digest, founder, ledger = header.contribution.digest, listed.founder, self._ledger()
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
         bringer = self._uploads.bringer(digest, founder, bringer_of(caller), now, grace_ms(ledger.open_ms))
@@ -337,9 +337,7 @@ class Intake:
     async def _check_and_store(self, digest: bytes, upload: Upload, round_: int) -> None:
         data = b"".join(group for group in upload.groups if group is not None)
         try:
-            handed = await asyncio.get_running_loop().run_in_executor(
-                self._checks, self._checked, upload.header, upload.listed.row.body, data
-            )
+            handed = await asyncio.get_running_loop().run_in_executor(self._checks, self._checked, upload.header, upload.listed.body, data)
         except RemoteFault:
             self._closing.bad(digest)
             self._forget_gone()
@@ -367,10 +365,9 @@ class Intake:
         blob = Blob.of(body_groups(self._codec, data, self._num_weights))
         if blob.root != root:
             raise EncodingError("the body does not have the root that its header names")
-        entries = tuple(entries_of([header]))
-        for entry in entries:
-            self._ledger().verified.entry(entry)  # read here, beside the writing path: that finds it read
-        return Handed(header, entries, blob, parse(self._codec, data, self._num_weights))
+        entry = entry_of(header)
+        self._ledger().verified.entry(entry)  # read here, beside the writing path: that finds it read
+        return Handed(header, entry, blob, parse(self._codec, data, self._num_weights))
 
     async def _sync(self) -> None:
         """Store all that waits, until nothing does: one sync covers everything that came during the one before.
@@ -420,7 +417,7 @@ def go_beside(one: Listed, other: Listed) -> bool:
 def _listed_in(ledger: Ledger, contribution: bytes, claims: Sequence[Claim]) -> int | None:
     """Return the round whose table has all the work of a header, in this contribution or in another; None: no table that is kept has it."""
     for round_ in range(max(claims[0].round, ledger.round - KEPT_TABLES + 1), ledger.round + 1):
-        if any(listed.row.contribution == contribution for listed in ledger.table_at(round_) or ()):
+        if any(listed.contribution == contribution for listed in ledger.table_at(round_) or ()):
             return round_
     is_ours = all((claim.run, claim.base) == (ledger.run, ledger.commit_at(claim.round - 1)) for claim in claims)
     rounds = {ledger.claim_listed(claim.key, claim.round) for claim in claims}

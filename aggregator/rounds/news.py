@@ -9,18 +9,18 @@ from itertools import accumulate
 from aggregator.log.lacking import lacking
 from aggregator.log.log import Log
 from aggregator.rounds.intake import now_ms
-from protocol.earnings import MAX_CLAIMS_ENTRIES, TableClaims
+from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, Unreachable
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
-from protocol.merkle import Tree, leaf_hash
-from protocol.records import Header, SignedClaim, SignedContribution, open_entry
+from protocol.notes import parse_tree_head, split_note
+from protocol.records import Included, Listing
 from protocol.signing import PublicKey
-from protocol.table import RowProof, table_bytes
+from protocol.table import Weighed, weighed_bytes
 from swarm import waits
-from swarm.messages import MAX_FAULTS, AfterRound, AskClaims, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
+from swarm.messages import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
@@ -29,58 +29,46 @@ MAX_WAITING_OF_ONE = 2
 _MAX_REQUEST_BYTES = 128
 
 
-class _ProvenTable:
-    """A round's receipt, its table and the tree over its rows, made once for all who ask."""
+class _Proven:
+    """A round's receipt, and its contributions under the same head, made once for all who ask."""
 
     def __init__(self, log: Log, index: int, listed: Sequence[Listed]) -> None:
-        """Use the table whose round's entry is at ``index``."""
+        """Use the round whose entry is at ``index``."""
         self.receipt = log.receipt(index)
+        self._size = parse_tree_head(split_note(self.receipt.tree_head)[0]).size
         self._log = log
         self.earned = log.ledger.shares(listed)
-        self.rows = [one.row for one in listed]
         self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
-        entries = list(accumulate(len(one.keys) + 1 for one in listed))  # of each contribution and those before it, with their claims
-        self._indices = [index - entries[-1] + count - 1 for count in entries]  # of the contributions' own
-        self._start = index - entries[-1]  # of the first claim
-        self._contributions: dict[int, SignedContribution] = {}
-        self._tree = Tree()
-        for row in self.rows:
-            self._tree.append(leaf_hash(pack(row)))
-        self.data: bytes | None = None  # as it travels, once somebody asked for it
+        self._count = len(listed)
+        self._first = index - len(listed)
+        self._included: dict[int, Included] = {}
+        self.weights: bytes | None = None  # as they travel, once somebody asked for them
 
-    def shown(self, key: bytes) -> ShownRow | None:
-        """Return the row that has a claim of ``key``; None: none has."""
+    def contribution(self, key: bytes) -> Included | None:
+        """Return the contribution that has a claim of ``key``; None: none has."""
         place = self._places.get(key)
         if place is None:
             return None
-        if place not in self._contributions:
-            contribution = open_entry(self._log.entry(self._indices[place]))
-            assert isinstance(contribution, SignedContribution)
-            self._contributions[place] = contribution
-        proof = RowProof(self.rows[place], place, tuple(self._tree.inclusion_proof(place, len(self.rows))))
-        return ShownRow(proof, self._contributions[place])
+        if place not in self._included:
+            self._included[place] = self._log.included(self._first + place, self._size)
+        return self._included[place]
 
-    def claims(self, first: int) -> bytes:
-        """Return its contributions from a place on with their claims, as they travel: as many as an answer has room for.
+    def contributions(self, place: int, size: int) -> bytes:
+        """Return its contributions from a place on as they travel, as many as an answer has room for; proven under a head of this size.
 
         Raises:
-            EncodingError: it has none there.
+            EncodingError: it has none there, or that head is of before it.
+            Unreachable, AskAnother: this log has not so many entries.
         """
-        if not 0 <= first < len(self.rows):
-            raise EncodingError("that table has no contribution there")
-        start = self._indices[first - 1] + 1 if first else self._start
-        end = bisect_right(self._indices, start + MAX_CLAIMS_ENTRIES - 1)
-        headers, claims = [], list[SignedClaim]()
-        for entry in self._log.entries(start, self._indices[end - 1] + 1 - start):
-            record = open_entry(entry)
-            if isinstance(record, SignedClaim):
-                claims.append(record)
-                continue
-            assert isinstance(record, SignedContribution)
-            headers.append(Header(record, tuple(claims)))
-            claims = []
-        unproven = tuple(row.unproven_claims for row in self.rows[first:end])
-        return pack(TableClaims(tuple(headers), unproven if any(unproven) else ()))
+        end = self._first + self._count
+        if not 0 <= place < self._count or size <= end:
+            raise EncodingError("that round has no contribution there, or is not under that head")
+        if size > self._log.head.size:
+            raise lacking(self._log.ledger, "this log has not so many entries")
+        entries = self._log.entries(self._first + place, self._count - place)
+        lengths = list(accumulate(len(entry) + 8 for entry in entries))
+        fitting = entries[: max(1, bisect_right(lengths, MAX_CLAIMS_BYTES))]
+        return pack(RoundContributions(tuple(fitting), self._log.range_proof(self._first, end, size)))
 
 
 def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
@@ -101,10 +89,10 @@ def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWo
 
 
 class NewsDesk:
-    """Answers "commit-after", "row", "table", "claims" and "credit"."""
+    """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
 
     def __init__(
-        self, endpoint: Endpoint, log: Log, left_ms: Callable[[int], int], weights: Callable[[int], Awaitable[Sequence[int]]]
+        self, endpoint: Endpoint, log: Log, left_ms: Callable[[int], int], weights: Callable[[int], Awaitable[Sequence[Weighed]]]
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -112,7 +100,7 @@ class NewsDesk:
             endpoint: where others call.
             log: the log.
             left_ms: says how long headers for the open round still have at a time of ``now_ms``.
-            weights: gives what each row of a committed round weighs in its mean.
+            weights: gives what each contribution of a committed round weighs in its mean.
         """
         self._endpoint = endpoint
         self._log = log
@@ -121,14 +109,14 @@ class NewsDesk:
         self._committed = asyncio.Event()
         self._waiting: Counter[PublicKey] = Counter()
         self._round = log.ledger.round  # the newest that is told: the log may have one more that the next round was not opened after yet
-        self._tables: dict[int, _ProvenTable] = {}  # by round
+        self._tables: dict[int, _Proven] = {}  # by round
 
     async def start(self) -> None:
         """Answer from now on."""
         await self._endpoint.serve("commit-after", self._on_commit_after)
-        await self._endpoint.serve("row", self._on_row)
-        await self._endpoint.serve("table", self._on_table)
-        await self._endpoint.serve("claims", self._on_claims)
+        await self._endpoint.serve("listing", self._on_listing)
+        await self._endpoint.serve("weights", self._on_weights)
+        await self._endpoint.serve("contributions", self._on_contributions)
         await self._endpoint.serve("credit", self._on_credit)
 
     def committed(self) -> None:
@@ -150,8 +138,8 @@ class NewsDesk:
         if self._round <= ask.round:
             return pack(News((), (), left_ms))
         table = self._table_of(self._round)
-        shown = table.shown(caller)
-        return pack(News((table.receipt,), () if shown is None else (shown,), left_ms))
+        found = table.contribution(caller)
+        return pack(News((table.receipt,), () if found is None else (found,), left_ms))
 
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""
@@ -165,23 +153,23 @@ class NewsDesk:
             if not self._waiting[caller]:
                 del self._waiting[caller]
 
-    async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
-        """Answer with the row that has a key's claim, its proof and its contribution, or with nothing: the table has none."""
-        ask = unpack(AskRow, request, max_bytes=_MAX_REQUEST_BYTES)
+    async def _on_listing(self, _caller: PublicKey, request: bytes) -> bytes:
+        """Answer with the listing of the contribution that has a key's claim, or with nothing: the round has none."""
+        ask = unpack(AskListing, request, max_bytes=_MAX_REQUEST_BYTES)
         table = self._table_of(ask.round)
-        shown = table.shown(ask.key)
-        return b"" if shown is None else pack(ProvenRow(table.receipt, shown))
+        found = table.contribution(ask.key)
+        return b"" if found is None else pack(Listing(table.receipt, found))
 
-    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round
+    async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
+        round_ = unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round
         table = self._table_of(round_)
-        if table.data is None:
-            table.data = table_bytes(table.rows, await self._weights(round_))
-        return table.data
+        if table.weights is None:
+            table.weights = weighed_bytes(await self._weights(round_))
+        return table.weights
 
-    async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskClaims, request, max_bytes=_MAX_REQUEST_BYTES)
-        return self._table_of(ask.round).claims(ask.first)
+    async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskContributions, request, max_bytes=_MAX_REQUEST_BYTES)
+        return self._table_of(ask.round).contributions(ask.place, ask.size)
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
@@ -189,7 +177,7 @@ class NewsDesk:
         earned = (self._table_of(ask.round).earned.get(ask.key, 0),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
         return pack(credit_word(ledger, ask.key, earned))
 
-    def _table_of(self, round_: int) -> _ProvenTable:
+    def _table_of(self, round_: int) -> _Proven:
         """Return the table of a committed round.
 
         Raises:
@@ -201,5 +189,5 @@ class NewsDesk:
         if listed is None or index is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         if round_ not in self._tables:
-            self._tables[round_] = _ProvenTable(self._log, index, listed)
+            self._tables[round_] = _Proven(self._log, index, listed)
         return self._tables[round_]

@@ -34,7 +34,7 @@ class Played:
 
     entry: Round
     listed: tuple[Listed, ...]
-    floors: tuple[int, ...]  # of each row's base
+    floors: tuple[int, ...]  # of each contribution's base
     floor: int  # of the base of the round
     thresholds: tuple[Threshold, ...]  # of the entry before
 
@@ -81,27 +81,27 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, course: Run
         )
         entry, found = played.entry, after.outcome
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
-        if (after.mean.root, weights_root(found.weights), after.blob.root, found.thresholds, found.floor) != said:
+        if (after.mean.root, weights_root(after.weighed), after.blob.root, found.thresholds, found.floor) != said:
             raise StorageError(f"round {round_} does not come to what the log says of it: the log, or this machine, is wrong")
         state = after.state
         yield state
 
 
 def parsed_bodies(bodies: Bodies, listed: Sequence[Listed], codec: str, num_weights: int, round_: int) -> list[Body]:
-    """Return the bodies of a committed round's table, in its order, each checked against its row.
+    """Return the bodies of a committed round's table, in its order, each checked against its contribution.
 
     Raises:
         StorageError: one is missing or damaged.
     """
     kept: dict[bytes, Kept] = {one.header.contribution.digest: one for one in bodies.read(round_)}
-    return [_body(kept.get(one.row.contribution), one, codec, num_weights, round_) for one in listed]
+    return [_body(kept.get(one.contribution), one, codec, num_weights, round_) for one in listed]
 
 
 def _body(kept: Kept | None, listed: Listed, codec: str, num_weights: int, round_: int) -> Body:
     if kept is None:
         raise StorageError(f"a body of round {round_} is missing; restore the bodies from a backup")
     try:
-        if Blob.of(body_groups(codec, kept.body, num_weights)).root != listed.row.body:
+        if Blob.of(body_groups(codec, kept.body, num_weights)).root != listed.body:
             raise EncodingError("it is another one than the log lists")
         return parse(codec, kept.body, num_weights)
     except EncodingError as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 KEPT = 64  # rounds
-_FETCHES = frozenset({"blob", "table", "row"})  # methods that hand out what a commit made
+_FETCHES = frozenset({"blob", "weights", "listing"})  # methods that hand out what a commit made
 
 
 @dataclass(slots=True)

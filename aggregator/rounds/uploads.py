@@ -44,7 +44,7 @@ class Upload:
     @property
     def founder(self) -> bytes:
         """Whose contribution it is."""
-        return self.listed.row.founder
+        return self.listed.founder
 
 
 class Uploads:
@@ -77,7 +77,7 @@ class Uploads:
 
     def place(self, contribution: bytes, header: Header, listed: Listed, *, bringer: bytes, is_awaited: bool, now: int) -> None:
         """Expect the groups of a contribution whose header was taken, or the rest of them; ``bringer`` as the method of that name says."""
-        missed = self._missed.pop(listed.row.founder, None)
+        missed = self._missed.pop(listed.founder, None)
         upload = self._placed.get(contribution)
         if upload is None and missed is not None and missed.header == header:
             upload = missed
@@ -92,7 +92,7 @@ class Uploads:
 
     def restore(self, contribution: bytes, header: Header, listed: Listed) -> None:
         """Know a contribution whose body is here."""
-        self._placed[contribution] = Upload(header, listed, False, listed.row.founder, 0, len(self._sizes))
+        self._placed[contribution] = Upload(header, listed, False, listed.founder, 0, len(self._sizes))
 
     def part(self, caller: bytes, by: bytes, part: BodyPart, now: int) -> Upload:
         """Put a group in its place that ``by`` brings, as which ``caller`` is counted; return its upload, whole once nothing is missing.

@@ -19,7 +19,7 @@ from protocol.audits import SignedExtra
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import Ledger
-from protocol.records import MAX_ENTRY_BYTES, entry_of, open_entry
+from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from protocol.signing import sha256
 from swarm.disk import disk_errors, sync_directory, write_durably
 
@@ -101,7 +101,7 @@ class Waiting:
 
     async def tidy(self) -> None:
         """Write the file anew, without what was forgotten, where that is worth it."""
-        waiting = len(self._stored) * MAX_ENTRY_BYTES
+        waiting = len(self._stored) * MAX_SIGNED_BYTES
         if not self._is_busy and self._size and (not self._stored or self._size > max(_REWRITTEN_BYTES, 2 * waiting)):
             self._storing = asyncio.create_task(self._rewrite())
             await asyncio.shield(self._storing)
@@ -212,7 +212,7 @@ def _scan(file: BinaryIO) -> Iterator[tuple[int, bytes | None, int]]:
     while True:
         head = file.read(_HEAD)
         synced, size = (int.from_bytes(head[at : at + _NUMBER], "big") for at in (0, _NUMBER))
-        if len(head) < _HEAD or size > MAX_ENTRY_BYTES:
+        if len(head) < _HEAD or size > MAX_SIGNED_BYTES:
             return
         rest = file.read(size + _DIGEST)
         if len(rest) < size + _DIGEST:

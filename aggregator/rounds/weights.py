@@ -1,6 +1,6 @@
-"""What each row of the newest tables weighs in its mean: known from the commit on, and computed again from the bodies after a start.
+"""What each contribution of the newest rounds weighs in the mean: known from the commit on, computed again from the bodies after a start.
 
-The log has only the root over these numbers, for whoever computes one group of a mean again without the norms of whole bodies.
+The log has only the root over it, for whoever computes one group of a mean again without the norms of whole bodies.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from aggregator.rounds.replay import parsed_bodies
 from exact.outcome import outcome
 from protocol.errors import StorageError, Unreachable
 from protocol.ledger import KEPT_TABLES, Ledger
+from protocol.listed import weighed_in
 from protocol.records import Round, Threshold, open_entry
-from protocol.table import weights_root
+from protocol.table import Weighed, weights_root
 
 logger = logging.getLogger("manta.weights")
 
@@ -28,15 +29,15 @@ class Weights:
         self._log = log
         self._bodies = bodies
         self._num_weights = num_weights
-        self._known: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, tuple[Weighed, ...]] = {}
         self._computing = asyncio.Lock()  # one table at a time, and each once
 
-    def remember(self, round_: int, weights: Sequence[int]) -> None:
+    def remember(self, round_: int, weighed: Sequence[Weighed]) -> None:
         """Know those of a round that was committed."""
         self._known = {each: known for each, known in self._known.items() if each > round_ - KEPT_TABLES}
-        self._known[round_] = tuple(weights)
+        self._known[round_] = tuple(weighed)
 
-    async def of(self, round_: int) -> tuple[int, ...]:
+    async def of(self, round_: int) -> tuple[Weighed, ...]:
         """Return those of a round's table, in its order.
 
         Raises:
@@ -51,18 +52,19 @@ class Weights:
                     raise lacking(self._log.ledger, "that table's weights cannot be computed here any more") from error
             return self._known[round_]
 
-    def _computed(self, ledger: Ledger, round_: int) -> tuple[int, ...]:
+    def _computed(self, ledger: Ledger, round_: int) -> tuple[Weighed, ...]:
         listed = ledger.table_at(round_)
         if listed is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         codec = ledger.manifest.exchange.codec
         parsed = parsed_bodies(self._bodies, listed, codec, self._num_weights, round_)
         floors = [ledger.floor_at(one.round - 1) for one in listed]
-        rows, floor = [one.row for one in listed], ledger.floor_at(round_ - 1)
-        found = outcome(rows, parsed, floors, self._thresholds(ledger, round_ - 1), floor, self._num_weights).weights
-        if weights_root(found) != self._entry(ledger, round_).weights:
+        table, floor = [one.weighing for one in listed], ledger.floor_at(round_ - 1)
+        found = outcome(table, parsed, floors, self._thresholds(ledger, round_ - 1), floor, self._num_weights)
+        weighed = weighed_in(listed, found.weights, found.clipped)
+        if weights_root(weighed) != self._entry(ledger, round_).weights:
             raise StorageError(f"the weights of round {round_} are not those that the log says: the log, or this machine, is wrong")
-        return found
+        return weighed
 
     def _thresholds(self, ledger: Ledger, round_: int) -> tuple[Threshold, ...]:
         return self._entry(ledger, round_).thresholds if round_ else ()

@@ -63,13 +63,13 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
     open_s = min(max(round_.target_batch / (peers * samples_per_s), round_.min_open_s), round_.max_open_s)
     listed_of_peer = min(round(samples_per_s * open_s), round_.max_claim_samples)
     table = Table(rows, max(exchange.local_steps, listed_of_peer // round_.lot_samples), open_s)
-    claim, contribution = entry_bytes(exchange.local_steps)
+    contribution = entry_bytes(exchange.local_steps)
     others = min(max(rows - 1, 0) * sizes.body, sizes.vector)  # a peer takes what is fewest bytes
     audits = log_audits(exchange, trust, sizes, table)
-    entries = rows * (claim + contribution + 2 * ENTRY_BYTES) + ROUND_BYTES + ENTRY_BYTES
+    entries = rows * (contribution + ENTRY_BYTES) + ROUND_BYTES + ENTRY_BYTES
     if audits.findings:
         entries += audits.findings + rows * trust.audit_lots * ENTRY_BYTES
-    one = sizes.body + claim + contribution
+    one = sizes.body + contribution
     return Forecast(
         peers=peers,
         rows=rows,

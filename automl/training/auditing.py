@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, project
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from exact.coding import Body
 from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.exchange import CHUNK
 from protocol.fields import DIGEST_BYTES
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord
@@ -79,7 +80,7 @@ def check_records(manifest: Manifest, plan: Plan, claim: Claim, records: Sequenc
     architectures = [each.text for each in plan.architectures(claim.round, claim.cohort)]
     counts, step, index = [0] * len(architectures), 0, -1
     for record in records:
-        if record.index <= index or not step <= record.step <= min(step + 1, claim.local_steps - 1):
+        if record.index <= index or not step <= record.step <= min(step + 1, len(claim.steps) - 1):
             raise Mismatch(f"lot {record.index} of step {record.step} stands behind lot {index} of step {step}")
         step, index = record.step, record.index
         place = place_of_lot(len(architectures), claim.base, claim.key, index)
@@ -89,7 +90,7 @@ def check_records(manifest: Manifest, plan: Plan, claim: Claim, records: Sequenc
             raise Mismatch(f"lot {index} has {record.samples} samples, not {manifest.lot_samples}")
         _check_values(record)
         counts[place] += 1
-    if step != claim.local_steps - 1 or tuple(counts) != claim.work:
+    if step != len(claim.steps) - 1 or tuple(counts) != claim.work:
         raise Mismatch("it claims other lots of its architectures, or other steps, than its records have")
 
 
@@ -100,8 +101,8 @@ def check_steps(claim: Claim, records: Records) -> None:
         Mismatch: they cannot be an honest peer's.
     """
     steps = records.steps
-    if len(steps) != (claim.local_steps if claim.local_steps > 1 else 0):
-        raise Mismatch(f"{len(steps)} records of {claim.local_steps} steps")
+    if len(steps) != (len(claim.steps) if len(claim.steps) > 1 else 0):
+        raise Mismatch(f"{len(steps)} records of {len(claim.steps)} steps")
     for number, step in enumerate(steps):
         if step.step != number:
             raise Mismatch(f"the record of step {number} is one of step {step.step}")

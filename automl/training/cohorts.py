@@ -23,8 +23,7 @@ from exact.residuals import covered, given, left_over
 from protocol.errors import StorageError, UserError
 from protocol.exchange import MAX_ROWS, codec_named
 from protocol.records import Threshold
-from protocol.signing import sha256
-from protocol.table import Row
+from protocol.table import Weighing
 
 MAX_COHORTS = MAX_ROWS
 _FORMAT = "manta/local-exchange/v1"
@@ -83,13 +82,13 @@ class LocalExchange:
     def mean(self, every: Sequence[Learnt]) -> Vector:
         """Return the mean (N,) of the round's table, in which every cohort is; they come in the order of residuals. Moves ``memory`` on.
 
-        Who has values that are not finite is not in the table, as if the contribution had not come. A mean of no rows is zero.
+        Who has values that are not finite is not in the table, as if the contribution had not come. A mean of nothing is zero.
 
         Raises:
             OwnFault: as ``exact.scaling.check_denormals``.
         """
         floor, residuals = self.memory.floor, list(self.memory.residuals)
-        rows: list[Row] = []
+        table: list[Weighing] = []
         bodies: list[Body] = []
         masks: list[NDArray[np.bool_] | None] = []
         for place, learnt in enumerate(every):
@@ -97,16 +96,15 @@ class LocalExchange:
             if not np.isfinite(whole).all():
                 continue
             data = encode(self._codec.name, covered(whole, learnt.mask), floor)
-            body, digest = parse(self._codec.name, data, self._num_values), sha256(data)
-            cohort = learnt.cohort
-            rows.append(Row(digest, cohort.key, 0, learnt.role, learnt.samples, cohort.name, digest))
+            body = parse(self._codec.name, data, self._num_values)
+            table.append(Weighing(0, learnt.role, learnt.samples))
             bodies.append(body)
             masks.append(learnt.mask)
             if self._codec.is_sparse:
                 residuals[place] = left_over(whole, body, floor)
-        if not rows:
+        if not table:
             return np.zeros(self._num_values, np.float32)
-        found = outcome(rows, bodies, [floor] * len(rows), self.memory.thresholds, floor, self._num_values, masks)
+        found = outcome(table, bodies, [floor] * len(table), self.memory.thresholds, floor, self._num_values, masks)
         self.memory = Memory(found.floor, found.thresholds, tuple(residuals))
         return found.mean
 

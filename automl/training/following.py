@@ -111,10 +111,11 @@ def check_body(manifest: Manifest, found: Given, vectors: Vectors) -> None:
         Mismatch: they are not, and its founder answers for it.
         OwnFault: as ``exact.scaling.check_denormals``.
     """
-    first = found.claims[0]
-    if first.local_steps > 1 and any(claim.vector != first.vector for claim in found.claims):
+    in_body = [claim for _, claim in found.in_body]
+    first = in_body[0]
+    if len(first.steps) > 1 and any(claim.vector != first.vector for claim in in_body):
         raise Mismatch("its members have learnt different things in the same steps")
-    if not are_answered_for(found.claims, is_sparse=found.is_sparse):
+    if not are_answered_for(in_body, is_sparse=found.is_sparse):
         return
     mean = _mean_given(manifest, found, vectors)
     if encode(found.body.codec.name, covered(mean, found.coverage), found.floor) != found.data:
@@ -132,12 +133,12 @@ def _mean_given(manifest: Manifest, found: Given, vectors: Vectors) -> Vector:
         residual = vectors(digest, claim.residual) if claim.residual else None
         return given(vectors(digest, claim.vector), residual, exchange.residual_percent, found.coverage)
 
-    every = list(zip(found.contribution.claims, found.claims, strict=True))
-    if found.claims[0].local_steps > 1:  # all gave the same
+    every = found.in_body
+    if len(every[0][1].steps) > 1:  # all gave the same
         parts = [part(*next(one for one in every if one[1].key == found.contribution.founder))] * len(every)
     else:
         parts = [part(*one) for one in every]
-    weights = [min(claim.lots * manifest.lot_samples, exchange.weight_cap) for claim in found.claims]
+    weights = [min(claim.lots * manifest.lot_samples, exchange.weight_cap) for _, claim in every]
     try:
         return near_mean(parts, weights)
     except ValueError as error:
@@ -147,7 +148,7 @@ def _mean_given(manifest: Manifest, found: Given, vectors: Vectors) -> Vector:
 def _apart(plan: Plan, found: Given, claim: Claim, state: State, vectors: Vectors, step: int) -> float:
     """Return how far a claim's own vector of a step is from what its lots' records say, in parts of its norm; what is exact is checked."""
     records, digest = found.records_of(claim), found.digest_of(claim)
-    if claim.local_steps == 1:
+    if len(claim.steps) == 1:
         own = vectors(digest, claim.vector)
     else:
         means = [vectors(digest, each.mean) for each in records.steps[: step + 1]]

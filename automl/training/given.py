@@ -80,6 +80,12 @@ class Given:
         coded = Coded(self.body, self.floor, self.coverage) if by_body else None
         return OneClaim(claim, self.digest_of(claim), self.records_of(claim), self.is_alone, coded)
 
+    @property
+    def in_body(self) -> list[tuple[bytes, Claim]]:
+        """The claims that are in its body, each with its digest: all but those of members that dropped out."""
+        every = zip(self.contribution.claims, self.claims, strict=True)
+        return [one for place, one in enumerate(every) if self.contribution.counted >> place & 1]
+
     def place_of(self, claim: Claim) -> int:
         """Return the place of a claim in it."""
         return self.claims.index(claim)

@@ -6,7 +6,8 @@ picks architectures by their price. So where far fewer of a cheaper one were don
 
 from collections.abc import Sequence
 
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.records import Claim, LotRecord
 from protocol.rewards import architecture_cost

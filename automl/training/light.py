@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from automl.spaces.space import Architecture, SearchSpace
 from automl.training.coverage import coverage
-from automl.training.schedule import place_of_lot
 from protocol.errors import EncodingError
-from protocol.lots import sample_indices
+from protocol.lots import place_of_lot, sample_indices
 
 Places = tuple[tuple[int, int], ...]
 
@@ -27,20 +26,18 @@ def cheapest(architectures: Sequence[Architecture], costs: Sequence[int]) -> Arc
 def leased_lots(
     architectures: Sequence[Architecture], architecture: Architecture, base: bytes, key: bytes, *, local_steps: int, lots_a_step: int
 ) -> Places:
-    """Return step and index of each lot of a lease: the first indices whose lots are of ``architecture``, equally many a step.
+    """Return step and index of each lot of a lease, equally many a step: the first indices whose lots are of ``architecture``.
+
+    Where a round asks for it more than once, they are those of its first place, so that they are equally far apart.
 
     Raises:
         ValueError: the round does not ask for that architecture.
     """
     if architecture not in architectures:
         raise ValueError("an architecture that the round does not ask for")
-    indices: list[int] = []
-    index = 0
-    while len(indices) < local_steps * lots_a_step:
-        if architectures[place_of_lot(len(architectures), base, key, index)] == architecture:
-            indices.append(index)
-        index += 1
-    return tuple((number // lots_a_step, index) for number, index in enumerate(indices))
+    count = len(architectures)
+    first = (architectures.index(architecture) - place_of_lot(count, base, key, 0)) % count
+    return tuple((number // lots_a_step, first + number * count) for number in range(local_steps * lots_a_step))
 
 
 def done_lots(places: Places, counts: Sequence[int]) -> Places:

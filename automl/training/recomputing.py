@@ -108,7 +108,7 @@ class Recomputer:
         claim, records = one.claim, one.records
         if (mismatch := self._mismatch(claim, records.lots)) is not None:
             return mismatch
-        if claim.local_steps == 1:
+        if len(claim.steps) == 1:
             holds, mean_N = self._step(claim, records.lots, 0, rest)
             far = _far(vectors(one.digest, claim.vector), mean_N) if one.coded is None else _far_coded(one.coded, mean_N)
             return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)

@@ -189,14 +189,6 @@ def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:
     return phases
 
 
-def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
-    """Return which of a round's ``count`` architectures lot ``index`` of a peer trains: one after the other, from a place of its own.
-
-    The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
-    """
-    return (base[0] + key[0] + index) % count
-
-
 def _of_role(space: SearchSpace, role: str, seed: str) -> Architecture:
     if role == "largest":
         return space.largest()

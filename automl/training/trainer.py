@@ -27,11 +27,12 @@ from automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, 
 from automl.training.coverage import coverage_of
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot, Worker
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import State, initial_state, next_state, state_digest
 from protocol.encoding import encode
 from protocol.errors import StorageError, UserError
+from protocol.lots import place_of_lot
 from protocol.signing import sha256
 
 _FORMAT = "manta/training/v3"

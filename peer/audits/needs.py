@@ -19,10 +19,10 @@ from protocol.evidence import Records, records_of
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
 from protocol.receipts import ProvenRound
-from protocol.records import Claim, Contribution, SignedClaim
+from protocol.records import Claim, Contribution, SignedClaim, commit_digest
 from protocol.signing import PublicKey, peer_name
 from protocol.wanted import Asked, is_by_body, wanted_of_one
-from swarm.log_client import OwnRow
+from swarm.log_client import Counted
 from swarm.operator_line import OperatorLine
 from swarm.records import fetch_records
 from swarm.rpc import Endpoint
@@ -40,7 +40,7 @@ class Known:
     round: Callable[[], int]  # the newest commit
     commit: Callable[[int], ProvenRound | None]  # one of the newest, by its round
     weights: Callable[[bytes], Awaitable[tuple[Tensor, Tensor | None]]]  # of a committed state, and of its teacher
-    row: Callable[[int, bytes], Awaitable[OwnRow | None]]  # of a round's table: that with a key's claim, as the log proves it
+    counted: Callable[[int, bytes], Awaitable[Counted | None]]  # of a round: the contribution with a key's claim, as the log proves it
     body: Callable[[bytes], Awaitable[bytes]]  # of a committed table, by its root
 
 
@@ -166,10 +166,11 @@ class Needs:
 
     async def _contribution(self, duty: Duty, claim: Claim) -> Contribution:
         """Return the contribution that lists a claim, which the table has that this peer knows the commit of."""
-        listed, found = self._known.commit(duty.round), await self._known.row(duty.round, claim.key)
+        listed, found = self._known.commit(duty.round), await self._known.counted(duty.round, claim.key)
         if listed is None or found is None or found.proof is None:
             raise EncodingError("a question about a table that is not known here, or has not got the claim")
-        found.proof.row.proof.check(listed.round)
+        if commit_digest(found.proof.receipt.entry) != listed.commit:
+            raise EncodingError("a table of another history than the one that is known here")
         if duty.claim.digest not in found.contribution.claims:
             raise EncodingError("a question about a claim that its table has not got")
         return found.contribution

@@ -172,7 +172,7 @@ class Cohort:
         return pack(await self._rosters.on_join(caller, unpack(Join, request, max_bytes=MAX_SMALL_BYTES)))
 
     async def _on_give(self, caller: PublicKey, request: bytes) -> bytes:
-        give = unpack(Give, request, max_bytes=MAX_SMALL_BYTES)
+        give = unpack(Give, request, max_bytes=MAX_HAND_OVER_BYTES)
         seat = self._founder_of(give.base)
         return pack(GiveAnswer((), GONE, 0) if seat is None else await seat.on_give(caller, give))
 

@@ -1,7 +1,8 @@
 """The founder's place in a roster: it collects the members' vectors step by step, averages those that came, and tells all what came of it.
 
 It waits for nobody longer than the timetable says. Who does not come, or brings what cannot be averaged, is told why, if it still listens,
-and is left out from there on; the others don't notice.
+and is left out from there on; the others don't notice. With several local steps a member's claim up to each step comes with its vector.
+Where audits compute the steps again, the contribution lists the last one of whoever counted in any.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ from exact.residuals import near_mean, vector_digest
 from peer.cohort.messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Word
 from peer.cohort.seat import GONE, TROUBLE, Accepted, Desk, Gathered, Seat, Vector, norm_of
 from protocol.errors import EncodingError, RemoteFault, Unreachable
-from protocol.exchange import MAX_COHORT
-from protocol.records import SignedClaim
-from protocol.rosters import Durations, Timetable, fits, outliers
+from protocol.lots import work_of
+from protocol.records import Claim, SignedClaim
+from protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
 from protocol.rounds import Standing
 from protocol.signing import PublicKey
 from swarm import waits
@@ -37,7 +38,7 @@ class _Gift:
     vector: Vector
     norm: float
     samples: int
-    claim: SignedClaim | None = None
+    claim: SignedClaim
 
 
 @dataclass
@@ -91,6 +92,7 @@ class FounderSeat(Seat):
         self.timetable = timetable
         self._desk = desk
         self._durations = durations
+        self._most = most_members(timetable.local_steps)
         self._expected = set(expected)
         self._until_ms = until_ms
         self._came: set[PublicKey] = set()  # who asked for a place
@@ -101,6 +103,7 @@ class FounderSeat(Seat):
         self._ends_ms = timetable.ends_ms(0, timetable.start_ms)
         self._given = _Collection()  # for that step
         self._handed = _Collection()
+        self._so_far: dict[PublicKey, SignedClaim] = {}  # of whoever counted in a step: its claim up to the last one in which it did
         self._over_ms: float | None = None  # when the work was over
         self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest
         self._own_there = asyncio.Event()
@@ -114,6 +117,11 @@ class FounderSeat(Seat):
     def is_founder(self) -> bool:
         """See ``Seat``."""
         return True
+
+    @property
+    def hands_in_alone(self) -> bool:
+        """See ``Seat``."""
+        return self.is_alone and not (self._desk.lists_dropped and self._so_far.keys() - {self.key})
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
@@ -140,7 +148,7 @@ class FounderSeat(Seat):
         self._came.add(key)
         self._asked.set()
         self._desk.silence.forgive(key)
-        if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= MAX_COHORT - 1:
+        if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= self._most - 1:
             return JoinAnswer(int(Place.LATE))
         if not fits(lot_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
             return JoinAnswer(int(Place.TOO_SLOW))
@@ -160,24 +168,28 @@ class FounderSeat(Seat):
 
     # Steps.
 
-    async def average(self, step: int, vector: Vector, samples: int) -> Vector:
+    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
         """See ``Seat``."""
         await self._close_roster()
         if self.is_alone:
+            self._so_far[self.key] = claim
             return vector
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
         desk, collection = self._desk, self._given
         desk.count_values(vector)
         deadline_ms = max(self._ends_ms, desk.now_ms()) + self.timetable.patience_ms
-        own = _Gift(vector, await off_loop(vector.size, lambda: norm_of(vector)), samples)
+        samples = desk.samples_of(claim.unchecked().steps[-1])
+        own = _Gift(vector, await off_loop(vector.size, lambda: norm_of(vector)), samples, claim)
         await self._all_here(collection, deadline_ms)
         began_ms = desk.now_ms()
-        made = await self._averaged(self._sift(collection, own))
+        made = await self._averaged(gifts := self._sift(collection, own))
+        self._so_far[self.key] = claim
         if made is None:
             self._leave_out_all(collection, GONE)
         else:
             collection.mean = made[0]
+            self._so_far.update((key, gift.claim) for key, gift in gifts.items())
             self._durations.averaged(desk.now_ms() - began_ms + 2 * collection.way_ms)
         self._begin_step(step + 1)
         if self._step == self.timetable.local_steps:
@@ -209,11 +221,17 @@ class FounderSeat(Seat):
 
     async def on_give(self, caller: PublicKey, give: Give) -> GiveAnswer:
         """Answer a member's vector of a step, once its mean is there."""
-        collection = self._given
+        desk, collection = self._desk, self._given
         if caller not in self._others or give.step != self._step or caller in collection.begun:
             return GiveAnswer((), LATE, 0)
         collection.begun.add(caller)
-        await self._take(collection, caller, give.vector, give.samples, None)
+        try:
+            claim = self._fitting(caller, give.claim, give.step + 1)
+        except RemoteFault as error:
+            logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
+            collection.leave_out(caller, BAD_CLAIM)
+            return GiveAnswer((), BAD_CLAIM, 0)
+        await self._take(collection, caller, give.vector, desk.samples_of(claim.steps[-1]), give.claim, names=claim.steps[-1].vector)
         await self._until_over(collection)
         if collection.mean is None or caller not in collection.gifts:
             return GiveAnswer((), collection.refused.get(caller, GONE), 0)
@@ -230,7 +248,7 @@ class FounderSeat(Seat):
         """See ``Seat``."""
         self.work_over()
         await self._close_roster()
-        if self.is_alone:
+        if self.hands_in_alone:
             return None
         desk, collection = self._desk, self._handed
         desk.count_values(given)
@@ -244,7 +262,7 @@ class FounderSeat(Seat):
             gifts = dict(collection.gifts)
             for key in await off_loop(given.size * len(gifts), lambda: self._of_other_claims(gifts, own)):
                 collection.leave_out(key, BAD_CLAIM)
-        gathered = await self._gathered(self._sift(collection, own))
+        gathered = await self._gathered(self._sift(collection, own), own)
         # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
         assert self._over_ms is not None
         self._durations.gathered(desk.now_ms() - self._over_ms)
@@ -256,12 +274,10 @@ class FounderSeat(Seat):
 
     def _of_other_claims(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> list[PublicKey]:
         """Return who gave something else than its claim says, as far as that shows: audits hold the founder to what claims say."""
-        assert own.claim is not None
-        first, is_many = own.claim.open(), self.timetable.local_steps > 1
+        first, is_many = own.claim.unchecked(), self.timetable.local_steps > 1
         found = list[PublicKey]()
         for key, gift in gifts.items():
-            assert gift.claim is not None
-            claim = gift.claim.open()
+            claim = gift.claim.unchecked()
             if is_many:
                 is_same = claim.vector == first.vector and (claim.residual != first.residual or gift.vector is own.vector)
             else:
@@ -270,14 +286,17 @@ class FounderSeat(Seat):
                 found.append(key)
         return found
 
-    async def _gathered(self, gifts: dict[PublicKey, _Gift]) -> Gathered | None:
+    async def _gathered(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> Gathered | None:
+        so_far = self._so_far if self._desk.lists_dropped else None
         if len(gifts) < 2:
-            return None
-        claims = [gift.claim for gift in gifts.values() if gift.claim is not None]
+            if so_far is None or not so_far.keys() - {self.key}:
+                return None
+            gifts = {self.key: own}  # the others counted in steps
+        claims = [gift.claim for gift in gifts.values()]
         vectors = [gift.vector for gift in gifts.values()]
         weights = [self._desk.weight_of(gift.samples) for gift in gifts.values()]
         try:
-            return await off_loop(vectors[0].size, lambda: Gathered(list(gifts), claims, vectors, weights))
+            return await off_loop(vectors[0].size, lambda: Gathered(list(gifts), claims, vectors, weights, so_far))
         except ValueError as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
@@ -289,30 +308,40 @@ class FounderSeat(Seat):
             return Word((), LATE)
         collection.begun.add(caller)
         try:
-            samples = self._samples_of(caller, handed.claim)
+            claim = self._fitting(caller, handed.claim, self.timetable.local_steps)
         except RemoteFault as error:
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
             return Word((), BAD_CLAIM)
-        await self._take(collection, caller, handed.vector, samples, handed)
+        samples = claim.lots * self._desk.manifest.lot_samples
+        await self._take(collection, caller, handed.vector, samples, handed.claim, digest=handed.digest)
         await self._until_over(collection)
         taken = collection.taken.get(caller)
         return Word((), collection.refused.get(caller, GONE)) if taken is None else Word((taken,), "")
 
-    def _samples_of(self, caller: PublicKey, signed: SignedClaim) -> int:
-        """Return the samples of a member's claim.
+    def _fitting(self, caller: PublicKey, signed: SignedClaim, steps: int) -> Claim:
+        """Return a member's claim up to its first ``steps`` local steps.
 
         Raises:
             RemoteFault: it is not one that this founder's contribution may list.
         """
-        desk, exchange, claim = self._desk, self._desk.manifest.exchange, signed.open()
-        expected = (desk.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, exchange.local_steps)
-        if (claim.run, claim.round, claim.base, claim.key, claim.founder, claim.cohort, claim.local_steps) != expected:
-            raise EncodingError("a claim of another base or cohort, another's, or for another founder")
+        desk, claim = self._desk, signed.open()
+        expected = (desk.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, steps)
+        if (claim.run, claim.round, claim.base, claim.key, claim.founder, claim.cohort, len(claim.steps)) != expected:
+            raise EncodingError("a claim of another base or cohort, another's, for another founder, or of other steps")
+        before = self._so_far.get(caller)
+        if before is not None and (told := before.unchecked().steps) != claim.steps[: len(told)]:
+            raise EncodingError("a claim that says something else of a step than the one before")
+        if any(step.every not in (1, len(claim.work)) for step in claim.steps):
+            raise EncodingError("a claim of indices of some of its architectures only")
+        if claim.work != work_of(len(claim.work), claim.base, claim.key, claim.steps):
+            raise EncodingError("a claim of other lots than its indices are of")
         samples = claim.lots * desk.manifest.lot_samples
-        if samples > exchange.max_claim_samples:
+        if samples > desk.manifest.exchange.max_claim_samples:
             raise EncodingError(f"a claim of {samples} samples")
-        return samples
+        if len(signed.payload) > claim_bytes(self.timetable.local_steps):
+            raise EncodingError(f"a claim of {len(signed.payload)} bytes")
+        return claim
 
     async def tell(self, accepted: Accepted | None) -> None:
         """See ``Seat``."""
@@ -320,7 +349,7 @@ class FounderSeat(Seat):
         if accepted is not None:
             listed = set(accepted.contribution.open().claims)
             came = sorted(collection.gifts.items())  # in the order of the mean
-            gifts = {key: gift for key, gift in came if gift.claim is not None and gift.claim.digest in listed}
+            gifts = {key: gift for key, gift in came if gift.claim.digest in listed}
             for key, taken in (await self._word_of(accepted, gifts)).items():
                 collection.taken[key] = taken
         collection.over.set()
@@ -333,7 +362,7 @@ class FounderSeat(Seat):
         others = [key for key in gifts if key != self.key]
         weights: tuple[int, ...] = ()
         offers: tuple[Offer, ...] = ()
-        if accepted.mean is not None and self._own is not None:
+        if self._desk.tells_mean and accepted.mean is not None and self._own is not None:
             if all(gift.vector is self._own[0] for gift in gifts.values()):
                 weights = tuple(self._desk.weight_of(gift.samples) for gift in gifts.values())
             else:
@@ -343,12 +372,28 @@ class FounderSeat(Seat):
 
     # Both.
 
-    async def _take(self, collection: _Collection, caller: PublicKey, offer: Offer, samples: int, handed: HandOver | None) -> None:
-        """Take a member's vector; whatever is wrong with it leaves the member out."""
+    async def _take(
+        self,
+        collection: _Collection,
+        caller: PublicKey,
+        offer: Offer,
+        samples: int,
+        claim: SignedClaim,
+        *,
+        digest: bytes = b"",
+        names: bytes = b"",
+    ) -> None:
+        """Take a member's vector; whatever is wrong with it leaves the member out.
+
+        It may be this peer's own, if that has the ``digest``; one whose digest a claim ``names`` has to have that.
+        """
         desk, began_ms = self._desk, self._desk.now_ms()
-        claim = None if handed is None else handed.claim
         try:
-            found = await unless(collection.over, self._vector_of(caller, offer, b"" if handed is None else handed.digest))
+            found = await unless(collection.over, self._vector_of(caller, offer, digest))
+            if found is not None and names and await off_loop(found[0].size, lambda: vector_digest(found[0])) != names:
+                logger.info("vector refused peer=%s reason=its claim names another", caller.hex()[:8])
+                collection.leave_out(caller, BAD_CLAIM)
+                return
         except TROUBLE as error:
             logger.info("no vector peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, NO_VECTOR)

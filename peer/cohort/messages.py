@@ -5,14 +5,14 @@ from enum import IntEnum
 
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
 from protocol.fields import MAX_ROUND, check_digest, check_name
-from protocol.records import MAX_ENTRY_BYTES, SignedClaim, SignedContribution, SignedTicket
+from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, SignedClaim, SignedContribution, SignedTicket
 from swarm.near import Offer
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods
 
 MAX_SMALL_BYTES = 4096
-MAX_HAND_OVER_BYTES = MAX_ENTRY_BYTES + MAX_SMALL_BYTES
-MAX_WORD_BYTES = 2 * MAX_ENTRY_BYTES + MAX_SMALL_BYTES
+MAX_HAND_OVER_BYTES = MAX_CLAIM_BYTES + MAX_SMALL_BYTES  # of what has a claim
+MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + MAX_SMALL_BYTES
 _MAX_SAMPLES = 2**53
 _MAX_REASON = 100
 
@@ -69,17 +69,17 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Gives the founder the vector of a step."""
+    """Gives the founder the vector of a step, with the claim up to that step: the founder may hand that in, whatever comes after."""
 
     base: bytes
     step: int
-    samples: int
+    claim: SignedClaim
     vector: Offer
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
-        if not (0 <= self.step < MAX_LOCAL_STEPS and 1 <= self.samples <= _MAX_SAMPLES):
-            raise ValueError("step or samples out of range")
+        if not 0 <= self.step < MAX_LOCAL_STEPS:
+            raise ValueError("step out of range")
 
 
 @dataclass(frozen=True, slots=True)

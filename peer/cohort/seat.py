@@ -5,7 +5,7 @@ The founder's place is in ``peer.cohort.founder``; what they say to each other i
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -18,7 +18,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
-from protocol.records import SignedClaim, SignedContribution, SignedTicket
+from protocol.records import ClaimStep, SignedClaim, SignedContribution, SignedTicket
 from protocol.rosters import Silence
 from protocol.rounds import Standing
 from protocol.signing import PublicKey
@@ -46,10 +46,27 @@ class Accepted:
 
 
 class Gathered:
-    """The claims of a roster's members who came, in the order of their keys, and the mean of what they gave."""
+    """The claims of a roster's members who came, in the order of their keys, and the mean of what they gave.
 
-    def __init__(self, keys: Sequence[PublicKey], claims: Sequence[SignedClaim], vectors: Sequence[Vector], weights: Sequence[int]) -> None:
-        """Take the mean; all arguments are in the order of the keys.
+    Where audits compute local steps again, the claims of those who counted in a step and did not come are in it: up to their last step.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[PublicKey],
+        claims: Sequence[SignedClaim],
+        vectors: Sequence[Vector],
+        weights: Sequence[int],
+        so_far: Mapping[PublicKey, SignedClaim] | None = None,
+    ) -> None:
+        """Take the mean; the sequences are in the order of the keys.
+
+        Args:
+            keys: of those who came.
+            claims: theirs.
+            vectors: what they gave.
+            weights: of these.
+            so_far: of all who counted in a local step, came or not, their claims up to the last one; None: nobody has to be listed.
 
         Raises:
             ValueError: as ``near_mean``.
@@ -58,7 +75,9 @@ class Gathered:
         self.claims = tuple(claims)
         self.weights = tuple(weights)
         self._vectors = tuple(vectors)
+        self._so_far = so_far or {}
         self.mean = near_mean(vectors, weights)
+        self.dropped = tuple(claim for key, claim in self._so_far.items() if key not in self.keys)  # counted in a step, not in the body
 
     @property
     def are_same(self) -> bool:
@@ -66,13 +85,21 @@ class Gathered:
         return all(vector is self._vectors[0] for vector in self._vectors)
 
     def without(self, keys: frozenset[PublicKey]) -> "Gathered":
-        """Return what there is without the members of these keys.
+        """Return what there is without the members of these keys; who counted in a step that is computed again stays listed up to there.
 
         Raises:
-            ValueError: nothing.
+            ValueError: nothing, or one of them counted in a step, and its claim up to there is not taken either.
         """
+        if self._so_far and not keys <= set(self.keys):
+            raise ValueError("a claim is not taken whose vector is in the mean of a step")
         left = [place for place, key in enumerate(self.keys) if key not in keys]
-        return Gathered(*([values[place] for place in left] for values in (self.keys, self.claims, self._vectors, self.weights)))  # type: ignore[arg-type]
+        keys_left, claims, vectors, weights = (
+            [self.keys[place] for place in left],
+            [self.claims[place] for place in left],
+            [self._vectors[place] for place in left],
+            [self.weights[place] for place in left],
+        )
+        return Gathered(keys_left, claims, vectors, weights, self._so_far)
 
 
 @dataclass
@@ -93,6 +120,20 @@ class Desk:
     def is_sparse(self) -> bool:
         """Whether members are left with a residual."""
         return codec_named(self.manifest.exchange.codec).is_sparse
+
+    @property
+    def lists_dropped(self) -> bool:
+        """Whether a contribution lists whoever counted in a local step: audits compute each step again, of all who did."""
+        return self.manifest.trust.is_audited and self.manifest.exchange.local_steps > 1
+
+    @property
+    def tells_mean(self) -> bool:
+        """Whether members need the mean of what was given: for their residuals, or to bring it to an audit."""
+        return self.is_sparse or (self.manifest.trust.is_audited and self.manifest.exchange.local_steps == 1)
+
+    def samples_of(self, step: ClaimStep) -> int:
+        """Return how many samples a claim's step is of."""
+        return step.count * self.manifest.lot_samples
 
     def weight_of(self, samples: int) -> int:
         """Return what so many samples weigh."""
@@ -126,6 +167,16 @@ class Seat:
         return False
 
     @property
+    def hands_in_alone(self) -> bool:
+        """Whether there is nobody with whom, or for whom, this peer could hand in."""
+        return self.is_alone
+
+    @property
+    def may_be_listed(self) -> bool:
+        """Whether somebody else may list this peer's work up to a local step, where audits compute steps again: it cannot go alone then."""
+        return False
+
+    @property
     def members(self) -> tuple[PublicKey, ...]:
         """The roster as far as this peer knows it, in the order of the keys; who came late is known to the founder only."""
         return (self.key,)
@@ -135,12 +186,12 @@ class Seat:
         del step
         return None
 
-    async def average(self, step: int, vector: Vector, samples: int) -> Vector:
+    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
         """Return the roster's mean of a step; the same object where this peer is alone, from here on.
 
-        Nobody may change ``vector`` after this: a mate may still be reading it.
+        Nobody may change ``vector`` after this: a mate may still be reading it. The ``claim`` is up to this step, whose vector it names.
         """
-        del step, samples
+        del step, claim
         return vector
 
     def work_over(self) -> None:
@@ -184,6 +235,7 @@ class MemberSeat(Seat):
         self._ends_ms = ends_ms
         self._step_ms = step_ms
         self._is_alone = False
+        self._may_be_listed = False
 
     @property
     def founder(self) -> PublicKey:
@@ -205,7 +257,12 @@ class MemberSeat(Seat):
         del step
         return None if self._is_alone else self._ends_ms
 
-    async def average(self, step: int, vector: Vector, samples: int) -> Vector:
+    @property
+    def may_be_listed(self) -> bool:
+        """See ``Seat``."""
+        return self._may_be_listed
+
+    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
         """See ``Seat``."""
         if self._is_alone:
             return vector
@@ -214,10 +271,12 @@ class MemberSeat(Seat):
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + self._step_ms) / 1000 + waits.NEAR_S
         try:
             offer = await desk.vectors.offer(vector, (self._founder,), is_shared=desk.mates.share_host(self._founder))
-            request = pack(Give(self._base.commit, step, samples, offer))
+            request = pack(Give(self._base.commit, step, claim, offer))
+            counted_before, self._may_be_listed = self._may_be_listed, desk.lists_dropped
             answer = await desk.calls.call(self._founder, GIVE, request, timeout_s=timeout_s)
             opened = unpack(GiveAnswer, answer, max_bytes=MAX_SMALL_BYTES)
             if not opened.mean:
+                self._may_be_listed = counted_before
                 self._go_alone(f"left out: {opened.reason}")
                 return vector
             mean = await desk.vectors.fetch(self._founder, opened.mean[0], vector.size, timeout_s=timeout_s)
@@ -256,7 +315,7 @@ class MemberSeat(Seat):
             desk.silence.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return None
-        mean = await self._mean_of(word.taken[0], given, until_ms) if desk.is_sparse else None
+        mean = await self._mean_of(word.taken[0], given, until_ms) if desk.tells_mean else None
         return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
 
     def _check(self, taken: Taken, claim: SignedClaim) -> None:

@@ -95,8 +95,9 @@ def table_of(manifest: Manifest, newest: Round | None) -> Table:
     if newest is None:
         lots = exchange.target_batch // manifest.lot_samples // exchange.max_rows
         return Table(exchange.max_rows, max(exchange.local_steps, lots), exchange.first_open_ms / 1000)
-    lots = newest.counted // newest.rows // manifest.lot_samples
-    return Table(newest.rows, max(exchange.local_steps, lots), newest.open_ms / 1000)
+    samples = min(exchange.target_batch // newest.contributions, exchange.max_claim_samples)  # a round's length aims at so many
+    lots = samples // manifest.lot_samples
+    return Table(newest.contributions, max(exchange.local_steps, lots), newest.open_ms / 1000)
 
 
 def _of_rounds(table: Table, newest: Round | None) -> str:

@@ -19,7 +19,7 @@ from protocol.signing import PublicKey
 from swarm import waits
 from swarm.log_client import Commitment, LogClient
 from swarm.log_proofs import proof_between
-from swarm.messages import MAX_HISTORIES_BYTES, AskTable
+from swarm.messages import MAX_HISTORIES_BYTES, AskRound
 from swarm.neighbours import Neighbours
 from swarm.newest_head import look_up_newest
 from swarm.rpc import OwnNode, Refused
@@ -181,7 +181,7 @@ class OneHistory:
 
         async def ask(key: PublicKey, round_: int) -> None:
             with contextlib.suppress(Unreachable, RemoteFault):
-                data = await self._node.call(key, "commit-at", pack(AskTable(round_)), timeout_s=waits.PUSH_S)
+                data = await self._node.call(key, "commit-at", pack(AskRound(round_)), timeout_s=waits.PUSH_S)
                 self._check_against(self._log.open(data), other)
 
         await together(*(ask(key, round_) for key in self._neighbours.some(_ASKED) for round_ in rounds))
@@ -212,7 +212,7 @@ class OneHistory:
         await together(*(push(key) for key in self._neighbours.mixed(_ASKED)))
 
     async def _on_asked(self, _caller: PublicKey, request: bytes) -> bytes:
-        found = self._known(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round)
+        found = self._known(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
         if found is None:
             raise Unreachable("that commit is not known here")
         return pack(found.receipt)

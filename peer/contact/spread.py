@@ -17,12 +17,12 @@ from protocol.errors import MantaError, Unreachable
 from protocol.manifest import Manifest
 from protocol.records import Round, SignedContribution, SignedTicket
 from protocol.signing import PublicKey, sha256
-from protocol.table import Row, open_table, table_bytes
+from protocol.table import Weighed, open_weighed, weighed_bytes
 from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.gossip import Gossip, Spare
 from swarm.log_client import LogClient
-from swarm.messages import AskTable
+from swarm.messages import AskRound
 from swarm.neighbours import Neighbours
 from swarm.pushes import BodyOffer
 from swarm.rpc import OwnNode
@@ -30,10 +30,10 @@ from swarm.rumours import Book
 
 LOG_BYTES = 4 * 1024 * 1024  # that the log is asked for at once, of one thing, by all peers together
 LOG_FIRST = 4  # peers at least
-CROWD_A_ROW = 8  # peers for each contribution of the newest table, and as many that are in none: more are not believed to be there
+CROWD_A_CONTRIBUTION = 8  # peers for each contribution of the newest table, and as many that are in none: more are not believed to be there
 _NEIGHBOURS_ASKED = 4  # who did not say that they have it
-_KEPT_TABLES = 4
-_ROW_BYTES = 128  # of a table as it travels, about
+_KEPT_ROUNDS = 4
+_WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
 _MAX_REQUEST_BYTES = 128
 
 
@@ -93,13 +93,13 @@ class Spread:
         )
         self._book.budget_bytes = mean_bytes
         self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
-        self._rows = 0  # of the newest commit
-        self._tables: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
+        self._contributions = 0  # of the newest commit
+        self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
 
     async def start(self) -> None:
-        """Take what others tell, and hand out tables; the shelf is served by whoever made it."""
+        """Take what others tell, and hand out weights; the shelf is served by whoever made it."""
         await self._gossip.start()
-        await self._node.serve("table", self._on_table)
+        await self._node.serve("weights", self._on_weights)
 
     async def close(self) -> None:
         """End all that is under way."""
@@ -125,8 +125,8 @@ class Spread:
 
     def committed(self, entry: Round) -> None:
         """The newest commit is this one."""
-        self._rows = entry.rows
-        is_worth_it = (entry.rows - 1) * self._body_bytes <= self._mean_bytes
+        self._contributions = entry.contributions
+        is_worth_it = (entry.contributions - 1) * self._body_bytes <= self._mean_bytes
         self._book.budget_bytes = self._mean_bytes if is_worth_it else 0
         self._gossip.commit(entry.round)
 
@@ -172,55 +172,55 @@ class Spread:
         logs = [Spare(key, turn_s, is_last=True) for key in self._log.line.in_turn]
         return await self._gossip.get(root, sizes, kind, (*others, *logs))
 
-    async def table(self, entry: Round) -> tuple[tuple[Row, ...], tuple[int, ...]]:
-        """Return the rows of a committed round, and what each weighs in its mean.
+    async def weighed(self, entry: Round) -> tuple[Weighed, ...]:
+        """Return what the contributions of a committed round weigh in its mean.
 
         Raises:
-            Unreachable: nobody gives them.
+            Unreachable: nobody gives it.
         """
-        kept = self._tables.get(entry.round)
+        kept = self._weights.get(entry.round)
         if kept is not None:
-            return open_table(kept, entry)
-        ends = self._clock() + self._turn_s(entry.table, entry.rows * _ROW_BYTES)
+            return open_weighed(kept, entry)
+        ends = self._clock() + self._turn_s(entry.weights, entry.contributions * _WEIGHED_BYTES)
         asked: dict[PublicKey, str] = {}
         while True:
-            key = next((each for each in self._gossip.sources(entry.table) if each not in asked), None)
+            key = next((each for each in self._gossip.sources(entry.weights) if each not in asked), None)
             if key is None and self._clock() < ends:
                 await self._gossip.hear(ends - self._clock())
                 continue
             last = (*self._log.line.in_turn, *self._neighbours.mixed(_NEIGHBOURS_ASKED))
             key = key or next((each for each in last if each not in asked), None)
             if key is None or len(asked) > 2 * _NEIGHBOURS_ASKED + len(self._log.line.in_turn):
-                raise Unreachable(f"nobody gave the table of round {entry.round} ({'; '.join(asked.values()) or 'nobody to ask'})")
+                raise Unreachable(f"nobody gave the weights of round {entry.round} ({'; '.join(asked.values()) or 'nobody to ask'})")
             try:
-                rows, weights = await self._log.table(entry, key)
+                weighed = await self._log.weighed(entry, key)
             except MantaError as error:
                 asked[key] = f"{key.hex()[:8]}: {error}"
                 continue
             self._neighbours.met(key)
-            self.keep_table(entry, rows, weights)
-            return rows, weights
+            self.keep_weighed(entry, weighed)
+            return weighed
 
-    def keep_table(self, entry: Round, rows: Sequence[Row], weights: Sequence[int]) -> None:
-        """Hand out a table, and tell of it."""
-        self._tables[entry.round] = table_bytes(rows, weights)
-        while len(self._tables) > _KEPT_TABLES:
-            self._tables.popitem(last=False)
-        self._gossip.hold(entry.table)
+    def keep_weighed(self, entry: Round, weighed: Sequence[Weighed]) -> None:
+        """Hand out what a round's contributions weigh, and tell of it."""
+        self._weights[entry.round] = weighed_bytes(weighed)
+        while len(self._weights) > _KEPT_ROUNDS:
+            self._weights.popitem(last=False)
+        self._gossip.hold(entry.weights)
 
     def _turn_s(self, root: bytes, num_bytes: int) -> float:
         """Return how long to wait before the log is asked for something: 0 for the few whose turn it is at once.
 
         In each time ``waits.TURN_S`` after that, where nothing is given, twice as many come as came before. How many there are is what
-        announcements say, which cost nothing, but no more than the log's tables bear out: else a stranger could make all of them wait.
+        announcements say, which cost nothing, but no more than the log's rounds bear out: else a stranger could make all of them wait.
         """
         first = max(LOG_FIRST, LOG_BYTES // max(num_bytes, 1))
         drawn = int.from_bytes(sha256(root + self._node.key)[:8], "big") / 2**64
-        place = drawn * min(self._neighbours.size, CROWD_A_ROW * (self._rows + 1))
+        place = drawn * min(self._neighbours.size, CROWD_A_CONTRIBUTION * (self._contributions + 1))
         return 0.0 if place < first else waits.TURN_S * (1 + math.log2(place / first))
 
-    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        table = self._tables.get(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round)
-        if table is None:
-            raise Unreachable("that table is not here")
-        return table
+    async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
+        weights = self._weights.get(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
+        if weights is None:
+            raise Unreachable("the weights of that round are not here")
+        return weights

@@ -9,7 +9,6 @@ import numpy as np
 from automl.spaces.space import Architecture
 from automl.training.course import RunCourse
 from automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
-from automl.training.schedule import place_of_lot
 from exact.coding import parse
 from exact.residuals import given, vector_digest
 from peer.gateway.seat import GatewaySeat
@@ -20,6 +19,7 @@ from protocol.errors import EncodingError
 from protocol.evidence import Records
 from protocol.leases import Leased
 from protocol.light import CODEC, Lease, LightReturn, lot_records, step_records
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim
@@ -130,8 +130,14 @@ class Terms:
             counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
         residual = self.residual(work, leased)
         expected = (self._run, work.base.round + 1, work.base.commit, self._gateway, work.cohort, self._steps, residual.digest)
-        if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, claim.local_steps, claim.residual) != expected:
+        if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, len(claim.steps), claim.residual) != expected:
             raise EncodingError("the claim is not the lease's")
+        if tuple(step.count for step in claim.steps) != back.counts:  # so few, nobody has to count far below
+            raise EncodingError("the claim counts other lots of its steps than came back")
+        if [index for step in claim.steps for index in step.indices()] != [index for _, index in places]:
+            raise EncodingError("the claim names other indices than came back")
+        if [step.vector for step in claim.steps] != ([note.vector for note in back.steps] or [claim.vector]):
+            raise EncodingError("the claim names other vectors of its steps than came back")
         if claim.work != tuple(counts):
             raise EncodingError("the claim counts other lots than came back")
         self._check_roots(work, leased, claim, back)

@@ -93,9 +93,10 @@ class Pay:
             RemoteFault: it is not.
             StorageError: the disk refuses.
         """
-        entry = open_round_receipt(pay.receipt, Operators.of(self._manifest, self._run)).round
-        paid = (earned(self._manifest, self._course, entry, pay.claims[0]).get(self._key, 0),) if pay.claims else pay.word.earned
-        slip = Slip(pay.receipt, pay.row, pay.contribution, owed.claim, pay.claims, paid)
+        proven = open_round_receipt(pay.listing.receipt, Operators.of(self._manifest, self._run))
+        entry = proven.round
+        paid = (earned(self._manifest, self._course, proven, pay.claims[0]).get(self._key, 0),) if pay.claims else pay.word.earned
+        slip = Slip(pay.listing, owed.claim, pay.claims, paid)
         prove(slip, self._manifest, self._run, self._course)
         self._slips.keep(entry.round, slip)
         kept = self._kept.told(pay.word)

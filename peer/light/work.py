@@ -20,7 +20,6 @@ from automl.training.coverage import coverage
 from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot, Worker
-from automl.training.schedule import place_of_lot
 from automl.training.update import State
 from exact.coding import encode, parse
 from exact.residuals import vector_digest
@@ -29,6 +28,7 @@ from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
 from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote, why_no_leases
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.records import SignedClaim
 from protocol.rounds import Standing
@@ -128,7 +128,7 @@ class LightWork:
         places = leased_lots(architectures, architecture, lease.base, key, local_steps=steps, lots_a_step=lease.lots_a_step)
         parameters = torch.from_numpy(weights_of(weights, plan.space, architecture))
         worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
-        pile = Pile(worker.num_weights, architectures)
+        pile = Pile(worker.num_weights, architectures, every=len(architectures))
         local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
         notes: list[LotNote] = []
         step_notes: list[StepNote] = []
@@ -195,7 +195,6 @@ class LightWork:
             self._run,
             payout=self._payout,
             founder=PublicKey(lease.gateway),
-            local_steps=self._manifest.exchange.local_steps,
             residual=lease.residual,
             lot_ms=max(1, self.lot_ms),
         )

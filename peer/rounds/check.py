@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 from exact.coding import group_sizes
@@ -21,7 +21,7 @@ from protocol.merkle import HASH_BYTES
 from protocol.receipts import ProvenRound
 from protocol.records import Receipt, Round, entry_of
 from protocol.signing import PublicKey
-from protocol.table import Row, table_bytes
+from protocol.table import Weighed, weighed_bytes
 from swarm import waits
 from swarm.blobs import Blob, ProvenPiece, Shelf
 from swarm.disk import make_directory, write_durably
@@ -35,9 +35,7 @@ from swarm.wrong_group import Finding, Measure, RightGroup, WrongGroup
 SHARE = 10  # of the mean's bytes a check may cost one part, on average
 _PIECES_AT_ONCE = 8
 _TRIES = 2
-_ROW_BYTES = 128  # of a table as it travels, about
-
-Table = tuple[tuple[Row, ...], tuple[int, ...]]
+_WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
 
 logger = logging.getLogger("manta.peer")
 
@@ -57,7 +55,7 @@ class Checker:
         shelf: Shelf,
         directory: Path,
         *,
-        table: Callable[[Round], Awaitable[Table]],
+        weighed: Callable[[Round], Awaitable[Sequence[Weighed]]],
         sources: Callable[[bytes], Iterable[PublicKey]],
         on_wrong: OnWrong = lambda _key, _reason: None,
         rng: random.Random | None = None,
@@ -70,7 +68,7 @@ class Checker:
             measured: what the run's means depend on.
             shelf: what is here.
             directory: where a proof is kept.
-            table: gets the table of a committed round.
+            weighed: gets what the contributions of a committed round weigh.
             sources: says who has a blob.
             on_wrong: is told who sent bytes that cannot be right.
             rng: decides what is checked.
@@ -81,7 +79,7 @@ class Checker:
         self._measured = measured
         self._shelf = shelf
         self._directory = directory
-        self._table = table
+        self._weighed = weighed
         self._sources = sources
         self._on_wrong = on_wrong
         self._rng = rng or random.Random()
@@ -98,7 +96,7 @@ class Checker:
         """Return whether the mean of this round is to be checked, which is drawn by lot."""
         num_groups = len(self._body_sizes)
         hashes = HASH_BYTES * num_groups if num_groups > 1 else 0
-        cost = entry.rows * (max(self._body_sizes) + hashes + _ROW_BYTES)
+        cost = entry.contributions * (max(self._body_sizes) + hashes + _WEIGHED_BYTES)
         return self._rng.random() * SHARE * cost < sum(vector_group_sizes(self._measured.num_values))
 
     async def check(self, receipt: Receipt, proven: ProvenRound, mean: Blob) -> None:
@@ -131,32 +129,31 @@ class Checker:
 
     async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
         """Return what would prove a group of the mean wrong, if it is; None: a round before it is not known here."""
-        rows, weights = await self._table(entry)
-        oldest = max(0, entry.round - 1 - max(row.age for row in rows))
+        weighed = await self._weighed(entry)
+        oldest = min(one.round for one in weighed) - 1
         before = [self._entries.get(round_) for round_ in range(entry.round - 1, max(0, oldest - 1), -1)]
         known = [each for each in before if each is not None]
         if len(known) < len(before):
             self.outcomes["rounds not known"] += 1
             return None
         at_once = asyncio.Semaphore(_PIECES_AT_ONCE)
-        bodies = await together(*(self._piece(row, place, at_once) for row in rows))
+        bodies = await together(*(self._piece(one.body, place, at_once) for one in weighed))
         return WrongGroup(
             manifest=self._signed,
             receipt=receipt,
             before=tuple(map(entry_of, known)),
-            table=table_bytes(rows, weights),
+            weights=weighed_bytes(weighed),
             place=place,
             bodies=tuple(bodies),
             mean=mean.proven(place),
         )
 
-    async def _piece(self, row: Row, place: int, at_once: asyncio.Semaphore) -> ProvenPiece:
-        operators = map(PublicKey, self._manifest.operators)
-        sources = Sources(self._sources(row.body), spare=(*operators, PublicKey(row.founder)))
+    async def _piece(self, root: bytes, place: int, at_once: asyncio.Semaphore) -> ProvenPiece:
+        sources = Sources(self._sources(root), spare=map(PublicKey, self._manifest.operators))
         async with at_once:
             return await fetch_piece(
                 self._node,
-                row.body,
+                root,
                 self._body_sizes,
                 place,
                 sources,

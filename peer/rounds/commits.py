@@ -15,7 +15,7 @@ from protocol.pace import Pace
 from protocol.receipts import ProvenRound
 from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine, Sealed
-from swarm.log_client import Commitment, LogClient, OwnRow, Told
+from swarm.log_client import Commitment, Counted, LogClient, Told
 
 _KEPT = MAX_AGE + 32  # commits: back to the oldest base of a table, and some that may come while a state is fetched over a slow line
 
@@ -37,10 +37,10 @@ class Commits:
         lap: Lap,
         *,
         on_news: Callable[[Round], None],
-        on_counted: Callable[[int, SignedClaim, OwnRow | None], None] = lambda *_: None,
+        on_counted: Callable[[int, SignedClaim, Counted | None], None] = lambda *_: None,
     ) -> None:
         """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer,
-        the claim, and the row as the log proved it, if it did.
+        the claim, and its contribution as the log proved it, if it did.
         """
         self._codec = codec_named(manifest.exchange.codec)
         self._machine = machine
@@ -51,7 +51,7 @@ class Commits:
         self._lap = lap
         self._on_news = on_news
         self._on_counted = on_counted
-        self.promises = Promises(log.row, self._kept, self._broken, self._after_all, self._instead)
+        self.promises = Promises(log.counted, self._kept, self._broken, self._after_all, self._instead)
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
         self._newest: dict[int, Commitment] = {}  # by round
@@ -104,7 +104,7 @@ class Commits:
         await self.promises.close()
 
     def _take_commit(self, told: Told, commitment: Commitment, entry: Round) -> None:
-        listed = self._listed_without_ticket(told.row)
+        listed = self._listed_without_ticket(told.counted)
         commit = self._machine.committed(entry)
         if told.left_ms and entry.round == self._machine.newest.round:
             self._opened(told.left_ms)
@@ -113,8 +113,8 @@ class Commits:
             self.promises.expect(commit.ticket.round, commit.promised)
         if listed is not None:
             self.promises.expect(entry.round, listed)
-        if told.row is not None:
-            self.promises.see(entry.round, told.row)
+        if told.counted is not None:
+            self.promises.see(entry.round, told.counted)
         if not commit.is_news:
             return
         self.promises.committed(entry.round)
@@ -128,22 +128,21 @@ class Commits:
         self._board.status.samples_lost += commit.samples_lost
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
-        counted = commit.promised is not None or listed is not None or told.row is not None  # the last: counted before this start
+        counted = commit.promised is not None or listed is not None or told.counted is not None  # the last: counted before this start
         self._board.committed(
             round_=entry.round,
             state=entry.state,
-            contributions=entry.rows,
+            contributions=entry.contributions,
             counted=counted,
             lost=commit.samples_lost,
-            samples=entry.counted,
         )
         self._board.update(dropped=dict(self._machine.dropped), waiting_for="")
         self._on_news(entry)
 
-    def _listed_without_ticket(self, row: OwnRow | None) -> Sealed | None:
-        """Return what was sealed, if a row shows that it is in a table: the ticket for it was overtaken by the commit."""
+    def _listed_without_ticket(self, found: Counted | None) -> Sealed | None:
+        """Return what was sealed, if it is proven to be in a table: the ticket for it was overtaken by the commit."""
         sealed = self._machine.sealed
-        if row is None or sealed is None or self._machine.phase is not Phase.SEALED or sealed.claim not in row.contribution.claims:
+        if found is None or sealed is None or self._machine.phase is not Phase.SEALED or sealed.claim not in found.contribution.claims:
             return None
         self._machine.listed()
         return sealed
@@ -156,23 +155,23 @@ class Commits:
         round_ = self._machine.newest.round + 1
         self._closing = asyncio.get_running_loop().call_later(left_ms / 1000, self._spread.headers_closed, round_)
 
-    def _kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
-        """A table has this peer's claim; ``row`` None: as its ticket says, for the log does not show the table any more."""
+    def _kept(self, round_: int, sealed: Sealed, found: Counted | None) -> None:
+        """A table has this peer's claim; ``found`` None: as its ticket says, for the log does not show the table any more."""
         if round_ >= self.listed_in:  # else a later one has left its residual already
             promised = sealed.accepted or sealed.header.contribution
-            self.listed_in, self._listed = round_, (promised.digest if row is None else row.row.contribution, round_)
+            self.listed_in, self._listed = round_, (promised.digest if found is None else found.digest, round_)
         self._board.counted(round_, sealed.samples)
-        self._on_counted(round_, sealed.header.claims[0], row)
+        self._on_counted(round_, sealed.header.claims[0], found)
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
         self._residuals.dropped()
         self._board.status.promises_broken += 1
         self._board.say(f"the log gave a ticket for round {round_} and did not keep it: {sealed.samples} samples are not in its table")
 
-    def _after_all(self, round_: int, sealed: Sealed, row: OwnRow) -> None:
+    def _after_all(self, round_: int, sealed: Sealed, found: Counted) -> None:
         self._board.status.samples_lost -= sealed.samples
         self._board.say(f"{sealed.samples} samples do count after all: the cohort handed them in, for round {round_}")
-        self._kept(round_, sealed, row)
+        self._kept(round_, sealed, found)
 
     def _instead(self, sealed: Sealed) -> None:
         self._board.status.samples_lost += sealed.samples

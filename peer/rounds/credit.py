@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from peer.faults import is_guilty
 from peer.rounds.check import SHARE
@@ -20,20 +20,30 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.accounts import Fault
 from protocol.course import Course
-from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims, earned
+from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from protocol.encoding import pack
 from protocol.errors import MantaError, RemoteFault, StorageError
 from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
+from protocol.receipts import ProvenRound
 from protocol.records import SignedClaim
 from protocol.slips import Slip
 from swarm import waits
-from swarm.log_client import Commitment, LogClient, OwnRow
+from swarm.log_client import Commitment, Counted, LogClient
 from swarm.messages import CreditWord
 
-_CLAIM_BYTES = 800  # of a contribution of one claim, as it travels, about
+_LEAST_BYTES = 600  # of a contribution, which has one claim at least, about
 
 logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a round paid this peer, by all of the round's claims."""
+
+    contributions: RoundContributions
+    earned: int
+    samples: int  # of all of them
 
 
 class Credit:
@@ -90,15 +100,15 @@ class Credit:
         """Find out what was earned so far."""
         self._begin(self._ask((*self._unpaid, 0)))
 
-    def counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+    def counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
         """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
 
         Args:
             round_: the round.
             claim: this peer's.
-            row: as the log proved it; None: the log shows that table no more.
+            found: its contribution as the log proved it; None: the log shows that round no more.
         """
-        self._begin(self._counted(round_, claim, row))
+        self._begin(self._counted(round_, claim, found))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(task := asyncio.create_task(work))
@@ -116,10 +126,9 @@ class Credit:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
-        if row is not None and row.proof is not None:
-            shown = row.proof.row
-            slip = Slip(row.proof.receipt, shown.proof, shown.contribution, claim)
+    async def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
+        if found is not None and found.proof is not None:
+            slip = Slip(found.proof, claim)
             self._unpaid[round_] = slip
             await self._keep(round_, slip)
         await self._ask(sorted({*self._unpaid, round_}))
@@ -134,9 +143,9 @@ class Credit:
                 except MantaError as error:  # the figures are for people: nothing waits for them, and the next word has all of them
                     logger.info("credit not told round=%d reason=%s", round_, error)
                     return
-                self._take(round_, word, None if found is None else found[1])
+                self._take(round_, word, found)
                 if (slip := self._unpaid.pop(round_, None)) is not None:
-                    claims, paid = ((), word.earned) if found is None else (_kept(found[0]), (found[1],))
+                    claims, paid = ((), word.earned) if found is None else (_kept(found.contributions), (found.earned,))
                     await self._keep(round_, replace(slip, claims=claims, paid=paid))
 
     async def _keep(self, round_: int, slip: Slip) -> None:
@@ -145,32 +154,46 @@ class Credit:
         except StorageError as error:
             logger.error("slip not kept round=%d reason=%s", round_, error)
 
-    async def _computed(self, round_: int) -> tuple[TableClaims, int] | None:
-        """Return the claims of a round's table, and what this peer earned by them; None: they are too dear, or cannot be had."""
-        commitment = self._commitment(round_)
-        if commitment is None:
-            return None
-        entry, most = commitment.proven.round, self._most_claims()
-        if entry.rows > most:  # each has one at least
+    async def _computed(self, round_: int) -> _Computed | None:
+        """Return what a round paid this peer by all its claims; None: they are too dear, or cannot be had.
+
+        What a round of an audited run paid follows from more than its claims.
+        """
+        if self._manifest.trust.is_audited:
             return None
         try:
-            page = await self._log.claims_page(round_)
-            if entry.rows * sum(len(header.claims) for header in page.headers) > most * len(page.headers):
+            proven = self._proven(round_)
+            if proven is None:
                 return None
-            claims = await self._log.claims(entry, page)
-            shares = await asyncio.to_thread(earned, self._manifest, self._course, entry, claims)
+            contributions, most = proven.round.contributions, self._most_bytes()
+            if contributions * _LEAST_BYTES > most:
+                return None
+            page = await self._log.contributions_page(proven)
+            if contributions * sum(map(len, page.entries)) > most * len(page.entries):
+                return None
+            found = await self._log.contributions(proven, page)
+            claims = await asyncio.to_thread(claims_of, self._course, proven, found)
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
-        return claims, shares.get(self._key, 0)
+        earned = shares_by(self._manifest, self._course, claims).get(self._key, 0)
+        return _Computed(found, earned, sum(claim.lots for claim in claims) * self._manifest.lot_samples)
 
-    def _most_claims(self) -> float:
-        """Return, by lot, how many claims are worth their bytes this time; see the module."""
-        return self._mean_bytes / (SHARE * _CLAIM_BYTES * (1 - self._rng.random()))
+    def _proven(self, round_: int) -> ProvenRound | None:
+        """Return a round under the tree head that its slip has, if there is one; None: the round is not known here any more."""
+        slip, commitment = self._unpaid.get(round_), self._commitment(round_)
+        if slip is not None:
+            return self._log.proven(slip.listing.receipt)
+        return None if commitment is None else commitment.proven
 
-    def _take(self, round_: int, word: CreditWord, found: int | None) -> None:
-        kept = self._kept.told(word)
-        if found is not None:
+    def _most_bytes(self) -> float:
+        """Return, by lot, how many bytes of contributions are worth it this time; see the module."""
+        return self._mean_bytes / (SHARE * (1 - self._rng.random()))
+
+    def _take(self, round_: int, word: CreditWord, computed: _Computed | None) -> None:
+        kept, found = self._kept.told(word), None
+        if computed is not None:
+            found = computed.earned
             kept = kept.computed(round_, found)
         self._kept = kept
         self._save()
@@ -184,19 +207,19 @@ class Credit:
         elif kept.checked > newest_word.credit + newest_word.void:
             said_of = f"the log says that this peer earned {newest_word.credit + newest_word.void} up to round {newest_word.round}"
             self._complain(f"{said_of}, and the claims of {kept.num_checked} of them come to {kept.checked}")
-        self._show(round_, said if found is None else found, is_checked=found is not None)
+        self._show(round_, said if found is None else found, None if computed is None else computed.samples)
 
     def _complain(self, fault: str) -> None:
         if not self._board.status.credit_fault:
             self._board.say(f"{fault}: whoever copies the log sees which is true")
         self._board.update(credit_fault=fault)
 
-    def _show(self, round_: int = 0, last: int | None = None, *, is_checked: bool = False) -> None:
+    def _show(self, round_: int = 0, last: int | None = None, samples: int | None = None) -> None:
         kept = self._kept
         if kept.word:
             self._board.credit(kept.word[0], Horizon.of(self._manifest), kept.checked, kept.num_checked)
         if last is not None and round_:
-            self._board.earned(round_, last, is_checked=is_checked)
+            self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
 
     def _load(self) -> Kept:
         data = self._store.credit.load(self._run)
@@ -215,6 +238,6 @@ class Credit:
             logger.error("credit not kept reason=%s", error)
 
 
-def _kept(claims: TableClaims) -> tuple[TableClaims, ...]:
-    """Return what a slip keeps of a table's claims: all or, where they are too many, none."""
+def _kept(claims: RoundContributions) -> tuple[RoundContributions, ...]:
+    """Return what a slip keeps of a round's contributions: all or, where they are too many, none."""
     return (claims,) if len(pack(claims)) <= MAX_CLAIMS_BYTES else ()

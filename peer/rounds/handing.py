@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from exact.coding import Body, body_groups, encode, parse
-from exact.residuals import covered, given, left_over, residual_digest
+from exact.residuals import covered, given, left_over, residual_digest, vector_digest
 from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
 from peer.rounds.records import OwnRecords
@@ -132,18 +132,20 @@ class Handing:
             newest: the newest commit known.
         """
         seat.work_over()
-        if is_alone := seat.is_alone:
+        if is_alone := seat.hands_in_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)
         made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
             return False
-        is_common = self._records is not None and _is_common(learnt.pile.records)
+        is_common = self._records is not None and (seat.may_be_listed or _is_common(learnt.pile.records))
         self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if is_alone else seat, is_common))
         if self._codec.is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
         if self._vectors is not None:
             await self._vectors.sealed(claim, learnt.vector, residual.values, is_alone=is_alone)
+            if is_alone:
+                await self._keep_mean(claim, made.header.contribution, whole)
         if self._records is not None:
             await self._records.keep(claim, learnt.pile.records)
         await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))
@@ -157,7 +159,6 @@ class Handing:
             self._run,
             payout=self._payout,
             founder=seat.founder,
-            local_steps=self._manifest.exchange.local_steps,
             residual=residual.digest,
             lot_ms=lot_ms,
             shards=self.shards,
@@ -202,23 +203,25 @@ class Handing:
         if seat.is_founder:
             gathered = await seat.gather(in_hand.claim, in_hand.given, weight)
             if gathered is not None:
-                return await self._as_founder(seat, gathered, in_hand.learnt, header_in)
+                return await self._as_founder(seat, gathered, in_hand.claim, in_hand.learnt, header_in)
             seat.close("it hands in alone")
             return None
         accepted = await soon_after(changed, waits.WORD_S, seat.hand_over(in_hand.claim, in_hand.given, weight, until_ms))
         if accepted is None:
             return None
         header_in()
-        return await self._as_member(accepted, in_hand.learnt, in_hand.given)
+        return await self._as_member(accepted, in_hand.claim, in_hand.learnt, in_hand.given)
 
-    async def _as_founder(self, seat: Seat, gathered: Gathered, learnt: Learnt, header_in: Callable[[], None]) -> HandedIn | None:
+    async def _as_founder(
+        self, seat: Seat, gathered: Gathered, claim: SignedClaim, learnt: Learnt, header_in: Callable[[], None]
+    ) -> HandedIn | None:
         """Hand the cohort's contribution in, without those whom the log blames; tell the members what became of it."""
         own, begun_ms = PublicKey(self._identity.public_key), now_ms()
         answer: HandedIn | None = None
         made: Made | None = None
         try:
-            while len(gathered.claims) > 1:
-                made = await self._compute.run(made_of, gathered.claims, gathered.mean, learnt, self._identity, self._run, self._codec.name)
+            while len(gathered.claims) + len(gathered.dropped) > 1:
+                made = await self._compute.run(self._made_of, gathered, learnt)
                 answer = await self._log.hand_in(made.header, made.blob.pieces, header_in)
                 if answer.status is not HandIn.WITHOUT or own in answer.blamed:
                     break
@@ -232,12 +235,21 @@ class Handing:
             return None
         contribution = made.header.contribution
         await self._taken(contribution.digest, made.left)
-        await seat.tell(Accepted(contribution, answer.signed, gathered.mean if self._codec.is_sparse else None))
+        await self._keep_mean(claim, contribution, gathered.mean)
+        await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(now_ms() - begun_ms)
         self._machine.accepted(contribution, answer.signed.open(self._log.operators.keys))
         self._keep_body(made.blob, made.body)
         self._brought(contribution, answer, made.blob)
         return answer
+
+    def _made_of(self, gathered: Gathered, learnt: Learnt) -> Made:
+        return made_of(gathered.claims, gathered.mean, learnt, self._identity, self._run, self._codec.name, gathered.dropped)
+
+    async def _keep_mean(self, claim: SignedClaim, contribution: SignedContribution, mean: Vector) -> None:
+        """Keep the mean (N,) of what was given, where audits may want it: those of several local steps are kept already."""
+        if self._vectors is not None and self._manifest.exchange.local_steps == 1:
+            await self._vectors.keep_mean(claim, contribution.unchecked().steps[0].mean, mean)
 
     def _brought(self, contribution: SignedContribution, answer: HandedIn, blob: Blob) -> None:
         """The log has a ticket for what this peer brought."""
@@ -245,9 +257,14 @@ class Handing:
         self.bytes_handed_in += sum(map(len, blob.pieces))
         self._spread.own(contribution, answer.signed, blob)
 
-    async def _as_member(self, accepted: Accepted, learnt: Learnt, whole: Vector) -> HandedIn:
+    async def _as_member(self, accepted: Accepted, claim: SignedClaim, learnt: Learnt, whole: Vector) -> HandedIn:
         """The cohort's contribution, which lists this peer's claim, has its ticket."""
         opened = accepted.contribution.open()
+        if (mean := accepted.mean) is not None and self._vectors is not None and self._manifest.exchange.local_steps == 1:
+            if await self._compute.run(vector_digest, mean) == opened.steps[0].mean:
+                await self._keep_mean(claim, accepted.contribution, mean)
+            else:
+                logger.warning("the founder shows another mean than it names round=%d", opened.round)
         left: Vector | None = None
         if self._codec.is_sparse:
             blob, body, left = await self._compute.run(self._coded, learnt, whole if accepted.mean is None else accepted.mean)

@@ -1,4 +1,4 @@
-"""What the log promised: a contribution with a ticket is looked for in the table of its round, until its row is proven to be there.
+"""What the log promised: a contribution with a ticket is looked for in the table of its round, until it is proven to be there.
 
 So is what this peer gave up, but gave to a founder before, who may hand it in later.
 """
@@ -12,9 +12,9 @@ from protocol.errors import RemoteFault, Unreachable
 from protocol.exchange import MAX_AGE
 from protocol.rounds import Sealed
 from swarm import waits
-from swarm.log_client import OwnRow
+from swarm.log_client import Counted
 
-_ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a row nor that there is none: its ticket is its word
+_ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a contribution nor that there is none: its ticket is its word
 _REMEMBERED = 64
 
 logger = logging.getLogger("manta.peer")
@@ -25,23 +25,23 @@ class Promises:
 
     def __init__(
         self,
-        row: Callable[[int], Awaitable[OwnRow | None]],
-        on_kept: Callable[[int, Sealed, OwnRow | None], None],
+        counted: Callable[[int], Awaitable[Counted | None]],
+        on_kept: Callable[[int, Sealed, Counted | None], None],
         on_broken: Callable[[int, Sealed], None],
-        on_after_all: Callable[[int, Sealed, OwnRow], None],
+        on_after_all: Callable[[int, Sealed, Counted], None],
         on_instead: Callable[[Sealed], None],
     ) -> None:
         """Expect nothing yet.
 
         Args:
-            row: asks the log for the row of a round that has this peer's claim; None: the log says that its table has none.
-            on_kept: is told of each contribution that is in its table, or whose claim is there in the cohort's; with that row, or None
+            counted: asks the log for the contribution of a round that has this peer's claim; None: the log says that it has none.
+            on_kept: is told of each contribution that is in its table, or whose claim is there in the cohort's; with that one, or None
                 where the log shows no table any more and its ticket is believed.
             on_broken: is told of each that is not.
             on_after_all: is told of what was given up and is in a table.
             on_instead: is told of what has no ticket and is in no table, since other work of this peer on the same base is.
         """
-        self._row = row
+        self._counted = counted
         self._on_kept = on_kept
         self._on_broken = on_broken
         self._on_after_all = on_after_all
@@ -54,7 +54,7 @@ class Promises:
         self._found: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
 
     def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
-        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a row and a late ticket.
+        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late ticket.
 
         Not ``is_promised``: that some work of this peer on that base is.
         """
@@ -85,31 +85,31 @@ class Promises:
         """Whether a table that was not seen yet may have this claim."""
         return any(one.claim == claim for one in self._expected.values()) or (claim in self._given_up and bool(self._wondered))
 
-    def see(self, round_: int, row: OwnRow) -> None:
-        """Take note of a row that is proven to be in a round's table."""
+    def see(self, round_: int, found: Counted) -> None:
+        """Take note of a contribution that a round is proven to have counted."""
         sealed = self._expected.get(round_)
-        if sealed is not None and sealed.claim in row.contribution.claims:
-            self._keep(round_, row)
-        for claim in self._given_up.keys() & set(row.contribution.claims):
+        if sealed is not None and sealed.claim in found.contribution.claims:
+            self._keep(round_, found)
+        for claim in self._given_up.keys() & set(found.contribution.claims):
             self._found.append(claim)
-            self._on_after_all(round_, self._given_up.pop(claim), row)
+            self._on_after_all(round_, self._given_up.pop(claim), found)
 
-    def _keep(self, round_: int, row: OwnRow | None) -> None:
+    def _keep(self, round_: int, found: Counted | None) -> None:
         sealed = self._expected.pop(round_)
         self._unpromised.discard(round_)
         self._found.append(sealed.claim)
-        self._on_kept(round_, sealed, row)
+        self._on_kept(round_, sealed, found)
 
-    def _miss(self, round_: int, *, has_row: bool) -> None:
+    def _miss(self, round_: int, *, is_counted: bool) -> None:
         sealed, has_ticket = self._expected.pop(round_), round_ not in self._unpromised
         self._unpromised.discard(round_)
-        if has_row and not has_ticket:
+        if is_counted and not has_ticket:
             self._on_instead(sealed)
         else:
             self._on_broken(round_, sealed)
 
     def look(self) -> None:
-        """Ask the log for the rows that its news did not bring."""
+        """Ask the log for the listings that its news did not bring."""
         if not self._given_up:
             self._wondered.clear()
         for round_ in (self._expected.keys() | self._wondered) - self._looking.keys():
@@ -133,11 +133,11 @@ class Promises:
         faults, pause_s = 0, waits.LOG_AGAIN_S[0]
         while round_ in self._expected or round_ in self._wondered:
             try:
-                row = await self._row(round_)
+                found = await self._counted(round_)
             except Unreachable as error:
-                logger.info("row not seen round=%d reason=%s", round_, error)
+                logger.info("listing not seen round=%d reason=%s", round_, error)
             except RemoteFault as error:
-                logger.info("row not shown round=%d reason=%s", round_, error)
+                logger.info("listing not shown round=%d reason=%s", round_, error)
                 faults += 1
                 if faults >= _ASKED_BEFORE_BELIEVED:
                     self._wondered.discard(round_)
@@ -146,10 +146,10 @@ class Promises:
                     return
             else:
                 self._wondered.discard(round_)
-                if row is not None:
-                    self.see(round_, row)
+                if found is not None:
+                    self.see(round_, found)
                 if round_ in self._expected:
-                    self._miss(round_, has_row=row is not None)
+                    self._miss(round_, is_counted=found is not None)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])

@@ -16,19 +16,19 @@ from torch import Tensor
 from automl.training.course import RunCourse
 from automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
 from exact.coding import Body, body_num_bytes, group_sizes, parse
-from exact.outcome import outcome
+from exact.outcome import mean_of
 from exact.vectors import joined, vector_group_sizes
 from peer.contact.spread import Spread
 from peer.training.work import ComputeThread
 from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.manifest import Manifest
 from protocol.rounds import Standing
-from protocol.table import Row
+from protocol.table import Weighed
 from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.tasks import together
 
-_ROW_BYTES = 128  # of a table as it travels, about
+_WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
 _BODIES_AT_ONCE = 4
 
 logger = logging.getLogger("manta.peer")
@@ -57,9 +57,9 @@ def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Ma
     if target.entry is not None and held is not None and held.round + 1 == target.round:
         found.append(Way("mean", sum(vector_group_sizes(num_weights))))
         if knows_floors:
-            rows = target.entry.rows
+            count = target.entry.contributions
             body = body_num_bytes(manifest.exchange.codec, num_weights)
-            found.append(Way("bodies", max(rows - bodies_here, 0) * body + rows * _ROW_BYTES))
+            found.append(Way("bodies", max(count - bodies_here, 0) * body + count * _WEIGHED_BYTES))
     return sorted(found, key=lambda way: way.num_bytes)
 
 
@@ -228,21 +228,21 @@ class States:
         if way.name == "mean":
             blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
             return await self._compute.run(self._after, self.held, blob), blob
-        rows, _ = await self._spread.table(target.entry)
-        if any(held.round - row.age not in floors for row in rows):
+        weighed = await self._spread.weighed(target.entry)
+        if any(one.round - 1 not in floors for one in weighed):
             raise Unreachable("contributions on bases from before this peer came")
         at_once = asyncio.Semaphore(_BODIES_AT_ONCE)
-        bodies = await together(*(self._body(row, at_once) for row in rows))
-        return await self._compute.run(self._after_bodies, self.held, target, held, rows, bodies, floors), None
+        bodies = await together(*(self._body(one.body, at_once) for one in weighed))
+        return await self._compute.run(self._after_bodies, self.held, weighed, bodies, floors), None
 
-    async def _body(self, row: Row, at_once: asyncio.Semaphore) -> Body:
-        own = self._own_bodies.get(row.body)
+    async def _body(self, root: bytes, at_once: asyncio.Semaphore) -> Body:
+        own = self._own_bodies.get(root)
         if own is not None:
             self._shelf.put(own[0], "body")
             return own[1]
         codec = self._manifest.exchange.codec
         async with at_once:
-            blob = await self._spread.blob(row.body, group_sizes(codec, self._num_weights), "body")
+            blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")
         return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
 
     def _after(self, state: State, blob: Blob) -> State:
@@ -251,20 +251,17 @@ class States:
     def _after_bodies(
         self,
         state: State,
-        target: Standing,
-        held: Standing,
-        rows: Sequence[Row],
+        weighed: Sequence[Weighed],
         bodies: Sequence[Body],
         floors: Mapping[int, int],
     ) -> State:
-        thresholds = held.entry.thresholds if held.entry is not None else ()
+        weights, clipped = [one.weight for one in weighed], [one.clipped for one in weighed]
         try:
-            base_floors = [floors[held.round - row.age] for row in rows]
-            masks = [self._course.coverage(target.round - row.age, row.cohort) for row in rows]
-            found = outcome(rows, bodies, base_floors, thresholds, held.floor, self._num_weights, masks)
+            masks = [self._course.coverage(one.round, one.cohort) for one in weighed]
+            mean = mean_of(weights, clipped, bodies, [floors[one.round - 1] for one in weighed], self._num_weights, masks)
         except (KeyError, ValueError) as error:
-            raise EncodingError(f"rows that no log may have in a table: {error}") from error
-        return next_state(state, torch.from_numpy(found.mean), self._plan)
+            raise EncodingError(f"weights that no log may have in a table: {error}") from error
+        return next_state(state, torch.from_numpy(mean), self._plan)
 
     async def _state(self, digest: bytes) -> Blob:
         sizes = state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)

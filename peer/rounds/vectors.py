@@ -1,8 +1,8 @@
 """The vectors of this peer's claims that audits may ask for: kept on the disk, and handed to whoever asks (docs/protocol.md, section 27).
 
 While a base is worked on, what was averaged and learnt is kept, with the weights at the base. Once the beacon of a claim's table is known,
-the weights before those steps are computed again that may be asked for, and only what may be asked for stays. Of what an earlier life
-of this peer left without a beacon, the weights before all steps are.
+the weights before those steps are computed again that may be asked for. What may be asked for stays, and the means, this peer's own
+vectors and its residual do. Of what an earlier life of this peer left without a beacon, the weights before all steps are computed again.
 """
 
 import asyncio
@@ -43,6 +43,8 @@ class _Open:
     round: int
     is_old: bool  # of an earlier life
     table: int | None = None  # the round whose table has it
+    is_asked: bool = True  # something of it may be asked for
+    mean: bytes = b""  # digest of the mean of what was given, where there is one local step
     ready: asyncio.Event = field(default_factory=asyncio.Event)  # whatever may be asked for is there
 
 
@@ -141,18 +143,27 @@ class OwnVectors:
     async def sealed(self, claim: SignedClaim, learnt: Vector, residual: Vector | None, *, is_alone: bool) -> None:
         """The work under way has its claim: keep what was ``learnt`` (N,), and the ``residual`` (N,) that was used, with the rest.
 
-        Where nothing of them can be asked for, nothing is kept: a peer that is alone, with one step and a dense body.
+        Nothing of them can be asked for of a peer that ``is_alone``, with one step and a dense body.
 
         Raises:
             StorageError: the disk refuses, or there is no room.
         """
         opened, exchange = claim.open(), self._manifest.exchange
-        if is_alone and exchange.local_steps == 1 and not codec_named(exchange.codec).is_sparse:
-            return
         used = {} if residual is None or not opened.residual else {opened.residual: residual}
         await self.keep({opened.vector: learnt, **used})
         await asyncio.to_thread(self._folder.name_working, claim.digest)
-        self._open[claim.digest] = _Open(opened.round, is_old=False)
+        is_asked = not is_alone or exchange.local_steps > 1 or codec_named(exchange.codec).is_sparse
+        self._open[claim.digest] = _Open(opened.round, is_old=False, is_asked=is_asked)
+
+    async def keep_mean(self, claim: SignedClaim, digest: bytes, mean: Vector) -> None:
+        """Keep the mean (N,) of what was given, of this digest, with what is kept of this peer's claim in it.
+
+        Raises:
+            StorageError: the disk refuses, or there is no room.
+        """
+        if (found := self._open.get(claim.digest)) is not None:
+            found.mean = digest
+            await self._keep(found.round, claim.digest, {digest: mean})
 
     async def keep_light(self, claim: SignedClaim, learnt: Vector, residual: Vector | None) -> None:
         """Keep what a light contributor learnt (N,), and the residual (N,) that was used.
@@ -170,13 +181,14 @@ class OwnVectors:
         """The table of a round has this claim."""
         if (found := self._open.get(claim)) is not None:
             found.table = table
-            self._asked_by = max(self._asked_by, table + _ASKED_AFTER)
+            if found.is_asked:
+                self._asked_by = max(self._asked_by, table + _ASKED_AFTER)
         self._changed.set()
 
     @property
     def asked_by(self) -> int:
         """The round with whose commit audits have had time to ask for all that was handed in; 0: there is nothing that they could want."""
-        coming = [one.round + _ASKED_AFTER for one in self._open.values() if not one.is_old and one.table is None]
+        coming = [one.round + _ASKED_AFTER for one in self._open.values() if one.is_asked and not one.is_old and one.table is None]
         return max([self._asked_by, *coming])
 
     @property
@@ -218,12 +230,12 @@ class OwnVectors:
     async def _ready(self, claim: bytes, found: _Open, beacon: bytes | None) -> None:
         """Make ready what may be asked for with this beacon, or with any, and keep nothing else."""
         try:
-            await asyncio.to_thread(self._make_ready, claim, beacon)
+            await asyncio.to_thread(self._make_ready, claim, beacon, found.mean)
         except NoRoom as error:
             raise _no_room(error) from error
         found.ready.set()
 
-    def _make_ready(self, claim: bytes, beacon: bytes | None) -> None:
+    def _make_ready(self, claim: bytes, beacon: bytes | None, mean: bytes) -> None:
         kept = self._kept(claim)
         if kept is None:
             logger.warning("the records of a claim are gone: its vectors stay as they are")
@@ -237,7 +249,8 @@ class OwnVectors:
             asked = vectors_asked(self._manifest.trust, beacon, claim, opened, records)
         wanted = [step.step for step in steps if step.step and step.state in asked]
         write_weights(self._folder, claim, opened.round, steps, wanted, self._plan, self._num_weights)
-        self._folder.keep_only(claim, asked)
+        brought = (*(step.mean for step in steps), *(step.vector for step in opened.steps), mean)
+        self._folder.keep_only(claim, tuple(digest for digest in (*asked, *brought) if digest))
 
     def _kept(self, claim: bytes) -> tuple[SignedClaim, Records] | None:
         page = self._records.find(claim, 0)

@@ -214,8 +214,13 @@ class Shift:
             logger.error("lot dropped: its gradient is not finite index=%d", index)
             self._machine.lot_trained(0)
             return False
+        lot, place = self._task.lot_at(index)
+        if not self._pile.has_room(lot.index):
+            logger.warning("lot dropped: too many before it were index=%d", index)
+            self._machine.lot_trained(0)
+            return False
         if not self._machine.lot_trained(result.samples):
             self.samples_dropped += result.samples
             return False
-        self._pile.add(*self._task.lot_at(index), result)
+        self._pile.add(lot, place, result)
         return True

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -14,14 +14,25 @@ from numpy.typing import NDArray
 from automl.spaces.space import Architecture
 from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
-from exact.residuals import covered, left_over, residual_digest
+from exact.residuals import covered, left_over, residual_digest, vector_digest
 from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution, StepRecord
+from protocol.records import (
+    MAX_SKIPPED,
+    Claim,
+    ClaimStep,
+    Contribution,
+    Header,
+    LotRecord,
+    SignedClaim,
+    SignedContribution,
+    StepMean,
+    StepRecord,
+)
 from protocol.rounds import Standing
-from protocol.signing import Identity, PublicKey, sha256
+from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 
 Vector = NDArray[np.float32]
@@ -40,15 +51,19 @@ def now_ms() -> float:
 class Pile:
     """The lots of one base at one peer: local step after local step, and what a claim says of them all."""
 
-    def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False) -> None:
+    def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False, every: int = 1) -> None:
         """Begin with the first step.
 
         Args:
             num_weights: N.
             architectures: those that the round asks for, in order.
             is_blind: the roots in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
+            every: how far apart the indices of its lots are.
         """
         self.is_blind = is_blind
+        self._every = every
+        self._indices: list[int] = []  # of the step under way
+        self._ended: list[ClaimStep] = []
         self._sum = torch.zeros(num_weights)
         self._step_samples = 0
         self._step_lots = 0
@@ -86,8 +101,15 @@ class Pile:
         """Lots of each architecture."""
         return tuple(self._counts)
 
+    def has_room(self, index: int) -> bool:
+        """Return whether a lot of this index may be added to the step: a claim says of few indices that they were left out."""
+        indices = self._indices
+        between = (index - indices[0]) // self._every - len(indices) if indices else 0
+        return between <= MAX_SKIPPED
+
     def add(self, lot: Lot, place: int, result: LotResult) -> None:
-        """Add a lot of the architecture at ``place``, its gradient weighted by its samples."""
+        """Add a lot of the architecture at ``place``, its gradient weighted by its samples; there is room for it."""
+        self._indices.append(lot.index)
         self._sum.add_(result.gradient, alpha=result.samples)
         self._loss_sum += result.loss * result.samples
         self._samples += result.samples
@@ -106,9 +128,25 @@ class Pile:
         """Begin the next step; of the one before it was, by their digests: the weights before it, this peer's gradient, the mean."""
         if self.is_blind:
             state = vector = mean = _BLIND
+        self._ended.append(self._claimed(vector))
         self._steps.append(StepRecord(len(self._steps), self._step_samples, state, vector, mean))
+        self._indices.clear()
         self._sum.zero_()
         self._step_samples = self._step_lots = 0
+
+    def _claimed(self, vector: bytes) -> ClaimStep:
+        """Return what a claim says of the step under way, of which ``vector`` is the digest."""
+        first, last, every = self._indices[0], self._indices[-1], self._every
+        return ClaimStep(first, last, tuple(sorted(set(range(first, last, every)) - set(self._indices))), vector, every)
+
+    def claimed(self, vector: bytes) -> tuple[ClaimStep, ...]:
+        """Return what a claim says of the steps; with one under way it is the last one, and ``vector`` the digest of its mean gradient."""
+        return (*self._ended, self._claimed(vector)) if self._indices else tuple(self._ended)
+
+    @property
+    def means(self) -> tuple[bytes, ...]:
+        """The digests of the means of the steps that have ended."""
+        return tuple(step.mean for step in self._steps)
 
     @property
     def records(self) -> Records:
@@ -152,7 +190,6 @@ def claim_of(
     *,
     payout: PublicKey,
     founder: PublicKey,
-    local_steps: int,
     residual: bytes,
     lot_ms: int,
     shards: int = 0,
@@ -161,42 +198,94 @@ def claim_of(
 
     Its credit adds up to the key ``payout``; ``residual`` is the digest of the one used.
     """
-    pile = learnt.pile
-    claim = Claim(
+    vector = vector_digest(learnt.vector)
+    claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, max(1, lot_ms), shards)
+    return SignedClaim.sign(replace(claim, residual=residual), identity)
+
+
+def claim_so_far(
+    base: Standing,
+    cohort: str,
+    pile: Pile,
+    vector: bytes,
+    identity: Identity,
+    run: bytes,
+    *,
+    payout: PublicKey,
+    founder: PublicKey,
+    lot_ms: int,
+    shards: int = 0,
+) -> SignedClaim:
+    """Return the claim up to the step under way, of whose mean gradient ``vector`` is the digest: what a member gives with that."""
+    return SignedClaim.sign(_claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, max(1, lot_ms), shards), identity)
+
+
+def _claim(
+    base: Standing,
+    cohort: str,
+    pile: Pile,
+    vector: bytes,
+    key: bytes,
+    run: bytes,
+    payout: bytes,
+    founder: bytes,
+    lot_ms: int,
+    shards: int,
+) -> Claim:
+    steps = pile.claimed(vector)
+    return Claim(
         run=run,
-        round=learnt.base.round + 1,
-        base=learnt.base.commit,
-        key=identity.public_key,
+        round=base.round + 1,
+        base=base.commit,
+        key=key,
         payout=payout,
         founder=founder,
-        cohort=learnt.cohort,
-        local_steps=local_steps,
+        cohort=cohort,
+        steps=steps,
         work=pile.work,
         lots_root=pile.lots_root(),
-        steps_root=pile.steps_root(),
-        vector=sha256(learnt.vector.astype("<f4").tobytes()),
-        residual=residual,
+        steps_root=pile.steps_root() if len(steps) > 1 else b"",
+        vector=vector,
+        residual=b"",
         lot_ms=lot_ms,
         shards=shards,
     )
-    return SignedClaim.sign(claim, identity)
 
 
-def made_of(claims: Sequence[SignedClaim], given: Vector, learnt: Learnt, founder: Identity, run: bytes, codec: str) -> Made:
-    """Return the contribution of these claims, which are sorted by key, whose body is the coded ``given`` (N,).
+def made_of(
+    claims: Sequence[SignedClaim],
+    given: Vector,
+    learnt: Learnt,
+    founder: Identity,
+    run: bytes,
+    codec: str,
+    dropped: Sequence[SignedClaim] = (),
+) -> Made:
+    """Return the contribution of these claims whose body is the coded ``given`` (N,).
+
+    ``dropped`` are claims of those who counted in a local step and are not in the body.
 
     Raises:
         ValueError: ``given`` holds values that are not finite.
     """
     base = learnt.base
+    every = [*((signed, 1) for signed in claims), *((signed, 0) for signed in dropped)]
+    listed = sorted(((signed.unchecked(), signed, is_in) for signed, is_in in every), key=lambda one: one[0].key)
+    means = learnt.pile.means or (vector_digest(given),)
+    steps = [
+        StepMean(mean, sum(1 << place for place, (claim, _, _) in enumerate(listed) if len(claim.steps) > number))
+        for number, mean in enumerate(means)
+    ]
+    counted = sum(is_in << place for place, (_, _, is_in) in enumerate(listed))
     data = encode(codec, covered(given, learnt.coverage), base.floor)
     body = parse(codec, data, len(given))
     left = left_over(given, body, base.floor) if codec_named(codec).is_sparse else None
     blob = Blob.of(body_groups(codec, data, len(given)))
-    digests = tuple(signed.digest for signed in claims)
+    digests = tuple(signed.digest for _, signed, _ in listed)
     residual = b"" if left is None else residual_digest(left)
-    contribution = Contribution(run, base.round + 1, base.commit, founder.public_key, digests, blob.root, residual)
-    return Made(Header(SignedContribution.sign(contribution, founder), tuple(claims)), blob, body, left if residual else None)
+    opened = Contribution(run, base.round + 1, base.commit, founder.public_key, digests, counted, tuple(steps), blob.root, residual)
+    header = Header(SignedContribution.sign(opened, founder), tuple(signed for _, signed, _ in listed))
+    return Made(header, blob, body, left if residual else None)
 
 
 class ComputeThread:

@@ -15,7 +15,6 @@ from automl.spaces.space import Architecture
 from automl.training.course import RunCourse
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot
-from automl.training.schedule import place_of_lot
 from automl.training.update import State
 from exact.residuals import vector_digest
 from peer.cohort.cohort import Seat
@@ -25,10 +24,12 @@ from peer.rounds.vectors import OwnVectors
 from peer.training.noise import Noise
 from peer.training.shift import MayStart, Shift, Task
 from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, Learnt, Pile, Vector
+from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine, Standing
+from protocol.signing import Identity, PublicKey
 
 logger = logging.getLogger("manta.peer")
 
@@ -40,7 +41,8 @@ class Workbench:
         self,
         manifest: Manifest,
         course: RunCourse,
-        key: bytes,
+        run: bytes,
+        identity: Identity,
         crew: Crew,
         compute: ComputeThread,
         machine: RoundMachine,
@@ -48,17 +50,24 @@ class Workbench:
         noise: Noise | None = None,
         sizing: Sizing | None = None,
         vectors: OwnVectors | None = None,
+        shards: int = 0,
+        payout: PublicKey | None = None,
     ) -> None:
         """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any.
 
         ``sizing`` is told how long lots took, where a cohort's size depends on it. ``vectors`` keep what audits may ask of local steps.
+        ``shards`` is what claims say of those that lots are drawn from (``Claim.shards``), ``payout`` the account that they name; None:
+        the own key.
         """
+        self._run = run
+        self._shards = shards
+        self._payout = payout or identity.public_key
         self._vectors = vectors
         self._noise = noise
         self._sizing = sizing
         self._manifest = manifest
         self._course = course
-        self._key = key
+        self._identity = identity
         self._crew = crew
         self._compute = compute
         self._machine = machine
@@ -144,7 +153,7 @@ class Workbench:
             if not pile.step_lots:
                 return None
             if local is not None:
-                await self._take_step(local, step, pile, seat.result())
+                await self._take_step(base, cohort, local, step, pile, seat.result())
         vector = pile.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
         if self._noise is not None:  # nothing has left so far, and nothing leaves but what is made of the noisy vector
@@ -165,13 +174,13 @@ class Workbench:
         may_start: MayStart,
     ) -> int:
         """Train the lots of a local step, the first one of which has the index ``first``; return that of the next step's."""
-        manifest, steps = self._manifest, self._manifest.exchange.local_steps
+        manifest, steps, key = self._manifest, self._manifest.exchange.local_steps, self._identity.public_key
 
         def lot_at(index: int) -> tuple[Lot, int]:
-            place = place_of_lot(len(architectures), base.commit, self._key, index)
+            place = place_of_lot(len(architectures), base.commit, key, index)
             architecture = architectures[place]
             strength = self._course.plan.augmentation(base.round + 1, architecture)
-            return Lot(manifest.seed, base.commit, step, self._key, index, architecture, manifest.lot_samples, strength), place
+            return Lot(manifest.seed, base.commit, step, key, index, architecture, manifest.lot_samples, strength), place
 
         most = manifest.exchange.max_claim_samples // manifest.lot_samples - (steps - 1 - step)
         task = Task(step, most, lot_at)
@@ -183,11 +192,23 @@ class Workbench:
             self._samples_dropped += shift.samples_dropped
         return shift.next_index
 
-    async def _take_step(self, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
+    async def _take_step(self, base: Standing, cohort: str, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
         gradient: Vector = pile.gradient()
         before, own = await self._compute.run(lambda: (vector_digest(local.weights.numpy()), vector_digest(gradient)))
-        mean = await seat.average(step, gradient, pile.step_samples)
+        claim = claim_so_far(
+            base,
+            cohort,
+            pile,
+            own,
+            self._identity,
+            self._run,
+            payout=self._payout,
+            founder=seat.founder,
+            lot_ms=self._pace.lot_ms,
+            shards=self._shards,
+        )
+        mean = await seat.average(step, gradient, claim)
         of_mean = own if mean is gradient else await self._compute.run(vector_digest, mean)
         pile.end_step(before, own, of_mean)
         if self._vectors is not None:

@@ -11,7 +11,6 @@ from aggregator.settings.sections import ExchangeSection, FollowerSection, Round
 from automl.data.digits import digits
 from automl.training.update import State, initial_state, state_digest
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import entry_of
 from protocol.signing import Identity
@@ -83,7 +82,7 @@ def said_of(after: Next) -> dict[str, Any]:
     """Return what a round's entry says of what its table leads to."""
     found = after.outcome
     return {
-        "weights": weights_root(found.weights),
+        "weights": weights_root(after.weighed),
         "mean": after.mean.root,
         "state": after.blob.root,
         "thresholds": found.thresholds,
@@ -101,8 +100,8 @@ def commit(run: OpenRun, contributions: Sequence[Made], *, extras: Sequence[byte
     run.bodies.append([(round_, one.kept) for one in contributions])
     listed = [log.ledger.listed(one.header, round_) for one in contributions]
     after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
-    round_entry = entry_of(round_of(log.ledger, listed, **{**said_of(after), **lies}))
-    log.commit([*extras, *entries_of([one.header for one in contributions]), round_entry])
+    round_entry = entry_of(round_of(log.ledger, listed, before=len(extras), **{**said_of(after), **lies}))
+    log.commit([*extras, *map(entry_of, [one.header for one in contributions]), round_entry])
     follower.adopt(after.state)
     if is_saved:
         follower.save(after.state, log.head, log.tree_head)

@@ -12,7 +12,6 @@ from aggregator.log.log import Log
 from aggregator.log.verify import Verification, verify_directory
 from protocol.course import Course
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
 from protocol.operators import Operators
@@ -27,7 +26,7 @@ OTHER_OPERATOR = Identity(b"\x02" * 32)
 STRANGER = Identity(b"\x03" * 32)
 PEERS = MANY_PEERS[:3]
 POOL = 1_000
-ENTRIES = 2 * len(PEERS) + 1  # of a round
+ENTRIES = len(PEERS) + 1  # of a round
 
 
 def course_of(_manifest: Manifest) -> Course:
@@ -67,10 +66,10 @@ def header(ledger: Ledger, peer: Identity, *, vector: bytes = b"vector") -> Head
 
 
 def next_round(ledger: Ledger, *, mean: bytes = b"mean") -> list[bytes]:
-    """Return the entries of the next round: the contributions, each after its claim, in the table's order, and the round."""
+    """Return the entries of the next round: the contributions in the table's order, and the round."""
     headers = [header(ledger, peer) for peer in PEERS]
     listed = [ledger.listed(one, ledger.round + 1) for one in headers]
-    return [*entries_of(headers), entry_of(round_of(ledger, listed, mean=sha256(mean)))]
+    return [*map(entry_of, headers), entry_of(round_of(ledger, listed, mean=sha256(mean)))]
 
 
 def grow(log: Log, rounds: int) -> None:

@@ -70,7 +70,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
         with pytest.raises(UserError, match=r"used up: it was for 1 keys.*ask who gave it"):
             await entered(program, BOB, told[0])
         stranger = program.network.endpoint(BOB.public_key)
-        for method in ("header", "blob", "claims", "credit", "dial-back"):
+        for method in ("header", "blob", "contributions", "credit", "dial-back"):
             with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
                 await stranger.call(program.node.key, method, b"", timeout_s=20)
         for method in ("manifest", "ping"):
@@ -89,7 +89,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
 
     run(directory, monkeypatch, story, INVITED)
     found = verify_directory(directory)
-    assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 3 + 1 + 3, {ALICE.public_key, CAROL.public_key})
+    assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 2 + 1 + 2, {ALICE.public_key, CAROL.public_key})
     run(directory, monkeypatch, goes_on, INVITED)
 
 

@@ -52,7 +52,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
             "taken back; it stands in the log, and peers hear of it within seconds\n",
         )
         with pytest.raises(Refused, match="not admitted"):
-            await alice.call(program.node.key, "table", b"", timeout_s=20)
+            await alice.call(program.node.key, "weights", b"", timeout_s=20)
         with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):
             await asyncio.wait_for(watching, 20)
         with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):

@@ -18,11 +18,10 @@ from automl.training.course import RunCourse
 from protocol.admission import Admission, AdmissionRule, Invitation, SignedAdmission, SignedInvitation
 from protocol.encoding import decode, encode, pack
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Entry, Header, Receipt, SignedClaim, Threshold, entry_of
+from protocol.records import ClaimStep, Entry, Header, Receipt, SignedClaim, StepMean, Threshold, entry_of
 from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import Identity, sha256
 from tests.aggregator import real_run
@@ -63,7 +62,7 @@ class Log:
         """The entries of the next round of these, which hold but for ``lies``."""
         table = in_order(headers)
         listed = [self.ledger.listed(header, self.ledger.round + 1) for header in table]
-        return [*entries_of(table), entry_of(round_of(self.ledger, listed, **lies))]
+        return [*map(entry_of, table), entry_of(round_of(self.ledger, listed, **lies))]
 
     def grow(self, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -98,7 +97,7 @@ def with_fields(header: Header, change: Callable[[list[Any]], None]) -> Entries:
     change(fields)
     payload = encode(tuple(fields))
     claim = SignedClaim(payload, ONE.sign("claim", payload))
-    return [entry_of(claim)]
+    return [entry_of(with_contribution(replace(header, claims=(claim,)), ONE, claims=(claim.digest,)))]
 
 
 # What is put after a log's last round, and the rule that refuses it, at the place of the entry that breaks it.
@@ -115,7 +114,7 @@ def tampered(rule: str) -> Callable[[Tampered], Tampered]:
 
 
 def of_header(header: Header) -> Entries:
-    return entries_of([header])
+    return [entry_of(header)]
 
 
 @tampered("S2")
@@ -123,7 +122,7 @@ def a_byte_of_a_claim_is_changed(log: Log) -> Entries:
     header = log.header()
     payload = header.claims[0].payload
     assert payload.endswith(b"\x00")  # the last field, an integer
-    return [entry_of(header.claims[0]).replace(payload, payload[:-1] + b"\x01")]
+    return [entry_of(header).replace(payload, payload[:-1] + b"\x01")]
 
 
 @tampered("B2")
@@ -155,7 +154,7 @@ def an_entry_is_nested_too_deep(log: Log) -> Entries:
 @tampered("B1")
 def a_signed_record_is_too_long(log: Log) -> Entries:
     header = log.header()
-    return [entry_of(replace(header.claims[0], payload=bytes(4001)))]
+    return [entry_of(replace(header, claims=(replace(header.claims[0], payload=bytes(32_769)),)))]
 
 
 @tampered("B3")
@@ -176,12 +175,12 @@ def a_claim_names_an_account_that_is_no_key(log: Log) -> Entries:
 @tampered("E1")
 def an_entry_is_of_no_known_kind(log: Log) -> Entries:
     entry = of_header(log.header())[0]
-    return [entry.replace(b"\x65claim", b"\x65clone")]
+    return [entry.replace(b"\x6ccontribution", b"\x6ccontributiom")]
 
 
 @tampered("S2")
 def a_claim_is_signed_by_another_key(log: Log) -> Entries:
-    return of_header(resigned(log.header(), TWO))[:1]
+    return of_header(resigned(log.header(), TWO))
 
 
 @tampered("S2")
@@ -191,7 +190,7 @@ def a_contribution_is_signed_by_another_key(log: Log) -> Entries:
 
 @tampered("S1")
 def a_claim_is_of_a_key_that_fits_any_signature(log: Log) -> Entries:
-    return of_header(resigned(log.header(), ONE, key=bytes(32)))[:1]
+    return of_header(resigned(log.header(), ONE, key=bytes(32)))
 
 
 @tampered("E1")
@@ -251,7 +250,18 @@ def a_claim_is_on_another_base(log: Log) -> Entries:
 
 @tampered("E9")
 def a_claim_has_other_local_steps(log: Log) -> Entries:
-    return of_header(log.header(local_steps=2, steps_root=sha256(b"steps")))
+    steps = (ClaimStep(0, 1, (), bytes(32)), ClaimStep(2, 3, (), bytes(32)))
+    return of_header(log.header(steps=steps, lots=(1, 1, 1, 1)))
+
+
+@tampered("E9")
+def a_claim_counts_lots_that_its_indices_are_not_of(log: Log) -> Entries:
+    return of_header(log.header(steps=(ClaimStep(0, 3, (), bytes(32)),), lots=(2, 0, 1, 1)))
+
+
+@tampered("E9")
+def a_step_counts_a_claim_that_is_none(log: Log) -> Entries:
+    return of_header(with_contribution(log.header(), ONE, steps=(StepMean(bytes(32), 3),)))
 
 
 @tampered("E10")
@@ -261,7 +271,7 @@ def a_claim_counts_other_architectures(log: Log) -> Entries:
 
 @tampered("E10")
 def a_claim_has_too_many_samples(log: Log) -> Entries:
-    return of_header(log.header(lots=(2**20, 1, 1, 1)))
+    return of_header(log.header(lots=(2**20,) * 4))
 
 
 @tampered("E10")
@@ -276,7 +286,7 @@ def work_on_a_base_counts_again(log: Log) -> Entries:
 
 @tampered("E11")
 def a_key_stands_twice_in_a_round(log: Log) -> Entries:
-    return entries_of([log.cohort((ONE, TWO)), log.header(TWO)])
+    return [entry_of(log.cohort((ONE, TWO))), entry_of(log.header(TWO))]
 
 
 @tampered("E12")
@@ -286,7 +296,7 @@ def a_dense_body_leaves_a_residual(log: Log) -> Entries:
 
 @tampered("E13")
 def contributions_are_not_sorted_by_founder(log: Log) -> Entries:
-    return entries_of([log.header(TWO), log.header(ONE)])
+    return [entry_of(log.header(TWO)), entry_of(log.header(ONE))]
 
 
 @tampered("E2")
@@ -311,7 +321,12 @@ def a_round_is_of_another_run(log: Log) -> Entries:
 
 @tampered("R2")
 def a_round_counts_other_contributions(log: Log) -> Entries:
-    return log.round([log.header(ONE), log.header(TWO)], rows=1)
+    return log.round([log.header(ONE), log.header(TWO)], contributions=1)
+
+
+@tampered("R2")
+def a_round_names_other_places(log: Log) -> Entries:
+    return log.round([log.header(ONE), log.header(TWO)], first=log.ledger.size + 1)
 
 
 @tampered("R3")
@@ -467,14 +482,15 @@ def test_a_base_from_before_the_channels_were_sorted_is_refused(tmp_path: Path) 
 
 def test_more_contributions_than_max_rows_are_refused(tmp_path: Path) -> None:
     log = log_of(0, exchange=replace(SMALL.exchange, max_rows=2))
-    log.entries += entries_of([log.header(peer) for peer in PEERS])
+    log.entries += [entry_of(log.header(peer)) for peer in PEERS]
     export_of(tmp_path, log.signed, log.entries, OPERATOR)
     refused(tmp_path, "E13", f"entry {len(log.entries) - 1}")
 
 
-def test_fewer_lots_than_local_steps_are_refused(tmp_path: Path) -> None:
+def test_fewer_steps_than_the_run_has_are_refused(tmp_path: Path) -> None:
     log = log_of(0, exchange=replace(SMALL.exchange, local_steps=2))
-    log.entries += of_header(log.header(lots=(1,) + (0,) * 7))
+    steps = (ClaimStep(0, 7, (), bytes(32)),)
+    log.entries += of_header(log.header(steps=steps, lots=(1,) * 8))
     export_of(tmp_path, log.signed, log.entries, OPERATOR)
     refused(tmp_path, "E9", f"entry {len(log.entries) - 1}")
 
@@ -495,7 +511,7 @@ def test_nothing_follows_the_last_round(tmp_path: Path) -> None:
     log.grow(2)
     log.entries += of_header(after)
     export_of(tmp_path, log.signed, log.entries, OPERATOR)
-    refused(tmp_path, "E2", f"entry {len(log.entries) - 2}")
+    refused(tmp_path, "E2", f"entry {len(log.entries) - 1}")
 
 
 def test_a_log_does_not_end_in_the_middle_of_a_round(tmp_path: Path) -> None:

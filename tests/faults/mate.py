@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.coding import body_groups, encode
+from exact.residuals import vector_digest
 from peer.cohort.cohort import Cohort, Gathered, Seat
 from protocol.cohorts import meeting_secret
-from protocol.records import Header, SignedClaim
+from protocol.lots import work_of
+from protocol.records import ClaimStep, Header, SignedClaim
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob
@@ -41,6 +43,7 @@ class Mate:
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
         self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.run, cohort, scene.token, self._neighbours)
         self._ends_ms = 0.0  # of the round's headers
+        self._steps: list[ClaimStep] = []  # of the base, so far
 
     async def meet(self, count: int) -> None:
         """Return once so many mates are known."""
@@ -60,6 +63,7 @@ class Mate:
             self.base = Standing.after(told.commitment.proven.round)
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
+            self._steps = []
             self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
@@ -69,8 +73,13 @@ class Mate:
                 return self.seat
 
     async def step(self, step: int, vector: Vector) -> Vector:
-        """Give a vector for a step, when it is due; return what the cohort made of it."""
-        return await self.seat.average(step, vector, SAMPLES)
+        """Give a vector for a step, when it is due, with the claim up to there; return what the cohort made of it."""
+        self._note(step, vector_digest(vector))
+        return await self.seat.average(step, vector, self._claimed())
+
+    def _note(self, step: int, vector: bytes) -> None:
+        first, lots = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.lot_samples)
+        self._steps = [*self._steps[:step], ClaimStep(first, first + lots - 1, (), vector)]
 
     async def steps(self, scale: float = 1e-3) -> None:
         """Give random numbers about so large in all steps."""
@@ -79,9 +88,22 @@ class Mate:
 
     def claim(self, **changes: Any) -> SignedClaim:
         """Return what it claims of the round."""
+        for step in range(len(self._steps), self.liar.manifest.exchange.local_steps):
+            self._note(step, sha256(b"not given"))
+        return self._claimed(**changes)
+
+    def _claimed(self, **changes: Any) -> SignedClaim:
         assert self.base is not None
-        lots = (2,) * self.liar.num_architectures(self.base.round + 1)
-        given = {"founder": self.seat.founder, "cohort": self._name, "round": self.base.round + 1, "lots": lots, "lot_ms": LOT_MS}
+        steps = tuple(self._steps)
+        lots = work_of(self.liar.num_architectures(self.base.round + 1), self.base.commit, self.key, steps)
+        given = {
+            "steps": steps,
+            "founder": self.seat.founder,
+            "cohort": self._name,
+            "round": self.base.round + 1,
+            "lots": lots,
+            "lot_ms": LOT_MS,
+        }
         return claim_of(self._scene.ledger(), self.liar.identity, **{**given, **changes})
 
     async def gather(self) -> Gathered:

@@ -105,7 +105,7 @@ def follow(self: Follower, *args: Any) -> Next:
     mean[7] += 1
     state = next_state(self.state, torch.from_numpy(mean), self.plan)
     print(f"lies round={state.round}", flush=True)
-    return Next(replace(after.outcome, mean=mean), Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
+    return Next(replace(after.outcome, mean=mean), after.weighed, Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
 
 
 true_follow = Follower.follow

@@ -126,7 +126,7 @@ async def hand_in(scene: Scene, liar: Liar, made: Made) -> Played:
         handed = await liar.log.hand_in(made.header, made.groups)
     await until(lambda: scene.status("aggregator")["round"] >= ticket.round)
     played = scene.tables()[ticket.round]
-    assert made.digest in [one.row.contribution for one in played.listed]
+    assert made.digest in [one.contribution for one in played.listed]
     return played
 
 
@@ -142,7 +142,7 @@ def test_false_bytes_and_false_news_from_a_neighbour_are_found_out(scene: Scene)
             return bytes(100)
 
         await liar.node.serve(METHOD, give_junk)
-        for method in ("commit", "commit-after", "table", "row"):
+        for method in ("commit", "commit-after", "weights", "listing"):
             await liar.node.serve(method, say_junk)
         neighbours = Neighbours(liar.node, liar.run)
         await neighbours.announce(cohort="here", round_=10**9)
@@ -294,7 +294,7 @@ def kept_bodies(scene: Scene, played: Played, count: int) -> list[Body]:
     codec = scene.manifest.exchange.codec
     bodies = Bodies(scene.directory / "aggregator" / BODIES, body_bytes=body_num_bytes(codec, count), keep=1)
     found = {one.header.contribution.digest: one.body for one in bodies.read(played.entry.round)}
-    return [parse(codec, found[one.row.contribution], count) for one in played.listed]
+    return [parse(codec, found[one.contribution], count) for one in played.listed]
 
 
 def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_clip_allows(scene: Scene) -> None:
@@ -315,17 +315,17 @@ def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_
         assert np.isfinite(largest.values(MAX_FLOOR)).all()
 
         played = await in_a_table_with_others(liar)
-        rows, bodies = [one.row for one in played.listed], kept_bodies(scene, played, count)
-        found = outcome(rows, bodies, played.floors, played.thresholds, played.floor, count)
+        table, bodies = [one.weighing for one in played.listed], kept_bodies(scene, played, count)
+        found = outcome(table, bodies, played.floors, played.thresholds, played.floor, count)
         assert (found.thresholds, found.floor) == (played.entry.thresholds, played.entry.floor)
-        place = [row.founder for row in rows].index(liar.key)
-        assert liar.key in found.clipped
+        place = [one.founder for one in played.listed].index(liar.key)
+        assert found.clipped[place] < found.weights[place]
         # Without it, everything else as it was, the mean is another by its clipped norm at most.
-        part = weights(rows)[place] / sum(weights(rows))
+        part = weights(table)[place] / sum(weights(table))
         without = [zeros_like(body) if at == place else body for at, body in enumerate(bodies)]
-        others = outcome(rows, without, played.floors, played.thresholds, played.floor, count)
+        others = outcome(table, without, played.floors, played.thresholds, played.floor, count)
         moved = np.linalg.norm(found.mean.astype(np.float64) - others.mean.astype(np.float64))
-        square = limit_square(rows[place], {one.role: one for one in played.thresholds})
+        square = limit_square(table[place], {one.role: one for one in played.thresholds})
         assert square is not None
         allowed = part * np.sqrt(float(square)) * 2.0**played.floor
         unclipped = part * np.sqrt(float(bodies[place].norm_square)) * 2.0 ** played.floors[place]
@@ -349,10 +349,10 @@ def test_who_claims_as_much_as_is_allowed_weighs_no_more_than_the_cap(scene: Sce
         most = exchange.max_claim_samples // lot
         made = liar.made(lots=(most - 3, 1, 1, 1))
         played = await hand_in(scene, liar, made)
-        (row,) = [one.row for one in played.listed if one.row.founder == liar.key]
-        assert row.samples == exchange.weight_cap < exchange.max_claim_samples
+        (own,) = [one for one in played.listed if one.founder == liar.key]
+        assert own.weighing.samples == exchange.weight_cap < exchange.max_claim_samples
         # Nor does it make the next round shorter by more than a round may change.
-        assert played.entry.counted >= exchange.max_claim_samples
+        assert sum(one.counted for one in played.listed) >= exchange.max_claim_samples
 
     play(scene, story)
 
@@ -363,16 +363,16 @@ def test_a_body_that_another_key_hands_in_again_counts_as_any_body_and_all_agree
         table = ledger.table_at(ledger.round)
         assert table is not None
         sizes = [len(group) for group in liar.made().groups]
-        copied = await fetch(liar.node, table[0].row.body, sizes, [liar.log.operator], deadline_s=20)
+        copied = await fetch(liar.node, table[0].body, sizes, [liar.log.operator], deadline_s=20)
         played = await hand_in(scene, liar, liar.made(copied.join()))
-        assert table[0].row.body in [one.row.body for one in played.listed]
+        assert table[0].body in [one.body for one in played.listed]
         # And so do two in one round.
         own = mate.made()
         twin = liar.made(bytes(own.groups[0]))
         assert twin.header.contribution.open().body == own.header.contribution.open().body
         await next_round(scene)
         for each in await asyncio.gather(hand_in(scene, mate, own), hand_in(scene, liar, twin)):
-            assert own.header.contribution.open().body in [one.row.body for one in each.listed]
+            assert own.header.contribution.open().body in [one.body for one in each.listed]
 
     play(scene, story, count=2)
 

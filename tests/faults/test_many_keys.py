@@ -136,7 +136,7 @@ async def hand_in_junk(scene: Scene, identity: Identity) -> None:
             ("header", rng.randbytes(rng.randrange(3000))),
             ("header", pack(header)),  # and no body
             ("header", pack(header_of(ledger, whose, lots=(1, 1, 1, 1)))),  # well signed, as if the honest one's key were known
-            ("header", pack(header_of(ledger, identity, lots=(10**5, 1, 1, 1)))),
+            ("header", pack(header_of(ledger, identity, lots=(10**5,) * 4))),
             ("body", BodyPart(header.contribution.digest, 0, body).pack()),
             ("body", rng.randbytes(rng.randrange(300))),
         )
@@ -162,7 +162,7 @@ def test_a_hundred_keys_with_junk_push_nobody_out_who_took_part_before(tmp_path:
             await asyncio.sleep(0.05)
         await asyncio.gather(*honest, *junk)
         for listed in (scene.ledger().table_at(round_) or () for round_ in range(1, ROUNDS + 1)):
-            counted.update(one.row.founder for one in listed)
+            counted.update(one.founder for one in listed)
         faults = scene.intake.faults
         assert set(faults.by_reason) >= {"malformed", "not for this log", "another's identity"}
         refused = faults.by_key()
@@ -211,16 +211,16 @@ def test_a_hundred_free_keys_move_the_mean_by_no_more_than_a_fifth_of_what_they_
         await asyncio.gather(*free)
         ledger = scene.ledger()
         for round_ in range(1, ROUNDS + 1):
-            table, weights = ledger.table_at(round_) or (), await scene.weights.of(round_)
+            table, weighed = ledger.table_at(round_) or (), await scene.weights.of(round_)
             bodies = {kept.header.contribution.digest: kept.body for kept in scene.run.bodies.read(round_)}
             mean = np.zeros(scene.num_weights)
-            for one, weight in zip(table, weights, strict=True):
-                body = parse("int16", bodies[one.row.contribution], scene.num_weights)
-                mean += weight * body.values(ledger.floor_at(round_ - 1 - one.row.age)).astype(np.float64)
-            mean /= sum(weights)
-            if any(one.row.unproven < one.row.samples for one in table):  # else nobody proven came in time: then all weigh
+            for one, its in zip(table, weighed, strict=True):
+                body = parse("int16", bodies[one.contribution], scene.num_weights)
+                mean += its.clipped * body.values(ledger.floor_at(round_ - 1 - one.weighing.age)).astype(np.float64)
+            mean /= sum(its.weight for its in weighed)
+            if any(one.weighing.unproven < one.weighing.samples for one in table):  # else nobody proven came in time: then all weigh
                 shares.append(float(mean @ direction / np.square(direction, dtype=np.float64).sum()))
-                crowds.append(sum(one.row.unproven > 0 for one in table))
+                crowds.append(sum(one.weighing.unproven > 0 for one in table))
 
     in_scene(tmp_path / "aggregator", story, config)
     print(f"free keys in a table: {crowds}; parts of what they say that are in the mean: {[round(share, 3) for share in shares]}")

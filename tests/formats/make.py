@@ -28,15 +28,11 @@ from automl.training.update import State, state_digest
 from peer.rounds.slips import SlipFolder
 from peer.store import KeptResiduals, PeerStore
 from peer.training.account import Account
-from protocol.earnings import TableClaims
-from protocol.encoding import pack
-from protocol.listed import entries_of
+from protocol.earnings import RoundContributions
 from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.records import Header, entry_of, open_entry
+from protocol.records import Header, Listing, entry_of, open_entry
 from protocol.signing import Identity, peer_name, sha256
 from protocol.slips import Slip
-from protocol.table import RowProof
 from protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats.networks import PACKED, open_packed, shown, write_networks
@@ -87,7 +83,7 @@ def _log(folder: Path) -> dict[str, object]:
             lots = (1,) * len(log.ledger.course.costs(round_, "here"))
             headers = [header_of(log.ledger, peer, lots=lots) for peer in PEERS[:3]]
             listed = [log.ledger.listed(header, round_) for header in headers]
-            log.commit([*entries_of(headers), entry_of(round_of(log.ledger, listed))])
+            log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
     (folder / "log.lock").unlink()
     (folder / "identity.key").write_bytes(OPERATOR.to_libp2p())
     found = verify_directory(folder)
@@ -122,16 +118,14 @@ def _slip(log: Log) -> Slip:
     table = log.ledger.table_at(ROUNDS)
     assert index is not None
     assert table is not None
-    records = [open_entry(entry) for entry in log.entries(index - 2 * len(table), 2 * len(table))]
-    claims, contributions = records[::2], records[1::2]
-    headers = tuple(Header(contribution, (claim,)) for claim, contribution in zip(claims, contributions, strict=True))
     place = next(place for place, one in enumerate(table) if PEER.public_key in one.keys)
-    tree = Tree()
-    for one in table:
-        tree.append(leaf_hash(pack(one.row)))
-    row = RowProof(table[place].row, place, tuple(tree.inclusion_proof(place, len(table))))
-    paid = log.ledger.shares(table)[PEER.public_key]
-    return Slip(log.receipt(index), row, contributions[place], claims[place], (TableClaims(headers),), (paid,))
+    first, size = index - len(table), log.head.size
+    entries = tuple(log.entries(first, len(table)))
+    header = open_entry(entries[place])
+    assert isinstance(header, Header)
+    listing = Listing(log.receipt(index), log.included(first + place, size))
+    whole = RoundContributions(entries, log.range_proof(first, index, size))
+    return Slip(listing, header.claims[0], (whole,), (log.ledger.shares(table)[PEER.public_key],))
 
 
 def _noise(path: Path) -> float:

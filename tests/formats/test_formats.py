@@ -27,7 +27,6 @@ from peer.config import load_config
 from peer.store import PeerStore
 from peer.training.account import Account, epsilon_of
 from protocol.errors import UserError
-from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.signing import peer_name
 from protocol.versions import PROTOCOL
@@ -116,7 +115,7 @@ def test_the_log_goes_on_and_loses_no_credit(kept: Kept) -> None:
         lots = (1,) * len(log.ledger.course.costs(round_, "here"))
         headers = [header_of(log.ledger, peer, lots=lots) for peer in PEERS[:2]]
         listed = [log.ledger.listed(header, round_) for header in headers]
-        log.commit([*entries_of(headers), entry_of(round_of(log.ledger, listed))])
+        log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
     after = verify_directory(kept.folder / "log")
     assert after.rounds == kept.expected["rounds"] + 1
     assert all(after.credits[key] >= amount for key, amount in before.items())

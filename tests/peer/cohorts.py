@@ -1,20 +1,22 @@
 """Peers of one cohort in one event loop, on a network in memory, with what they claim and what a log would say to it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from exact.residuals import vector_digest
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from protocol.audits import ALL_ALIKE, Trust
 from protocol.cohorts import Group
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
+from protocol.records import Claim, ClaimStep, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
+from tests.claim_steps import means_of
 from tests.runs import EXCHANGE, manifest_of
 from tests.swarm.virtual_time import now, run_virtual
 
@@ -34,6 +36,32 @@ def base_of(round_: int) -> Standing:
 def vector_of(number: int, step: int = 0, count: int = COUNT) -> Any:
     """Return what a peer gives in a step: normal, as gradients are."""
     return np.random.default_rng([number, step]).standard_normal(count).astype(np.float32)
+
+
+def claim_of_steps(identity: Identity, steps: Sequence[ClaimStep], *, founder: PublicKey, round_: int = 1, cohort: str = "here") -> Claim:
+    """Return what a peer claims of these steps."""
+    return Claim(
+        run=RUN,
+        round=round_,
+        base=base_of(round_ - 1).commit,
+        key=identity.public_key,
+        payout=identity.public_key,
+        founder=founder,
+        cohort=cohort,
+        steps=tuple(steps),
+        work=(sum(step.count for step in steps),),
+        lots_root=sha256(b"lots"),
+        steps_root=sha256(b"steps") if len(steps) > 1 else b"",
+        vector=sha256(b"vector"),
+        residual=b"",
+        lot_ms=10,
+    )
+
+
+def so_far(identity: Identity, founder: PublicKey, *given: Any) -> SignedClaim:
+    """Return what a peer claims up to a step; it gave these vectors, each of a lot."""
+    steps = [ClaimStep(step, step, (), vector_digest(vector)) for step, vector in enumerate(given)]
+    return SignedClaim.sign(claim_of_steps(identity, steps, founder=founder), identity)
 
 
 class Mate:
@@ -60,6 +88,8 @@ class Mate:
             now_ms=lambda: now() * 1000,
         )
         self.seat = Seat(self.key)
+        self.round = 1
+        self.steps: list[ClaimStep] = []  # that it gave on the base
 
     async def meet(self) -> None:
         """Announce, look, and prove the token, as a peer does again and again."""
@@ -70,46 +100,49 @@ class Mate:
     async def convene(self, round_: int = 1, *, lot_ms: int = LOT_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
         """Take a place for a round."""
         await asyncio.sleep(after_s)
+        self.round = round_
+        self.steps = []
         self.seat = await self.cohort.convene(base_of(round_ - 1), lot_ms, left_ms)
         return self.seat
 
-    async def average(self, step: int, vector: Any = None, *, samples: int = 16, after_s: float | None = None) -> Any:
-        """Give a vector when it is due, or after some time."""
+    async def average(self, step: int, vector: Any = None, *, samples: int = 16, after_s: float | None = None, **changes: Any) -> Any:
+        """Give a vector when it is due, or after some time, with the claim up to there; ``changes`` are of that."""
         ends_ms = self.seat.step_ends(step)
         await asyncio.sleep(after_s if after_s is not None else max(0.0, (ends_ms or 0.0) / 1000 - now()))
-        return await self.seat.average(step, vector_of(self.number, step) if vector is None else vector, samples)
+        given = vector_of(self.number, step) if vector is None else vector
+        return await self.seat.average(step, given, self.so_far(step, given, samples=samples, **changes))
 
-    def claim(self, round_: int = 1, *, lots: int = 2, **changes: Any) -> SignedClaim:
-        """Return what this peer claims."""
-        steps = self.band.manifest.exchange.local_steps
-        claim = Claim(
-            run=RUN,
-            round=round_,
-            base=base_of(round_ - 1).commit,
-            key=self.key,
-            payout=self.key,
-            founder=self.seat.founder,
-            cohort=self.name,
-            local_steps=steps,
-            work=(lots,),
-            lots_root=sha256(b"lots"),
-            steps_root=sha256(b"steps") if steps > 1 else b"",
-            vector=sha256(b"vector"),
-            residual=b"",
-            lot_ms=10,
-        )
+    def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> SignedClaim:
+        """Return what this peer claims up to a step, which is noted for the claims to come."""
+        count, first = samples // self.band.manifest.lot_samples, self.steps[step - 1].last + 1 if step else 0
+        self.steps = [*self.steps[:step], ClaimStep(first, first + count - 1, (), vector_digest(given))]
+        return self._claimed(self.round, changes)
+
+    def claim(self, round_: int | None = None, *, lots: int = 2, **changes: Any) -> SignedClaim:
+        """Return what this peer claims: the steps that it gave, and in the others as many lots as make ``lots``, but one at least."""
+        most = self.band.manifest.exchange.local_steps
+        while len(self.steps) < most:
+            first = self.steps[-1].last + 1 if self.steps else 0
+            count = max(1, lots - sum(step.count for step in self.steps)) if len(self.steps) == most - 1 else 1
+            self.steps.append(ClaimStep(first, first + count - 1, (), sha256(b"vector")))
+        return self._claimed(round_ or self.round, changes)
+
+    def _claimed(self, round_: int, changes: dict[str, Any]) -> SignedClaim:
+        claim = claim_of_steps(self.identity, self.steps, founder=self.seat.founder, round_=round_, cohort=self.name)
         return SignedClaim.sign(replace(claim, **changes), self.identity)
 
     def accepted(self, gathered: Gathered, *, with_mean: bool = False, **changes: Any) -> Accepted:
         """Return what this founder's contribution becomes at the log."""
-        digests = tuple(claim.digest for claim in gathered.claims)
-        opened = gathered.claims[0].open()
-        contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, sha256(b"body"), b"")
+        listed = sorted([*gathered.claims, *gathered.dropped], key=lambda signed: signed.open().key)
+        digests = tuple(claim.digest for claim in listed)
+        opened, steps = gathered.claims[0].open(), means_of([signed.open() for signed in listed])
+        counted = sum(1 << place for place, signed in enumerate(listed) if signed in gathered.claims)
+        contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, counted, steps, sha256(b"body"), b"")
         signed = SignedContribution.sign(replace(contribution, **changes), self.identity)
         return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
 
     async def found(
-        self, given: Any = None, *, round_: int = 1, with_mean: bool = False, leave_out: Iterable["Mate"] = (), **changes: Any
+        self, given: Any = None, *, round_: int | None = None, with_mean: bool = False, leave_out: Iterable["Mate"] = (), **changes: Any
     ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
@@ -120,7 +153,7 @@ class Mate:
             await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
         return gathered
 
-    async def hand_over(self, given: Any = None, *, round_: int = 1, until_s: float = 60.0, **changes: Any) -> Accepted | None:
+    async def hand_over(self, given: Any = None, *, round_: int | None = None, until_s: float = 60.0, **changes: Any) -> Accepted | None:
         """Do a member's part at the end."""
         vector = vector_of(self.number, 100) if given is None else given
         return await self.seat.hand_over(self.claim(round_, **changes), vector, 32, now() * 1000 + until_s * 1000)

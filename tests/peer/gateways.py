@@ -23,6 +23,7 @@ from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord, Si
 from protocol.records import Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing
 from protocol.signing import Identity, sha256
+from tests.claim_steps import all_of, means_of
 from tests.memory_log import OPERATOR, signed_manifest, start_of
 
 GATEWAY = Identity(sha256(b"gateway"))
@@ -63,7 +64,17 @@ class Gateway:
     def accepted(self, *claims: SignedClaim) -> Accepted:
         """Return what the log says to a contribution of these claims."""
         digests = tuple(signed.digest for signed in sorted(claims, key=lambda signed: signed.open().key))
-        opened = Contribution(self.signed.run, self.base.round + 1, self.base.commit, GATEWAY.public_key, digests, sha256(b"body"), b"")
+        opened = Contribution(
+            run=self.signed.run,
+            round=self.base.round + 1,
+            base=self.base.commit,
+            founder=GATEWAY.public_key,
+            claims=digests,
+            counted=all_of(digests),
+            steps=means_of([signed.open() for signed in claims]),
+            body=sha256(b"body"),
+            residual=b"",
+        )
         contribution = SignedContribution.sign(opened, GATEWAY)
         return Accepted(contribution, SignedTicket.sign(Ticket(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
 

@@ -99,7 +99,7 @@ def test_a_long_line_is_not_broken_and_brackets_are_not_colours(board: StatusBoa
 def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
     with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9), Voice(Form.OBJECTS)) as board:
         board.update(loss=0.5, samples_counted=640, waiting_for="the log")
-        board.committed(round_=5, state=STATE, contributions=3, counted=False, lost=64, samples=2048)
+        board.committed(round_=5, state=STATE, contributions=3, counted=False, lost=64)
         board.pause({"you": "by you"})
         board.pause({})
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -110,7 +110,6 @@ def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.Capt
         "samples_counted": 640,
         "loss": 0.5,
         "lost": 64,
-        "of_samples": 2048,
     }
     assert [each for each in said if each["event"] == "round"] == [{"event": "round", "round": 5, **figures}]
     assert [(each["event"], each["why"]) for each in said if "why" in each] == [("paused", {"you": "by you"}), ("resumed", {})]
@@ -119,9 +118,10 @@ def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.Capt
 
 def test_what_a_round_counted_of_this_peer_is_kept_of_the_newest_one(board: StatusBoard) -> None:
     with board:
-        board.committed(round_=3, state=STATE, contributions=2, counted=True, lost=0, samples=256)
-        board.committed(round_=4, state=STATE, contributions=2, counted=True, lost=0, samples=512)
+        board.committed(round_=3, state=STATE, contributions=2, counted=True, lost=0)
+        board.committed(round_=4, state=STATE, contributions=2, counted=True, lost=0)
         board.counted(4, 128)
+        board.earned(4, 7, is_checked=True, samples=512)
         board.counted(3, 64)  # the older one is known later
         fields = board.fields()
     assert [fields[name] for name in ("last_round", "last_samples", "last_of")] == [4, 128, 512]

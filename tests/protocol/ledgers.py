@@ -7,7 +7,6 @@ import pytest
 from protocol.errors import LedgerError, RemoteFault
 from protocol.exchange import Exchange
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of
 from protocol.signing import Identity
@@ -42,9 +41,5 @@ def refused(ledger: Ledger, entry: bytes, error: type[RemoteFault] = LedgerError
 
 
 def append(ledger: Ledger, *headers: Header) -> None:
-    for entry in entries_of(headers):
+    for entry in map(entry_of, headers):
         ledger.append(entry)
-
-
-def claim_entry(header: Header) -> bytes:
-    return entry_of(header.claims[0])

@@ -4,6 +4,7 @@ from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity, sha256
+from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import FixedCourse, manifest_of
 
 OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
@@ -19,7 +20,7 @@ def history(count: int, name: bytes = b"") -> list[Round]:
     for number in range(1, count + 1):
         base = Standing.after(rounds[-1]).commit if rounds else RUN
         table, mean, state = (sha256(b"%s %d" % (what + name, number)) for what in (b"table", b"mean", b"state"))
-        rounds.append(Round(RUN, number, base, table, 1, table, mean, state, LOT, (), number - 32, 1_000))
+        rounds.append(Round(RUN, number, base, 2 * number, 1, table, mean, state, (), number - 32, 1_000))
     return rounds
 
 
@@ -32,8 +33,9 @@ def claim_of(
 ) -> SignedClaim:
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
+    steps = steps_of((lots, 0), base.commit, key)
     return SignedClaim.sign(
-        Claim(run, base.round + 1, base.commit, key, key, convener, "home", 1, (lots, 0), root, b"", root, b"", 10), peer
+        Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", root, b"", 10), peer
     )
 
 
@@ -42,7 +44,8 @@ def listing(claims: list[SignedClaim], founder: Identity) -> Header:
     ordered = sorted(claims, key=lambda signed: signed.open().key)
     first, root = ordered[0].open(), sha256(b"body" + ordered[0].digest)
     digests = tuple(signed.digest for signed in ordered)
-    contribution = Contribution(first.run, first.round, first.base, founder.public_key, digests, root, b"")
+    counted, steps = all_of(ordered), means_of([signed.open() for signed in ordered])
+    contribution = Contribution(first.run, first.round, first.base, founder.public_key, digests, counted, steps, root, b"")
     return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
 
 

@@ -3,19 +3,24 @@
 from dataclasses import replace
 
 from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
-from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from protocol.exchange import MAX_COHORT, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND
+from protocol.merkle import MAX_SIZE
 from protocol.records import (
     MAX_ARCHITECTURES,
+    MAX_INDEX,
     MAX_LOTS,
     MAX_ROLES,
     Announcement,
     Claim,
+    ClaimStep,
     Contribution,
+    Header,
     LotRecord,
     Round,
     SignedClaim,
     SignedContribution,
+    StepMean,
     StepRecord,
     Threshold,
     Ticket,
@@ -32,7 +37,7 @@ CLAIM = Claim(
     payout=ALICE.public_key,
     founder=ALICE.public_key,
     cohort="east",
-    local_steps=1,
+    steps=(ClaimStep(0, 3, (2,), sha256(b"own vector")),),
     work=(2, 0, 1),
     lots_root=sha256(b"lots"),
     steps_root=b"",
@@ -41,20 +46,22 @@ CLAIM = Claim(
     lot_ms=250,
 )
 SIGNED_CLAIM = SignedClaim.sign(CLAIM, ALICE)
-CONTRIBUTION = Contribution(RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), sha256(b"body"), b"")
+CONTRIBUTION = Contribution(
+    RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), 1, (StepMean(sha256(b"mean of a step"), 1),), sha256(b"body"), b""
+)
 SIGNED_CONTRIBUTION = SignedContribution.sign(CONTRIBUTION, ALICE)
+HEADER = Header(SIGNED_CONTRIBUTION, (SIGNED_CLAIM,))
 TICKET = Ticket(RUN, 4, SIGNED_CONTRIBUTION.digest)
 THRESHOLD = Threshold(1, 12_345, 640)
 ROUND = Round(
     run=RUN,
     round=4,
     base=BASE,
-    table=sha256(b"table"),
-    rows=2,
+    first=17,
+    contributions=2,
     weights=sha256(b"weights"),
     mean=sha256(b"mean"),
     state=sha256(b"state"),
-    counted=1_280,
     thresholds=(replace(THRESHOLD, role=0), THRESHOLD),
     floor=-31,
     open_ms=60_000,
@@ -69,7 +76,7 @@ LARGEST_CLAIM = replace(
     round=MAX_ROUND,
     cohort="c" * 63,
     founder=BOB.public_key,
-    local_steps=MAX_LOCAL_STEPS,
+    steps=(ClaimStep(0, MAX_LOTS * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
     work=(MAX_LOTS,) * MAX_ARCHITECTURES,
     steps_root=sha256(b"steps"),
     residual=sha256(b"residual"),
@@ -83,11 +90,12 @@ LARGEST_ANNOUNCEMENT = replace(
     position=replace(POSITION, distances=tuple((bytes([tag]) * 8, NUM_STEPS - 1) for tag in range(MAX_DISTANCES))),
 )
 LARGEST_CONTRIBUTION = replace(CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, residual=sha256(b"residual"))
+LARGEST_HEADER = Header(SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE), (SignedClaim.sign(LARGEST_CLAIM, ALICE),) * MAX_COHORT)
 LARGEST_ROUND = replace(
     ROUND,
     round=MAX_ROUND,
-    rows=MAX_ROWS,
-    counted=2**62 - 1,
+    first=MAX_SIZE - 1,
+    contributions=MAX_ROWS,
     thresholds=tuple(Threshold(role, 2**62 - 1, 2**48) for role in range(MAX_ROLES)),
     floor=MIN_FLOOR,
     open_ms=MAX_OPEN_MS,

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from protocol.closing import Closing, NotTaken
 from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
-from protocol.listed import entries_of, open_ms_after
+from protocol.listed import open_ms_after, weighed_in
 from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket, entry_of
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
 from protocol.signing import Digest, Identity, sha256
-from protocol.table import table_root, weights, weights_root
+from protocol.table import weights, weights_root
 from protocol.verified import Verified
+from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -53,7 +54,8 @@ def body_of(work: bytes) -> bytes:
 def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> SignedClaim:
     """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
     root, key = sha256(b"lots %d" % lots), identity.public_key
-    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", 1, (lots, 0), root, b"", root, residual, 10)
+    steps = steps_of((lots, 0), base.commit, key)
+    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (lots, 0), root, b"", root, residual, 10)
     return SignedClaim.sign(claim, identity)
 
 
@@ -61,7 +63,10 @@ def listing(claims: Iterable[SignedClaim], founder: Identity, body: bytes) -> He
     """What a founder hands in of claims on one base."""
     ordered = sorted(claims, key=lambda signed: VERIFIED.claim(signed).key)
     first, digests = VERIFIED.claim(ordered[0]), tuple(signed.digest for signed in ordered)
-    contribution = Contribution(RUN, first.round, first.base, founder.public_key, digests, sha256(body), sha256(b"left" + body))
+    counted, steps = all_of(ordered), means_of([VERIFIED.claim(signed) for signed in ordered])
+    contribution = Contribution(
+        RUN, first.round, first.base, founder.public_key, digests, counted, steps, sha256(body), sha256(b"left" + body)
+    )
     return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
 
 
@@ -121,7 +126,7 @@ class Log:
             if kept.round > self.ledger.round:
                 digest, listed = kept.header.contribution.digest, self.ledger.listed(kept.header, kept.round)
                 self.handed[digest] = kept
-                self.closing.restore(listed.row.founder, listed.by_key, listed.round, digest, kept.round, self.now)
+                self.closing.restore(listed.founder, listed.by_key, listed.round, digest, kept.round, self.now)
 
     def crash(self) -> None:
         self.alive = False
@@ -143,7 +148,7 @@ class Log:
         except LedgerError as error:
             return Answer(digest, refused=str(error))
         try:
-            taken_for = self.closing.header(listed.row.founder, listed.by_key, listed.round, digest, self.now, sender)
+            taken_for = self.closing.header(listed.founder, listed.by_key, listed.round, digest, self.now, sender)
             assert taken_for == round_  # for which it was checked
         except NotTaken as error:
             return Answer(digest, without=() if sender in error.keys else error.keys)
@@ -204,23 +209,22 @@ class Log:
         assert self.closed is not None
         headers = [self.handed[digest].header for digest in self.closed]
         listed = [self.ledger.listed(header, self.ledger.round + 1) for header in headers]
-        rows = [one.row for one in listed]
-        table = table_root(rows)
+        found = weights([one.weighing for one in listed])
+        table = weights_root(weighed_in(listed, found, found))
         round_ = Round(
             run=RUN,
             round=self.ledger.round + 1,
             base=self.ledger.last_commit,
-            table=table,
-            rows=len(rows),
-            weights=weights_root(weights(rows)),
+            first=self.ledger.size,
+            contributions=len(listed),
+            weights=table,
             mean=table,
             state=next_state(self.ledger.state, table),
-            counted=sum(one.counted for one in listed),
             thresholds=(),
             floor=self.ledger.floor_at(self.ledger.round),
             open_ms=open_ms_after(MANIFEST.exchange, self.ledger.open_ms, listed),
         )
-        entries, ledger = [*entries_of(headers), entry_of(round_)], self.ledger.copy()
+        entries, ledger = [*map(entry_of, headers), entry_of(round_)], self.ledger.copy()
         for entry in entries:
             ledger.append(entry)
         self.entries += entries
@@ -428,7 +432,7 @@ class Peer:
         assert missing is not None
         state = missing.state
         if held is not None and held.round + 1 == missing.round and self.state is not None:
-            state = next_state(self.state, log.rounds[missing.round - 1].table)
+            state = next_state(self.state, log.rounds[missing.round - 1].weights)
         self.hold(state, missing)
 
     def fetched(self, standing: Standing, *, took_long: bool) -> None:

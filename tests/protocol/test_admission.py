@@ -17,7 +17,7 @@ from protocol.records import entry_of, open_entry
 from protocol.signing import Identity, sha256
 from swarm.invitation import Token
 from tests.contributions import PEERS, commit, header_of
-from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
+from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 
 SECRET, OTHER_SECRET = Identity(b"\x21" * 32), Identity(b"\x22" * 32)  # of invitations
 ALICE, BOB, CAROL = PEERS[:3]
@@ -41,7 +41,7 @@ def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
     ledger = invited_run()
     with pytest.raises(ClaimError, match=NOT_ADMITTED):
         ledger.listed(header_of(ledger, ALICE), 1)
-    refused(ledger, claim_entry(header_of(ledger, ALICE)), ClaimError, NOT_ADMITTED)
+    refused(ledger, entry_of(header_of(ledger, ALICE)), ClaimError, NOT_ADMITTED)
     ledger.append(admission(invitation(ledger), ALICE))
     assert (ALICE.public_key in ledger.admitted, BOB.public_key in ledger.admitted) == (True, False)
     commit(ledger, [header_of(ledger, ALICE)])
@@ -62,7 +62,7 @@ def test_a_guest_is_in_and_its_claims_count_nowhere() -> None:
     assert not ledger.admitted.trains(ALICE.public_key)
     with pytest.raises(ClaimError, match=LOOKS_ON):
         ledger.listed(header_of(ledger, ALICE), 1)
-    refused(ledger, claim_entry(header_of(ledger, ALICE)), ClaimError, LOOKS_ON)
+    refused(ledger, entry_of(header_of(ledger, ALICE)), ClaimError, LOOKS_ON)
     refused(ledger, admission(invitation(ledger, secret=OTHER_SECRET), ALICE, OTHER_SECRET), match="in already")
 
 
@@ -105,7 +105,7 @@ def test_an_invitation_ends_with_its_round_and_who_came_in_before_stays() -> Non
 
 def test_nobody_comes_in_in_the_middle_of_a_table() -> None:
     ledger = invited_run()
-    ledger.append(claim_entry(header_of(ledger, OPERATOR)))
+    ledger.append(entry_of(header_of(ledger, OPERATOR)))
     refused(ledger, admission(invitation(ledger), ALICE), match="in the middle")
 
 
@@ -141,7 +141,7 @@ def test_where_all_or_the_listed_may_take_part_nobody_is_invited() -> None:
 
 def test_of_a_list_those_count_who_are_on_it() -> None:
     ledger = ledger_of(admission=AdmissionRule("list", (ALICE.public_key,)))
-    refused(ledger, claim_entry(header_of(ledger, BOB)), ClaimError, NOT_ADMITTED)
+    refused(ledger, entry_of(header_of(ledger, BOB)), ClaimError, NOT_ADMITTED)
     commit(ledger, [header_of(ledger, ALICE)])
 
 

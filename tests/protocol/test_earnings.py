@@ -1,4 +1,4 @@
-"""What a table pays, from its claims alone: as much as the ledger says, and nothing from claims that are not the table's."""
+"""What a round pays, from its claims alone: as much as the ledger says, and nothing from claims that are not the round's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.earnings import TableClaims, earned
+from protocol.earnings import RoundContributions, earned
 from protocol.errors import RemoteFault
 from protocol.ledger import Ledger
-from protocol.records import Header, Round, SignedClaim
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead
+from protocol.receipts import ProvenRound
+from protocol.records import Header, SignedClaim, entry_of
 from protocol.signing import Identity
-from protocol.table import claims_of_bits
+from protocol.table import TableError
 from tests.audited import audited_ledger, work_of
 from tests.contributions import PEERS, cohort_header_of, commit, header_of, in_order, listing
 from tests.protocol.ledgers import ledger_of
@@ -21,85 +24,95 @@ Lots = tuple[int, int]
 work = st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(any)
 
 
-def paid(ledger: Ledger, headers: list[Header]) -> dict[bytes, int]:
-    assert ledger.newest is not None
-    return earned(ledger.manifest, ledger.course, ledger.newest, TableClaims(tuple(in_order(headers))))
+def shown(ledger: Ledger, log: list[bytes], table: list[bytes] | None = None) -> tuple[ProvenRound, RoundContributions]:
+    """Return the ledger's newest round as its log's head proves it, and its contributions; with ``table`` a log that has these instead."""
+    entry = ledger.newest
+    assert entry is not None
+    entries = log[entry.first : entry.first + entry.contributions] if table is None else table
+    tree = Tree()
+    for each in (*log[: entry.first], *entries, log[-1]):
+        tree.append(leaf_hash(each))
+    proof = tree.range_proof(entry.first, min(entry.first + len(entries), tree.size))
+    return ProvenRound(entry, ledger.last_commit, TreeHead("log", tree.size, tree.root())), RoundContributions(tuple(entries), tuple(proof))
+
+
+def paid(ledger: Ledger, log: list[bytes]) -> dict[bytes, int]:
+    return earned(ledger.manifest, ledger.course, *shown(ledger, log))
 
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(PEERS[2:6]), work, min_size=1), st.lists(work, min_size=2, max_size=2))
-def test_a_table_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Lots], mates: list[Lots]) -> None:
+def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Lots], mates: list[Lots]) -> None:
     ledger = ledger_of()
     headers = [header_of(ledger, peer, lots=lots) for peer, lots in alone.items()]
     headers.append(cohort_header_of(ledger, PEERS[:2], lots=mates[0]))
-    commit(ledger, headers)
-    assert {key: share for key, share in paid(ledger, headers).items() if share} == ledger.credits()
+    log = commit(ledger, headers)
+    assert {key: share for key, share in paid(ledger, log).items() if share} == ledger.credits()
 
 
-mates = st.lists(st.sampled_from(PEERS[:5]), min_size=2, max_size=5, unique=True)
-proven_keys = st.sets(st.sampled_from(PEERS[:5]))
+def test_what_a_round_of_an_audited_run_paid_does_not_follow_from_its_claims() -> None:
+    ledger = audited_ledger(proven=(PEERS[0].public_key,))
+    log = commit(ledger, [listing([work_of(ledger, peer)], peer) for peer in PEERS[:2]])
+    with pytest.raises(TableError, match="audited"):
+        paid(ledger, log)
 
 
-@settings(max_examples=40, deadline=None)
-@given(mates, proven_keys)
-def test_claims_alone_prove_what_a_round_paid_also_in_mixed_cohorts(cohort: list[Identity], proven: set[Identity]) -> None:
-    ledger = audited_ledger(proven=tuple(sorted(peer.public_key for peer in proven)))
-    founder = cohort[0]
-    claims = [work_of(ledger, peer, founder=founder.public_key) for peer in cohort]
-    headers = [listing(claims, founder), *(listing([work_of(ledger, peer)], peer) for peer in PEERS[5:7])]
-    commit(ledger, headers)
-    table, entry = ledger.table_at(1), ledger.newest
-    assert table is not None
-    assert entry is not None
-    bits = tuple(one.row.unproven_claims for one in table)
-    found = TableClaims(tuple(in_order(headers)), bits)
-    pending = {key: share.amount for key, share in ledger.standing.accounts.pending[1].items()}
-    assert earned(ledger.manifest, ledger.course, entry, found) == pending
-    others = {1 << place for place in range(len(cohort) + 1)}
-    of_cohort = next(place for place, one in enumerate(table) if len(one.keys) > 1)
-    for other in others - {bits[of_cohort]}:  # who is proven cannot be told otherwise, though all have as many samples
-        with pytest.raises(RemoteFault):
-            earned(ledger.manifest, ledger.course, entry, replace(found, unproven=(*bits[:of_cohort], other, *bits[of_cohort + 1 :])))
-
-
-def test_the_bits_of_claims_are_no_more_than_the_claims() -> None:
-    assert list(claims_of_bits(0b101, 3)) == [True, False, True]
-    with pytest.raises(ValueError, match="more claims than there are"):
-        claims_of_bits(0b100, 2)
-
-
-def test_aged_work_is_of_the_table_that_it_counts_in() -> None:
+def test_aged_work_is_of_the_round_that_it_counts_in() -> None:
     ledger = ledger_of()
     aged = header_of(ledger, PEERS[0])
-    commit(ledger, [header_of(ledger, PEERS[1])])
+    log = commit(ledger, [header_of(ledger, PEERS[1])])
     before = ledger.credits()
-    headers = [aged, header_of(ledger, PEERS[1], lots=(1, 0))]
-    commit(ledger, headers)
-    assert {key: before.get(key, 0) + share for key, share in paid(ledger, headers).items()} == ledger.credits()
+    log += commit(ledger, [aged, header_of(ledger, PEERS[1], lots=(1, 0))])
+    assert {key: before.get(key, 0) + share for key, share in paid(ledger, log).items()} == ledger.credits()
 
 
 def forged(header: Header) -> Header:
     return Header(header.contribution, tuple(SignedClaim(claim.payload, bytes(64)) for claim in header.claims))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda ledger, found: found[:-1],
-        lambda ledger, found: [*found, header_of(ledger, PEERS[5])],
-        lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(9, 9)), *found[1:]],
-        lambda ledger, found: [Header(found[0].contribution, found[1].claims), *found[1:]],
-        lambda ledger, found: [forged(found[0]), *found[1:]],
-        lambda ledger, found: [Header(replace(found[0].contribution, signature=bytes(64)), found[0].claims), *found[1:]],
-        lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(1, 1, 1)), *found[1:]],
-        lambda ledger, found: [header_of(ledger, PEERS[0], round=3), *found[1:]],
+CHANGES: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {
+    "one less": lambda ledger, found: found[:-1],
+    "one more": lambda ledger, found: [*found, header_of(ledger, PEERS[5])],
+    "more work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(9, 9)), *found[1:]],
+    "another order": lambda ledger, found: found[::-1],
+}
+FALSE: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {
+    "other claims": lambda ledger, found: [Header(found[0].contribution, found[1].claims), *found[1:]],
+    "unsigned claim": lambda ledger, found: [forged(found[0]), *found[1:]],
+    "unsigned contribution": lambda ledger, found: [
+        Header(replace(found[0].contribution, signature=bytes(64)), found[0].claims),
+        *found[1:],
     ],
-    ids=["one less", "one more", "more work", "other claims", "unsigned claim", "unsigned contribution", "other work", "later"],
-)
-def test_claims_that_are_not_the_tables_are_refused(change: Callable[[Ledger, list[Header]], list[Header]]) -> None:
+    "other work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(1, 1, 1)), *found[1:]],
+    "later": lambda ledger, found: [header_of(ledger, PEERS[0], round=3), *found[1:]],
+}
+
+
+@pytest.mark.parametrize("change", [*CHANGES.values(), *FALSE.values()], ids=[*CHANGES, *FALSE])
+def test_contributions_that_are_not_the_round_s_are_refused(change: Callable[[Ledger, list[Header]], list[Header]]) -> None:
     ledger = ledger_of()
-    headers = [header_of(ledger, peer) for peer in PEERS[:2]]
-    commit(ledger, headers)
-    assert isinstance(ledger.newest, Round)
+    headers = in_order(header_of(ledger, peer) for peer in PEERS[:2])
+    log = commit(ledger, headers)
+    proven, found = shown(ledger, log)
+    false = tuple(map(entry_of, change(ledger, headers)))
     with pytest.raises(RemoteFault):
-        earned(ledger.manifest, ledger.course, ledger.newest, TableClaims(tuple(change(ledger, in_order(headers)))))
+        earned(ledger.manifest, ledger.course, proven, replace(found, entries=false))
+    for proof in (found.proof[:-1], (*found.proof, bytes(32)), (bytes(32), *found.proof[1:])):
+        with pytest.raises(RemoteFault):
+            earned(ledger.manifest, ledger.course, proven, replace(found, proof=proof))
+
+
+@pytest.mark.parametrize("change", FALSE.values(), ids=FALSE)
+def test_contributions_that_no_log_may_have_are_refused_though_one_has_them(change: Callable[[Ledger, list[Header]], list[Header]]) -> None:
+    ledger = ledger_of()
+    headers = in_order(header_of(ledger, peer) for peer in PEERS[:2])
+    log = commit(ledger, headers)
+    with pytest.raises(RemoteFault):
+        earned(ledger.manifest, ledger.course, *shown(ledger, log, list(map(entry_of, change(ledger, headers)))))
+
+
+def test_what_is_no_contribution_is_refused_though_the_log_has_it_in_that_place() -> None:
+    ledger = ledger_of()
+    log = commit(ledger, [header_of(ledger, PEERS[0])])
+    with pytest.raises(TableError, match="no contribution"):
+        earned(ledger.manifest, ledger.course, *shown(ledger, log, [log[-1]]))

@@ -43,7 +43,7 @@ lots_ms = st.lists(st.integers(1, MAX_LOT_MS), min_size=1, max_size=9)
     lots_ms,
     st.integers(1, DAY_MS),
     st.integers(1, DAY_MS),
-    st.integers(1, 1_024),
+    st.integers(1, 512),
 )
 def test_the_next_round_s_time_is_that_of_rational_arithmetic(
     open_ms: int, counted: int, target: int, durations: list[int], one_bound: int, other_bound: int, steps: int
@@ -142,7 +142,7 @@ BOUNDS: list[tuple[str, int, int]] = [  # field, least, most
     ("first_open_ms", 100, 60_000),
     ("min_open_ms", 1, 1_000),
     ("max_open_ms", 1_000, DAY_MS),
-    ("local_steps", 1, 1_024),
+    ("local_steps", 1, 512),
     ("residual_percent", 0, 100),
 ]
 

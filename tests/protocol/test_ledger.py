@@ -13,14 +13,12 @@ from protocol.encoding import encode
 from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.exchange import MAX_AGE
 from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Round, Threshold, commit_digest, entry_of, open_entry
 from protocol.signing import sha256
-from protocol.table import table_root
 from protocol.verified import Verified
 from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of
-from tests.protocol.ledgers import OPERATOR, append, claim_entry, ledger_of, refused, seen
+from tests.protocol.ledgers import OPERATOR, append, ledger_of, refused, seen
 from tests.runs import FixedCourse, manifest_of
 
 # How a run goes.
@@ -51,7 +49,7 @@ def test_tables_and_rounds_follow_each_other_to_the_end_of_the_run() -> None:
         headers = in_order(header_of(ledger, peer) for peer in PEERS[:number])
         floor, thresholds = -32 - number, (Threshold(0, number, 64),)
         entries = commit(ledger, headers, floor=floor, thresholds=thresholds)
-        assert entries[:-1] == [entry for header in headers for entry in (claim_entry(header), entry_of(header.contribution))]
+        assert entries[:-1] == [entry_of(header) for header in headers]
         size += len(entries)
         assert (ledger.size, ledger.round, ledger.index_at(number)) == (size, number, size - 1)
         assert ledger.newest == open_entry(entries[-1])
@@ -61,8 +59,8 @@ def test_tables_and_rounds_follow_each_other_to_the_end_of_the_run() -> None:
         assert ledger.last_keys == {peer.public_key for peer in PEERS[:number]}
         table = ledger.table_at(number)
         assert table is not None
-        assert [one.row.contribution for one in table] == [header.contribution.digest for header in headers]
-        assert table_root([one.row for one in table]) == ledger.newest.table
+        assert [one.contribution for one in table] == [header.contribution.digest for header in headers]
+        assert (ledger.newest.first, ledger.newest.contributions) == (size - number - 1, number)
     assert ledger.finished
     assert sum(ledger.credits().values()) == 3_000
 
@@ -71,7 +69,7 @@ def test_after_its_last_round_nothing_follows() -> None:
     ledger = ledger_of(num_rounds=1)
     late = header_of(ledger, PEERS[3])
     entries = commit(ledger, [header_of(ledger, PEERS[0])])
-    for entry in (*entries, *entries_of([late]), *entries_of([header_of(ledger, PEERS[0])])):
+    for entry in (*entries, entry_of(late), entry_of(header_of(ledger, PEERS[0]))):
         refused(ledger, entry, match="finished")
     for header in (late, header_of(ledger, PEERS[0])):
         with pytest.raises(LedgerError, match="no round left"):
@@ -88,7 +86,7 @@ def test_the_newest_tables_are_kept() -> None:
     assert last[0].round == ledger.round
 
 
-# The grammar: (claim+ contribution)+ round.
+# The grammar: contribution+ round.
 
 
 def test_every_order_of_entries_is_taken_or_refused_as_the_grammar_says() -> None:
@@ -99,36 +97,32 @@ def test_every_order_of_entries_is_taken_or_refused_as_the_grammar_says() -> Non
     headers = {(each, founder): listing([claims[letter] for letter in each], peers[founder]) for each, founder in parts}
     whole: list[tuple[tuple[str, str], ...]] = []
 
-    def follows(listed: tuple[tuple[str, str], ...], pending: str, token: str | tuple[str, str]) -> bool:
+    def follows(listed: tuple[tuple[str, str], ...], token: str | tuple[str, str]) -> bool:
         """Independent of how the ledger does it."""
-        if token == ".":
-            return bool(listed) and not pending
         if isinstance(token, str):
-            return pending[-1:] < token and all(token not in each for each, _ in listed)
+            return bool(listed)
         each, founder = token
         consented = (founder == "b" and "b" in each) or each == founder
-        return pending == each and consented and all(before < founder for _, before in listed)
+        is_new = all(not set(before).intersection(each) for before, _ in listed)
+        return consented and is_new and all(before < founder for _, before in listed)
 
-    def explore(ledger: Ledger, listed: tuple[tuple[str, str], ...], pending: str) -> None:
-        rows = [ledger.listed(headers[part], 1) for part in listed] or [ledger.listed(headers["a", "a"], 1)]
-        tokens: dict[str | tuple[str, str], bytes] = {letter: entry_of(claim) for letter, claim in claims.items()}
-        tokens |= {part: entry_of(header.contribution) for part, header in headers.items()}
-        tokens |= {".": entry_of(round_of(ledger, rows))}
+    def explore(ledger: Ledger, listed: tuple[tuple[str, str], ...]) -> None:
+        table = [ledger.listed(headers[part], 1) for part in listed] or [ledger.listed(headers["a", "a"], 1)]
+        tokens: dict[str | tuple[str, str], bytes] = {part: entry_of(header) for part, header in headers.items()}
+        tokens |= {".": entry_of(round_of(ledger, table))}
         for token, entry in tokens.items():
-            if not follows(listed, pending, token):
+            if not follows(listed, token):
                 refused(ledger, entry)
                 continue
             further = ledger.copy()
             further.append(entry)
             assert further.is_between_rounds == (token == ".")
-            if token == ".":
+            if isinstance(token, str):
                 whole.append(listed)
-            elif isinstance(token, str):
-                explore(further, listed, pending + token)
             else:
-                explore(further, (*listed, token), "")
+                explore(further, (*listed, token))
 
-    explore(ledger, (), "")
+    explore(ledger, ())
     alone = [("a", "a"), ("b", "b"), ("c", "c")]
     expected = {tuple(part for part in alone if part[0] in each) for each in ("a", "b", "c", "ab", "ac", "bc", "abc")}
     expected |= {(("ab", "b"),), (("bc", "b"),), (("ab", "b"), ("c", "c")), (("a", "a"), ("bc", "b")), (("abc", "b"),)}
@@ -141,16 +135,16 @@ def test_a_round_without_contributions_is_refused(ledger: Ledger) -> None:
     refused(ledger, entry_of(round_of(ledger, listed)), match="without contributions")
 
 
-def test_a_claim_that_no_contribution_lists_is_in_the_way_of_a_round(ledger: Ledger) -> None:
+def test_a_round_is_about_all_contributions_before_it(ledger: Ledger) -> None:
     one, other = in_order(header_of(ledger, peer) for peer in PEERS[:2])
     append(ledger, one)
     ready = entry_of(round_of(ledger, [ledger.listed(one, 2)]))
-    ledger.append(claim_entry(other))
-    refused(ledger, ready, match="none lists")
+    append(ledger, other)
+    refused(ledger, ready, match="other contributions")
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00", encode(("claim", b"\x80")), encode(("verdict", b"")), b"\xff" * 70_000], ids=lambda data: data[:8].hex()
+    "data", [b"", b"\x00", encode(("contribution", b"\x80")), encode(("verdict", b"")), b"\xff" * 70_000], ids=lambda data: data[:8].hex()
 )
 def test_bytes_that_are_no_entry_are_refused(ledger: Ledger, data: bytes) -> None:
     refused(ledger, data, EncodingError)
@@ -164,13 +158,13 @@ ROUND_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "the round before": ({"round": 1}, "does not follow"),
     "the round after": ({"round": 3}, "does not follow"),
     "another base": ({"base": OTHER}, "does not follow"),
-    "another table": ({"table": OTHER}, "another table"),
-    "a row less": ({"rows": 1}, "another table"),
-    "a row more": ({"rows": 3}, "another table"),
-    "a sample more": ({"counted": 129}, "other samples"),
-    "capped samples": ({"counted": 112}, "other samples"),
     "shorter than any": ({"open_ms": 99}, "open for 100 to 60000 ms"),
     "longer than any": ({"open_ms": 60_001}, "open for 100 to 60000 ms"),
+    "a contribution less": ({"contributions": 1}, "other contributions"),
+    "a contribution more": ({"contributions": 3}, "other contributions"),
+    "the last one alone": ({"first": 4, "contributions": 1}, "other contributions"),
+    "those of the round before": ({"first": 0}, "other contributions"),
+    "a place further": ({"first": 4}, "other contributions"),
     "two exponents higher": ({"floor": -30}, "more than one exponent"),
     "two exponents lower": ({"floor": -34}, "more than one exponent"),
 }
@@ -182,7 +176,7 @@ def test_a_faulty_round_is_refused_and_the_run_goes_on(ledger: Ledger, fault: st
     headers = in_order([header_of(ledger, PEERS[0], lots=(3, 3)), header_of(ledger, PEERS[1], lots=(1, 1))])  # 96 and 32 samples
     append(ledger, *headers)
     good = round_of(ledger, [ledger.listed(header, 2) for header in headers])
-    assert (good.counted, good.open_ms, good.floor) == (128, 562, -32)  # 750 ms, and 3/4 of it
+    assert (good.first, good.contributions, good.open_ms, good.floor) == (3, 2, 562, -32)  # 750 ms, and 3/4 of it
     refused(ledger, entry_of(replace(good, **changes)), match=match)
     ledger.append(entry_of(good))
 
@@ -226,7 +220,7 @@ def test_a_copy_goes_its_own_way(ledger: Ledger) -> None:
     before = seen(ledger)
     forks = [ledger.copy() for _ in range(2)]
     commit(forks[0], [header_of(ledger, PEERS[0], lots=(4, 4))])
-    forks[1].append(claim_entry(header_of(ledger, PEERS[1])))
+    append(forks[1], header_of(ledger, PEERS[1]))
     assert seen(ledger) == before
     assert forks[0].round == 2
     assert (forks[1].round, forks[1].is_between_rounds) == (1, False)
@@ -244,8 +238,8 @@ def test_what_is_listed_for_the_round_after_the_next_is_what_it_will_be(ledger: 
         before = seen(ledger)
         early = ledger.listed(header, 3)
         assert seen(ledger) == before
-        assert early == replace(ledger.listed(header, 2), row=early.row)
-        assert early.row.age == ledger.listed(header, 2).row.age + 1
+        assert early == replace(ledger.listed(header, 2), weighing=early.weighing)
+        assert early.weighing.age == ledger.listed(header, 2).weighing.age + 1
         fork = ledger.copy()
         commit(fork, [header_of(fork, PEERS[0])])
         assert fork.listed(header, 3) == early
@@ -256,12 +250,12 @@ def test_what_is_too_old_or_sorted_away_in_the_round_after_the_next_is_not_liste
     aged = header_of(ledger, PEERS[1])
     for _ in range(MAX_AGE):
         commit(ledger, [header_of(ledger, PEERS[0])])
-    assert ledger.listed(aged, 5).row.age == MAX_AGE
+    assert ledger.listed(aged, 5).weighing.age == MAX_AGE
     with pytest.raises(LedgerError, match="commits old"):
         ledger.listed(aged, 6)
     commit(ledger, [header_of(ledger, PEERS[0])])
     new = header_of(ledger, PEERS[1])
-    assert ledger.listed(new, 6).row.age == 0
+    assert ledger.listed(new, 6).weighing.age == 0
     with pytest.raises(LedgerError, match="another order"):
         ledger.listed(new, 7)
 
@@ -294,7 +288,7 @@ def test_a_changed_bit_of_an_entry_is_refused_but_for_what_a_round_alone_knows(d
     ledger = ledger_of()
     headers = in_order(header_of(ledger, peer) for peer in PEERS[:2])
     round_ = round_of(ledger, [ledger.listed(header, 1) for header in headers], thresholds=(Threshold(0, 77, 64),))
-    entries = [*entries_of(headers), entry_of(round_)]
+    entries = [*map(entry_of, headers), entry_of(round_)]
     place = data.draw(st.integers(0, len(entries) - 1))
     for entry in entries[:place]:
         ledger.append(entry)

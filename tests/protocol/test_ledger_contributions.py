@@ -12,7 +12,7 @@ from protocol.ledger import Ledger
 from protocol.records import Header, SignedClaim, SignedContribution, entry_of
 from protocol.signing import sha256
 from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
-from tests.protocol.ledgers import append, claim_entry, ledger_of, refused
+from tests.protocol.ledgers import append, ledger_of, refused
 from tests.runs import EXCHANGE, FixedCourse
 
 # Claims.
@@ -33,7 +33,7 @@ def test_a_faulty_claim_is_refused_as_an_entry_and_in_a_header(ledger: Ledger, f
     changes, match = CLAIM_FAULTS[fault]
     changes = {name: ledger.last_commit if value is None else value for name, value in changes.items()}
     faulty = header_of(ledger, PEERS[3], **changes)
-    refused(ledger, claim_entry(faulty), match=match)
+    refused(ledger, entry_of(faulty), match=match)
     with pytest.raises(LedgerError, match=match):
         ledger.listed(faulty, 2)
 
@@ -41,7 +41,7 @@ def test_a_faulty_claim_is_refused_as_an_entry_and_in_a_header(ledger: Ledger, f
 def test_a_claim_signed_by_another_key_is_refused(ledger: Ledger) -> None:
     good = header_of(ledger, PEERS[3])
     forged = replace(good, claims=(SignedClaim.sign(good.claims[0].open(), PEERS[4]),))
-    refused(ledger, claim_entry(forged), SignatureError)
+    refused(ledger, entry_of(forged), SignatureError)
     with pytest.raises(SignatureError):
         ledger.listed(forged, 2)
 
@@ -51,22 +51,19 @@ def test_a_claim_may_have_just_as_many_samples_as_the_manifest_allows(ledger: Le
     assert listed.counted == 640
 
 
-def test_a_row_has_its_samples_capped_and_the_round_counts_all(ledger: Ledger) -> None:
+def test_samples_are_capped_where_they_weigh_and_not_where_they_count(ledger: Ledger) -> None:
     large, small = (header_of(ledger, peer, lots=lots, lot_ms=ms) for peer, lots, ms in ((PEERS[0], (30, 10), 7), (PEERS[1], (1, 1), 9)))
     found = [ledger.listed(header, 2) for header in (large, small)]
-    assert [(one.row.samples, one.counted, one.lots_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
-    commit(ledger, [large, small])
-    assert ledger.newest is not None
-    assert ledger.newest.counted == 672
+    assert [(one.weighing.samples, one.counted, one.lots_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
 
 
-def test_a_row_says_what_its_contribution_is() -> None:
+def test_what_is_listed_says_what_its_contribution_is() -> None:
     ledger = ledger_of(FixedCourse(roles=3))
     aged = header_of(ledger, PEERS[0], cohort="room-2", body=sha256(b"body"))  # "2" is 50
     commit(ledger, [header_of(ledger, PEERS[1])])
-    row = ledger.listed(aged, 2).row
-    assert (row.contribution, row.founder, row.body) == (aged.contribution.digest, PEERS[0].public_key, sha256(b"body"))
-    assert (row.age, row.role) == (1, 50 % 3)
+    listed = ledger.listed(aged, 2)
+    assert (listed.contribution, listed.founder, listed.body) == (aged.contribution.digest, PEERS[0].public_key, sha256(b"body"))
+    assert (listed.weighing.age, listed.weighing.role) == (1, 50 % 3)
 
 
 # Contributions.
@@ -92,9 +89,8 @@ def test_a_faulty_contribution_is_refused_as_an_entry_and_in_a_header(ledger: Le
     faulty = build(good)
     with pytest.raises(LedgerError, match=match):
         ledger.listed(faulty, 2)
-    ledger.append(claim_entry(good))
-    refused(ledger, entry_of(faulty.contribution), match=match)
-    ledger.append(entry_of(good.contribution))
+    refused(ledger, entry_of(faulty), match=match)
+    ledger.append(entry_of(good))
 
 
 def test_a_contribution_on_another_base_than_its_claim_is_refused() -> None:
@@ -104,8 +100,7 @@ def test_a_contribution_on_another_base_than_its_claim_is_refused() -> None:
     faulty = with_contribution(aged, PEERS[3], round=2, base=ledger.last_commit)
     with pytest.raises(LedgerError, match="another base"):
         ledger.listed(faulty, 2)
-    ledger.append(claim_entry(aged))
-    refused(ledger, entry_of(faulty.contribution), match="another base")
+    refused(ledger, entry_of(faulty), match="another base")
 
 
 def test_a_contribution_signed_by_another_than_its_founder_is_refused(ledger: Ledger) -> None:
@@ -113,8 +108,7 @@ def test_a_contribution_signed_by_another_than_its_founder_is_refused(ledger: Le
     forged = replace(good, contribution=SignedContribution.sign(good.contribution.open(), PEERS[4]))
     with pytest.raises(SignatureError):
         ledger.listed(forged, 2)
-    ledger.append(claim_entry(good))
-    refused(ledger, entry_of(forged.contribution), SignatureError)
+    refused(ledger, entry_of(forged), SignatureError)
 
 
 def test_a_header_of_more_or_other_claims_than_its_contribution_lists_is_refused(ledger: Ledger) -> None:
@@ -122,6 +116,7 @@ def test_a_header_of_more_or_other_claims_than_its_contribution_lists_is_refused
     for claims in (other.claims, good.claims + other.claims, good.claims * 2):
         with pytest.raises(LedgerError, match="other claims"):
             ledger.listed(replace(good, claims=claims), 2)
+        refused(ledger, entry_of(replace(good, claims=claims)), match="other claims")
 
 
 @pytest.mark.parametrize("age", range(MAX_AGE + 3))
@@ -132,14 +127,14 @@ def test_a_contribution_of_any_age_up_to_four_commits_is_taken(age: int) -> None
     for _ in range(age):
         commit(ledger, [header_of(ledger, PEERS[0])])
     if age > MAX_AGE:
-        refused(ledger, claim_entry(aged), match=f"{age} commits old")
+        refused(ledger, entry_of(aged), match=f"{age} commits old")
         with pytest.raises(LedgerError, match="commits old"):
             ledger.listed(aged, ledger.round + 1)
         return
     commit(ledger, [aged, header_of(ledger, PEERS[0])])
     table = ledger.table_at(ledger.round)
     assert table is not None
-    assert {one.row.founder: one.row.age for one in table} == {PEERS[0].public_key: 0, PEERS[1].public_key: age}
+    assert {one.founder: one.weighing.age for one in table} == {PEERS[0].public_key: 0, PEERS[1].public_key: age}
 
 
 @pytest.mark.parametrize("sorted_after", range(7))
@@ -153,9 +148,9 @@ def test_nothing_is_taken_over_a_sort_of_the_weights(sorted_after: int) -> None:
         if 6 - number > MAX_AGE:
             continue
         if number <= sorted_after <= 5:  # the update that ended that round lies between its base and the base of round 6
-            refused(ledger, claim_entry(header), match="another order")
+            refused(ledger, entry_of(header), match="another order")
         else:
-            assert ledger.listed(header, 6).row.age == 6 - number
+            assert ledger.listed(header, 6).weighing.age == 6 - number
 
 
 def test_a_key_s_work_on_a_base_counts_once_however_old_it_is() -> None:
@@ -164,11 +159,11 @@ def test_a_key_s_work_on_a_base_counts_once_however_old_it_is() -> None:
     commit(ledger, [first])
     for _ in range(MAX_AGE):
         for header in (first, again):
-            refused(ledger, claim_entry(header), match="on this base is in the log already")
+            refused(ledger, entry_of(header), match="on this base is in the log already")
             with pytest.raises(LedgerError, match="in the log already"):
                 ledger.listed(header, ledger.round + 1)
         commit(ledger, [header_of(ledger, PEERS[1])])
-    refused(ledger, claim_entry(again), match="commits old")
+    refused(ledger, entry_of(again), match="commits old")
 
 
 @pytest.mark.parametrize("age", range(1, MAX_AGE + 1))
@@ -180,7 +175,7 @@ def test_work_that_counted_late_does_not_count_again(age: int) -> None:
     newer = header_of(ledger, PEERS[0])
     commit(ledger, [aged])
     for _ in range(MAX_AGE - age):
-        refused(ledger, claim_entry(again), match="in the log already")
+        refused(ledger, entry_of(again), match="in the log already")
         commit(ledger, [header_of(ledger, PEERS[1])])
     ledger.listed(newer, ledger.round + 1)  # on another base it is other work
 
@@ -192,29 +187,26 @@ def test_a_key_stands_once_in_a_table_also_with_work_on_two_bases() -> None:
     newer = header_of(ledger, PEERS[0])
     for first, second in ((aged, newer), (newer, aged), (newer, newer)):
         fork = ledger.copy()
-        fork.append(claim_entry(first))
-        refused(fork, claim_entry(second), match="twice in one table")
-        fork.append(entry_of(first.contribution))
-        refused(fork, claim_entry(second), match="twice in one table")
+        fork.append(entry_of(first))
+        refused(fork, entry_of(second), match="twice in one table")
 
 
 def test_two_contributions_of_a_table_or_of_two_may_name_one_body(ledger: Ledger) -> None:
     body = sha256(b"body")
     commit(ledger, [header_of(ledger, peer, body=body) for peer in PEERS[:2]])
     commit(ledger, [header_of(ledger, peer, body=body) for peer in PEERS[2:4]])
-    assert [[one.row.body for one in ledger.table_at(number) or ()] for number in (2, 3)] == [[body] * 2] * 2
+    assert [[one.body for one in ledger.table_at(number) or ()] for number in (2, 3)] == [[body] * 2] * 2
 
 
 def test_a_table_is_sorted_by_founder(ledger: Ledger) -> None:
     first, second = in_order(header_of(ledger, peer) for peer in PEERS[:2])
     append(ledger, second)
-    ledger.append(claim_entry(first))
-    refused(ledger, entry_of(first.contribution), match="sorted by founder")
+    refused(ledger, entry_of(first), match="sorted by founder")
 
 
-def test_a_table_has_no_more_rows_than_the_manifest_allows() -> None:
+def test_a_table_has_no_more_contributions_than_the_manifest_allows() -> None:
     ledger = ledger_of(exchange=replace(EXCHANGE, max_rows=3))
     headers = in_order(header_of(ledger, peer) for peer in PEERS[:4])
     append(ledger, *headers[:3])
-    refused(ledger, claim_entry(headers[3]), match="at most 3")
+    refused(ledger, entry_of(headers[3]), match="at most 3")
     ledger.append(entry_of(round_of(ledger, [ledger.listed(header, 1) for header in headers[:3]])))

@@ -13,7 +13,6 @@ from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
 from protocol.records import Round, SignedClaim, entry_of
 from protocol.signing import Identity, sha256
-from protocol.table import Row, table_root
 from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused, seen
 from tests.runs import EXCHANGE, FixedCourse
@@ -113,7 +112,6 @@ class Listed:
     founder: int
     works: tuple[Work, ...]
     body: int
-    contribution: bytes = b""
 
     @property
     def peers(self) -> list[int]:
@@ -121,7 +119,7 @@ class Listed:
 
 
 class Histories(RuleBasedStateMachine):
-    """Random entries, most of which might follow, one after the other; a model without bytes says which do."""
+    """Random entries, many of which might follow, one after the other; a model without bytes says which do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,8 +128,7 @@ class Histories(RuleBasedStateMachine):
         self.log: list[bytes] = []
         self.done: list[list[Listed]] = []  # tables of committed rounds
         self.table: list[Listed] = []
-        self.pending: list[tuple[Work, SignedClaim]] = []  # claims that wait for their contribution
-        self.before_claims = self.ledger
+        self.pending: list[tuple[Work, SignedClaim]] = []  # claims of the contribution that comes next
         self.paid: Counter[bytes] = Counter()
         self.open_ms = EXCHANGE.first_open_ms
 
@@ -147,25 +144,14 @@ class Histories(RuleBasedStateMachine):
         self.log.append(entry)
         return True
 
-    def row(self, one: Listed) -> Row:
-        samples = sum(min(16 * sum(work.lots), 80) for work in one.works)
-        age, name = self.next - one.works[0].round, one.works[0].name
-        return Row(one.contribution, CROWD[one.founder].public_key, age, 0, samples, name, sha256(b"%d" % one.body))
-
     def base_may_count(self, round_: int) -> bool:
         return self.next <= NUM_ROUNDS and self.next - round_ <= MAX_AGE and not round_ <= SORTED_AFTER < self.next
 
     def claim_may_follow(self, claim: Work) -> bool:
         counted = {(work.peer, work.round) for table in self.done for one in table for work in one.works}
-        in_table = {peer for one in self.table for peer in one.peers} | {work.peer for work, _ in self.pending}
-        before = self.pending[-1][0] if self.pending else None
-        goes_on = before is None or (
-            (before.round, before.founder, before.name) == (claim.round, claim.founder, claim.name) and before.peer < claim.peer
-        )
+        in_table = {peer for one in self.table for peer in one.peers}
         return (
-            goes_on
-            and len(self.table) < MAX_ROWS
-            and self.base_may_count(claim.round)
+            self.base_may_count(claim.round)
             and claim.lots != BIG
             and (claim.peer, claim.round) not in counted
             and claim.peer not in in_table
@@ -174,7 +160,7 @@ class Histories(RuleBasedStateMachine):
     @rule(
         peer=st.integers(0, len(CROWD) - 1),
         founder=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
-        name=st.sampled_from(["here", "here", "there"]),
+        name=st.sampled_from(["here", "here", "here", "there"]),
         back=BACKS,
         lots=st.sampled_from([(1, 1), (1, 1), (3, 0), (0, 20), BIG]),
         residual=st.sampled_from([b"", sha256(b"left"), sha256(b"new")]),
@@ -183,10 +169,12 @@ class Histories(RuleBasedStateMachine):
     def claim(
         self, peer: int, founder: int | None, name: str, back: int, lots: tuple[int, ...], residual: bytes, payout: int | None = None
     ) -> None:
+        """A claim for the contribution that comes next."""
         if founder is None and self.pending:
             founder = self.pending[0][0].founder
         founder = peer if founder is None else founder
-        claim = Work(peer, founder, name, max(1, self.next - back), lots, peer if payout is None else payout)
+        round_ = self.pending[0][0].round if self.pending else max(1, self.next - back)
+        claim = Work(peer, founder, name, round_, lots, peer if payout is None else payout)
         signed = claim_of(
             self.ledger,
             CROWD[peer],
@@ -197,10 +185,8 @@ class Histories(RuleBasedStateMachine):
             residual=residual,
             payout=CROWD[claim.payout].public_key,
         )
-        before = self.before_claims if self.pending else self.ledger.copy()
-        if self.offer(entry_of(signed), self.claim_may_follow(claim)):
-            self.pending.append((claim, signed))
-            self.before_claims = before
+        others = [one for one in self.pending if one[0].peer != peer]
+        self.pending = sorted([*others, (claim, signed)], key=lambda one: one[0].peer)
 
     @rule(
         body=st.integers(0, 5),
@@ -222,38 +208,36 @@ class Histories(RuleBasedStateMachine):
         if fault is not None:
             header = with_contribution(header, CROWD[founder], **wrong[fault])
         consented = all(work.founder == founder for work in works) or (len(works) == 1 and works[0].peer == founder)
-        is_right = fault is None and founder in one.peers and consented and all(before.founder < founder for before in self.table)
-        if self.offer(entry_of(header.contribution), is_right):
-            self.table.append(replace(one, contribution=header.contribution.digest))
-            self.pending = []
-
-    @rule()
-    @precondition(lambda self: self.pending)
-    def forget_the_claims(self) -> None:
-        """Go on with the copy from before them."""
-        self.ledger = self.before_claims
-        del self.log[-len(self.pending) :]
+        is_right = (
+            fault is None
+            and founder in one.peers
+            and consented
+            and len({(work.round, work.name) for work in works}) == 1
+            and all(map(self.claim_may_follow, works))
+            and len(self.table) < MAX_ROWS
+            and all(before.founder < founder for before in self.table)
+        )
+        if self.offer(entry_of(header), is_right):
+            self.table.append(one)
         self.pending = []
 
     @rule(
-        fault=st.sampled_from([None, None, None, "base", "rows", "table", "counted", "open_ms", "floor"]),
+        fault=st.sampled_from([None, None, None, "base", "first", "contributions", "open_ms", "floor"]),
         raised=st.sampled_from([-1, 0, 1]),
         open_ms=st.integers(EXCHANGE.min_open_ms, EXCHANGE.max_open_ms),
     )
     def round(self, fault: str | None, raised: int, open_ms: int) -> None:
         works = [work for one in self.table for work in one.works]
-        counted = sum(16 * sum(work.lots) for work in works)
         digest = sha256(b"another")
         round_ = Round(
             run=self.ledger.run,
             round=self.next,
             base=self.ledger.last_commit,
-            table=table_root([self.row(one) for one in self.table]) if self.table else digest,
-            rows=max(len(self.table), 1),
+            first=len(self.log) - len(self.table),
+            contributions=max(len(self.table), 1),
             weights=digest,
             mean=digest,
             state=digest,
-            counted=max(counted, 1),
             thresholds=(),
             floor=self.ledger.floor_at(self.ledger.round) + raised,
             open_ms=open_ms,
@@ -261,14 +245,13 @@ class Histories(RuleBasedStateMachine):
         if fault is not None:
             wrong = {
                 "base": digest,
-                "rows": round_.rows + 1,
-                "table": bytes(32),
-                "counted": round_.counted + 1,
+                "first": round_.first + 1,
+                "contributions": round_.contributions + 1,
                 "open_ms": EXCHANGE.max_open_ms + open_ms,
                 "floor": self.ledger.floor_at(self.ledger.round) + (raised or 1) * 2,
             }
             round_ = replace(round_, **{fault: wrong[fault]})
-        is_right = fault is None and not self.pending and bool(self.table) and self.next <= NUM_ROUNDS
+        is_right = fault is None and bool(self.table) and self.next <= NUM_ROUNDS
         if self.offer(entry_of(round_), is_right):
             earned = shares({CROWD[work.peer].public_key: worth(work.lots) for work in works}, 1_000)
             for work in works:
@@ -288,15 +271,13 @@ class Histories(RuleBasedStateMachine):
                 self.claim(peer, founder, "here", backs[founder], (1, 2), sha256(b"left"))
             if self.pending:
                 self.contribution(1_000 + len(self.log), sha256(b"left %d" % len(self.log)), None, None)
-            if self.pending:
-                self.forget_the_claims()
         self.round(None, 0, EXCHANGE.first_open_ms)
 
     @invariant()
     def agrees_with_the_model(self) -> None:
         assert self.ledger.size == len(self.log)
         assert (self.ledger.round, self.ledger.finished) == (len(self.done), len(self.done) == NUM_ROUNDS)
-        assert self.ledger.is_between_rounds == (not self.pending and not self.table)
+        assert self.ledger.is_between_rounds == (not self.table)
         assert self.ledger.credits() == {key: paid for key, paid in sorted(self.paid.items()) if paid}
         last = self.done[-1] if self.done else []
         assert self.ledger.last_keys == {CROWD[peer].public_key for one in last for peer in one.peers}
@@ -334,9 +315,8 @@ TestHistories = Histories.TestCase
 def test_two_logs_of_one_run_do_not_mix() -> None:
     one, other = ledger_of(), ledger_of()
     commit(one, [header_of(one, PEERS[0])])
-    first, contribution, round_ = commit(other, [header_of(other, PEERS[1])])
+    contribution, round_ = commit(other, [header_of(other, PEERS[1])])
     with pytest.raises(LedgerError, match="another base"):
         one.listed(header_of(other, PEERS[2]), 2)
-    one.append(first)  # work on the run's start fits both
-    one.append(contribution)
+    one.append(contribution)  # work on the run's start fits both
     refused(one, round_, match="does not follow")

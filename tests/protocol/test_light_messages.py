@@ -119,8 +119,8 @@ def test_a_return_is_named_by_all_of_it_and_bounded() -> None:
 
 def test_the_longest_return_of_a_lease_fits_what_is_allowed_for_it() -> None:
     note = LotNote("-1.23457e-123", bytes(range(32)))
-    back = LightReturn(SignedClaim(bytes(4000), bytes(64)), (1,) * 1024, (note,) * 1024, (StepNote(RUN, BASE),) * 1024, bytes(5000))
-    assert len(pack(back)) <= max_return_bytes(1024, 5000)
+    back = LightReturn(SignedClaim(bytes(32_600), bytes(64)), (1,) * 512, (note,) * 512, (StepNote(RUN, BASE),) * 512, bytes(5000))
+    assert len(pack(back)) <= max_return_bytes(512, 5000)
 
 
 def test_the_records_of_a_lease_follow_from_its_notes() -> None:

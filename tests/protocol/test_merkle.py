@@ -21,6 +21,7 @@ from protocol.merkle import (
     root,
     verify_consistency,
     verify_inclusion,
+    verify_range,
 )
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -440,3 +441,54 @@ def test_a_frontier_has_the_root_of_every_tree_that_grows_beside_it() -> None:
         leaf = leaf_hash(str(size).encode())
         tree.append(leaf)
         frontier.append(leaf)
+
+
+# Ranges.
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_every_range_of_every_tree_has_a_proof_that_fits_no_other(size: int) -> None:
+    leaves, tree = leaves_of(size), Tree()
+    for leaf in leaves:
+        tree.append(leaf)
+    for first in range(size):
+        for end in range(first + 1, size + 1):
+            proof = tree.range_proof(first, end)
+            verify_range(leaves[first:end], first, size, proof, tree.root())
+            for other in range(size + 1):
+                if other != first:
+                    with pytest.raises(ProofError):
+                        verify_range(leaves[first:end], other, size, proof, tree.root())
+            for wrong in (leaves[first : end - 1], [*leaves[first:end], leaves[0]], [*leaves[first : end - 1], bytes(32)]):
+                with pytest.raises(ProofError):
+                    verify_range(wrong, first, size, proof, tree.root())
+            for wrong_proof in (proof[:-1], proof[1:], [*proof, bytes(32)], proof[::-1]):
+                if wrong_proof != proof:
+                    with pytest.raises(ProofError):
+                        verify_range(leaves[first:end], first, size, wrong_proof, tree.root())
+
+
+@given(st.integers(1, 300), st.data())
+def test_a_range_of_one_leaf_has_the_hashes_of_its_inclusion_proof_and_all_leaves_need_none(size: int, data: st.DataObject) -> None:
+    leaves, tree = leaves_of(size), Tree()
+    for leaf in leaves:
+        tree.append(leaf)
+    index, of = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
+    assert sorted(tree.range_proof(index, index + 1)) == sorted(tree.inclusion_proof(index))
+    assert tree.range_proof(0, size) == []
+    first = data.draw(st.integers(0, of - 1))
+    end = data.draw(st.integers(first + 1, of))
+    proof = tree.range_proof(first, end, of)
+    assert len(proof) <= 2 * of.bit_length()
+    verify_range(leaves[first:end], first, of, proof, tree.root(of))
+
+
+@pytest.mark.parametrize("arguments", [([], 0, 4, [], bytes(32)), ([bytes(32)], -1, 4, [], bytes(32)), ([bytes(32)], 4, 4, [], bytes(32))])
+def test_a_range_that_the_tree_has_not_is_a_proof_error(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ProofError):
+        verify_range(*arguments)
+    tree = Tree()
+    tree.append(bytes(32))
+    for first, end in ((0, 0), (-1, 1), (0, 2)):
+        with pytest.raises(ValueError, match="has no leaves"):
+            tree.range_proof(first, end)

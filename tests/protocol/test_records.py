@@ -14,15 +14,19 @@ from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.fields import MAX_ROUND, check_name
 from protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
+from protocol.merkle import MAX_SIZE
 from protocol.records import (
     MAX_ANNOUNCEMENT_BYTES,
     MAX_ARCHITECTURES,
     MAX_ENTRY_BYTES,
+    MAX_INDEX,
     MAX_LOTS,
     MAX_PAYLOAD_BYTES,
     MAX_ROLES,
+    MAX_SKIPPED,
     Announcement,
     Claim,
+    ClaimStep,
     Contribution,
     Entry,
     Header,
@@ -31,6 +35,7 @@ from protocol.records import (
     SignedClaim,
     SignedContribution,
     SignedTicket,
+    StepMean,
     Threshold,
     Ticket,
     commit_digest,
@@ -45,9 +50,11 @@ from tests.protocol.record_samples import (
     BOB,
     CLAIM,
     CONTRIBUTION,
+    HEADER,
     LARGEST_ANNOUNCEMENT,
     LARGEST_CLAIM,
     LARGEST_CONTRIBUTION,
+    LARGEST_HEADER,
     LARGEST_ROUND,
     LOT,
     POSITION,
@@ -70,7 +77,8 @@ RECORDS: list[Any] = [
     SIGNED_CLAIM,
     CONTRIBUTION,
     SIGNED_CONTRIBUTION,
-    Header(SIGNED_CONTRIBUTION, (SIGNED_CLAIM,)),
+    HEADER,
+    LARGEST_HEADER,
     TICKET,
     SignedTicket.sign(TICKET, BOB),
     THRESHOLD,
@@ -81,8 +89,8 @@ RECORDS: list[Any] = [
     LOT,
     STEP,
     LARGEST_CONTRIBUTION,
-    Entry("claim", pack(SIGNED_CLAIM)),
-    Receipt(entry_of(SIGNED_CLAIM), 3, (b"h" * 32,), "a note\n\n— name abcd\n"),
+    Entry("contribution", pack(HEADER)),
+    Receipt(entry_of(HEADER), 3, (b"h" * 32,), "a note\n\n— name abcd\n"),
 ]
 
 
@@ -103,20 +111,38 @@ residuals = st.one_of(st.just(b""), digests)
 rounds = st.integers(1, MAX_ROUND)
 keys = st.integers(0, 2**64).map(lambda seed: Identity(sha256(b"%d" % seed)).public_key)
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
-works = st.lists(st.integers(0, MAX_LOTS), min_size=1, max_size=MAX_ARCHITECTURES).filter(any).map(tuple)
+
+
+@st.composite
+def steps_and_work(draw: st.DrawFn) -> tuple[tuple[ClaimStep, ...], tuple[int, ...]]:
+    """Steps whose indices increase, and how many lots of some architectures those are."""
+    steps = list[ClaimStep]()
+    for _ in range(draw(st.integers(1, 4))):
+        first = (steps[-1].last + 1 if steps else 0) + draw(st.integers(0, 1000))
+        every, lots = draw(st.integers(1, MAX_ARCHITECTURES)), draw(st.integers(1, 70))
+        between = range(first + every, first + (lots - 1) * every, every)
+        skipped = draw(st.sets(st.sampled_from(between), max_size=MAX_SKIPPED)) if between else set()
+        steps.append(ClaimStep(first, first + (lots - 1) * every, tuple(sorted(skipped)), draw(digests), every))
+    left, work = sum(step.count for step in steps), list[int]()
+    for _ in range(draw(st.integers(0, MAX_ARCHITECTURES - 1))):
+        work.append(draw(st.integers(0, left)))
+        left -= work[-1]
+    return tuple(steps), (*work, left)
+
+
 claims = st.builds(
-    lambda steps, root, **rest: Claim(
-        local_steps=steps,
-        steps_root=root if steps > 1 else b"",
+    lambda made, root, **rest: Claim(
+        steps=made[0],
+        work=made[1],
+        steps_root=root if len(made[0]) > 1 else b"",
         **rest,
     ),
-    st.integers(1, MAX_LOCAL_STEPS),
+    steps_and_work(),
     digests,
     run=digests,
     round=rounds,
     base=digests,
     cohort=names,
-    work=works,
     key=digests,
     payout=keys,
     founder=digests,
@@ -126,7 +152,9 @@ claims = st.builds(
     lot_ms=st.integers(1, MAX_LOT_MS),
 )
 contributions = st.builds(
-    Contribution,
+    lambda counted, **rest: Contribution(counted=1 + counted % (2 ** len(rest["claims"]) - 1), **rest),
+    counted=st.integers(0, 2**MAX_COHORT),
+    steps=st.lists(st.builds(StepMean, digests, st.integers(1, 2**MAX_COHORT - 1)), min_size=1, max_size=32).map(tuple),
     run=digests,
     round=rounds,
     base=digests,
@@ -145,12 +173,11 @@ committed = st.builds(
     run=digests,
     round=rounds,
     base=digests,
-    table=digests,
-    rows=st.integers(1, MAX_ROWS),
+    first=st.integers(0, MAX_SIZE - 1),
+    contributions=st.integers(1, MAX_ROWS),
     weights=digests,
     mean=digests,
     state=digests,
-    counted=st.integers(1, 2**62 - 1),
     thresholds=thresholds,
     floor=st.integers(MIN_FLOOR, MAX_FLOOR),
     open_ms=st.integers(1, MAX_OPEN_MS),
@@ -178,7 +205,8 @@ def test_whatever_is_in_range_comes_back_and_fits_an_entry(record: Any) -> None:
 
 @given(claims, contributions, committed)
 def test_entries_open_as_what_they_are(claim: Claim, contribution: Contribution, round_: Round) -> None:
-    for record in (SignedClaim(pack(claim), bytes(64)), SignedContribution(pack(contribution), bytes(64)), round_):
+    header = Header(SignedContribution(pack(contribution), bytes(64)), (SignedClaim(pack(claim), bytes(64)),))
+    for record in (header, round_):
         assert open_entry(entry_of(record)) == record
     assert commit_digest(entry_of(round_)) == sha256(entry_of(round_))
 
@@ -280,17 +308,44 @@ def test_an_optimizer_out_of_range_is_refused(manifest: Manifest, change: dict[s
 
 
 SHORT, LONG = b"d" * 31, b"d" * 33
+TWO_STEPS = (ClaimStep(0, 1, (), RUN), ClaimStep(2, 2, (), RUN))
 OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     *((CLAIM, {field: wrong}) for field in ("run", "base", "lots_root", "vector", "key", "founder") for wrong in (b"", SHORT, LONG)),
     (CLAIM, {"key": SHORT, "founder": SHORT}),
     (CLAIM, {"round": 0}),
     (CLAIM, {"round": MAX_ROUND + 1}),
     (CLAIM, {"cohort": "East"}),
-    (CLAIM, {"local_steps": 0}),
-    (CLAIM, {"local_steps": 2}),  # without their root
-    (CLAIM, {"local_steps": MAX_LOCAL_STEPS + 1, "steps_root": BASE}),
+    (CLAIM, {"steps": ()}),
+    (CLAIM, {"steps": TWO_STEPS}),  # without their root
+    (
+        CLAIM,
+        {"steps": tuple(ClaimStep(n, n, (), RUN) for n in range(MAX_LOCAL_STEPS + 1)), "work": (MAX_LOCAL_STEPS + 1,), "steps_root": BASE},
+    ),
     (CLAIM, {"steps_root": BASE}),
-    (CLAIM, {"local_steps": 2, "steps_root": SHORT}),
+    (CLAIM, {"steps": TWO_STEPS, "steps_root": SHORT}),
+    (CLAIM, {"steps": TWO_STEPS[::-1], "steps_root": BASE}),
+    (CLAIM, {"steps": (TWO_STEPS[0], ClaimStep(1, 2, (), RUN)), "work": (4,), "steps_root": BASE}),  # index 1 in both
+    (CLAIM, {"work": (2, 0, 2)}),  # its steps have three
+    *((CLAIM.steps[0], {"vector": wrong}) for wrong in (b"", SHORT, LONG)),
+    (CLAIM.steps[0], {"first": -1}),
+    (CLAIM.steps[0], {"first": 4, "skipped": ()}),
+    (CLAIM.steps[0], {"last": MAX_INDEX, "skipped": ()}),
+    (CLAIM.steps[0], {"skipped": (0,)}),
+    (CLAIM.steps[0], {"skipped": (3,)}),
+    (CLAIM.steps[0], {"skipped": (2, 1)}),
+    (CLAIM.steps[0], {"skipped": (1, 1)}),
+    (CLAIM.steps[0], {"last": 999, "skipped": tuple(range(1, MAX_SKIPPED + 2))}),
+    (CLAIM.steps[0], {"every": 0}),
+    (CLAIM.steps[0], {"every": 2, "skipped": ()}),
+    (CLAIM.steps[0], {"last": 4, "every": 2, "skipped": (1,)}),
+    (CLAIM.steps[0], {"last": 66, "every": MAX_ARCHITECTURES + 1, "skipped": ()}),
+    *((CONTRIBUTION.steps[0], {"mean": wrong}) for wrong in (b"", SHORT, LONG)),
+    (CONTRIBUTION.steps[0], {"counted": 0}),
+    (CONTRIBUTION.steps[0], {"counted": 2**MAX_COHORT}),
+    (CONTRIBUTION, {"steps": ()}),
+    (CONTRIBUTION, {"steps": CONTRIBUTION.steps * (MAX_LOCAL_STEPS + 1)}),
+    (CONTRIBUTION, {"counted": 0}),
+    (CONTRIBUTION, {"counted": 2}),
     (CLAIM, {"work": ()}),
     (CLAIM, {"work": (0,)}),
     (CLAIM, {"work": (0, 0)}),
@@ -319,13 +374,13 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (THRESHOLD, {"norm": 2**62}),
     (THRESHOLD, {"samples": 0}),
     (THRESHOLD, {"samples": 2**48 + 1}),
-    *((ROUND, {field: wrong}) for field in ("run", "base", "table", "weights", "mean", "state") for wrong in (b"", SHORT, LONG)),
+    *((ROUND, {field: wrong}) for field in ("run", "base", "weights", "mean", "state") for wrong in (b"", SHORT, LONG)),
     (ROUND, {"round": 0}),
     (ROUND, {"round": MAX_ROUND + 1}),
-    (ROUND, {"rows": 0}),
-    (ROUND, {"rows": MAX_ROWS + 1}),
-    (ROUND, {"counted": 0}),
-    (ROUND, {"counted": 2**62}),
+    (ROUND, {"contributions": 0}),
+    (ROUND, {"contributions": MAX_ROWS + 1}),
+    (ROUND, {"first": -1}),
+    (ROUND, {"first": MAX_SIZE}),
     (ROUND, {"thresholds": (THRESHOLD, THRESHOLD)}),
     (ROUND, {"thresholds": (THRESHOLD, replace(THRESHOLD, role=0))}),
     (ROUND, {"floor": MIN_FLOOR - 1}),
@@ -442,14 +497,15 @@ def test_changed_bytes_are_refused_or_the_bytes_of_another_record(record: Any, d
     [
         encode(("verdict", b"")),
         encode(("", b"")),
-        encode(("claim", b"")),
-        encode(("claim", pack(ROUND))),
-        encode(("round", pack(SIGNED_CLAIM))),
+        encode(("claim", pack(SIGNED_CLAIM))),
+        encode(("contribution", b"")),
+        encode(("contribution", pack(SIGNED_CONTRIBUTION))),
+        encode(("round", pack(HEADER))),
         encode(("contribution", pack(ROUND))),
-        encode(("claim", pack(SIGNED_CLAIM), b"")),
-        entry_of(SIGNED_CLAIM) + b"0",
+        encode(("contribution", pack(HEADER), b"")),
+        entry_of(HEADER) + b"0",
         entry_of(ROUND)[:-1],
-        entry_of(SignedClaim(b"0" * MAX_ENTRY_BYTES, b"")),
+        entry_of(Header(SIGNED_CONTRIBUTION, (SignedClaim(b"0" * MAX_ENTRY_BYTES, b""),))),
         encode(("round", b"0" * MAX_ENTRY_BYTES)),
     ],
 )

@@ -10,7 +10,7 @@ from protocol.ledger import Ledger
 from protocol.records import SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
-from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
+from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group: S + L verifies where S is not compared with it
 SECRET, ALICE, BOB = Identity(b"\x21" * 32), PEERS[0], PEERS[1]
@@ -53,7 +53,7 @@ def test_no_entry_is_taken_again_in_a_later_round() -> None:
 
 def test_no_entry_is_taken_twice_side_by_side() -> None:
     ledger = run_named("first")
-    for entry in (admission_to(ledger, ALICE), claim_entry(header_of(ledger, ALICE)), entry_of(header_of(ledger, ALICE).contribution)):
+    for entry in (admission_to(ledger, ALICE), entry_of(header_of(ledger, ALICE))):
         ledger.append(entry)
         refused(ledger, entry)
 

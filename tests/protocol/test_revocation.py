@@ -10,7 +10,7 @@ from protocol.records import entry_of
 from protocol.revocation import INVITED, PEER, Revocation, SignedRevocation
 from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
-from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
+from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 from tests.protocol.test_admission import ALICE, BOB, CAROL, OTHER_SECRET, SECRET, admission, invitation, invited_run
 
 
@@ -47,7 +47,7 @@ def test_what_it_has_tickets_for_is_kept_and_nothing_after_that() -> None:
         commit(ledger, [header_of(ledger, ALICE)])
     with pytest.raises(ClaimError, match=NOT_ADMITTED):
         ledger.listed(header_of(ledger, ALICE), 3)
-    refused(ledger, claim_entry(header_of(ledger, ALICE)), ClaimError, NOT_ADMITTED)
+    refused(ledger, entry_of(header_of(ledger, ALICE)), ClaimError, NOT_ADMITTED)
     commit(ledger, [header_of(ledger, BOB)])
 
 
@@ -86,7 +86,7 @@ def test_only_an_operator_takes_back_and_only_what_there_is() -> None:
     refused(ledger, entry_of(SignedRevocation.sign(other, OPERATOR)), match="another run")
     good = SignedRevocation.sign(Revocation(ledger.run, OPERATOR.public_key, PEER, ALICE.public_key), OPERATOR)
     refused(ledger, entry_of(SignedRevocation(good.payload, bytes(64))), SignatureError)
-    ledger.append(claim_entry(header_of(ledger, ALICE)))
+    ledger.append(entry_of(header_of(ledger, ALICE)))
     refused(ledger, entry_of(good), match="in the middle of a table")
     everybody = ledger_of()
     with pytest.raises(LedgerError, match="open to everybody"):

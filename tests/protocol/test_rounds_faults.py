@@ -421,7 +421,7 @@ class Swarm(RuleBasedStateMachine):
     def each_round_has_one_commit_upon_the_one_before(self) -> None:
         last, state = bytes(RUN), MANIFEST.initial_state
         for number, round_ in enumerate(self.log.rounds, 1):
-            assert (round_.round, round_.base, round_.state) == (number, last, next_state(state, round_.table))
+            assert (round_.round, round_.base, round_.state) == (number, last, next_state(state, round_.weights))
             last, state = commit_digest(entry_of(round_)), round_.state
 
     @invariant()

@@ -9,18 +9,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.exchange import MAX_COHORT
 from protocol.manifest import MAX_COSTS, MAX_OPERATORS, Manifest, SignedManifest
-from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, SignedClaim, SignedContribution, SignedTicket, entry_of, open_entry
+from protocol.records import (
+    MAX_CLAIM_BYTES,
+    MAX_ENTRY_BYTES,
+    MAX_HEADER_BYTES,
+    ClaimStep,
+    Header,
+    SignedClaim,
+    SignedContribution,
+    SignedTicket,
+    entry_of,
+    open_entry,
+)
 from protocol.signing import Identity, sha256
 from protocol.versions import PROTOCOL
 from tests.protocol.record_samples import (
     ALICE,
+    BASE,
     BOB,
     CLAIM,
     CONTRIBUTION,
+    HEADER,
     LARGEST_CLAIM,
-    LARGEST_CONTRIBUTION,
+    LARGEST_HEADER,
     LARGEST_ROUND,
     ROUND,
     SIGNED_CLAIM,
@@ -67,7 +79,7 @@ def test_no_operator_counts_twice() -> None:
 
 
 SIGNED: list[tuple[str, Any, Any, Callable[[Any], Any], dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
-    ("claim", CLAIM, SignedClaim, SignedClaim.open, {"work": (3, 0, 1)}),
+    ("claim", CLAIM, SignedClaim, SignedClaim.open, {"work": (2, 1, 0)}),
     ("contribution", CONTRIBUTION, SignedContribution, SignedContribution.open, {"body": sha256(b"another")}),
     ("ticket", TICKET, SignedTicket, lambda signed: signed.open([ALICE.public_key]), {"round": 5}),
     ("manifest", manifest_of(ALICE), SignedManifest, SignedManifest.open, {"seed": 8}),
@@ -131,18 +143,20 @@ def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
 
 
 def test_a_claim_is_short() -> None:
-    assert len(entry_of(SIGNED_CLAIM)) < 350
-    four = replace(LARGEST_CLAIM, work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
-    assert len(entry_of(SignedClaim.sign(four, ALICE))) < 500
-    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 800
+    assert len(pack(SIGNED_CLAIM)) < 440
+    step = ClaimStep(0, 399, (), BASE)
+    four = replace(
+        LARGEST_CLAIM, steps=(step,), steps_root=b"", work=(100,) * 4
+    )  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+    assert len(pack(SignedClaim.sign(four, ALICE))) < 540
+    assert len(pack(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 900
 
 
 def test_a_contribution_is_short_and_one_of_a_full_cohort_fits() -> None:
-    entry = len(entry_of(SIGNED_CONTRIBUTION))
-    assert entry < 320
-    full = entry_of(SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE))
-    assert len(full) <= entry + (MAX_COHORT - 1) * 34 + 48 <= MAX_ENTRY_BYTES  # a digest for each member, and one residual
-    assert open_entry(full) == SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE)
+    assert len(entry_of(HEADER)) < len(pack(SIGNED_CLAIM)) + 320
+    full = entry_of(LARGEST_HEADER)
+    assert len(full) <= MAX_ENTRY_BYTES
+    assert open_entry(full) == LARGEST_HEADER
 
 
 def test_a_round_s_entry_is_short() -> None:
@@ -153,16 +167,21 @@ def test_a_round_s_entry_is_short() -> None:
 def test_the_largest_records_open() -> None:
     signed = SignedClaim.sign(LARGEST_CLAIM, ALICE)
     assert signed.open() == LARGEST_CLAIM
-    assert open_entry(entry_of(signed)) == signed
     assert open_entry(entry_of(LARGEST_ROUND)) == LARGEST_ROUND
 
 
-def test_every_payload_that_may_be_opened_has_an_entry_that_the_log_may_keep() -> None:
+def test_a_longer_payload_than_there_may_be_is_refused() -> None:
     for cls in (SignedClaim, SignedContribution):
-        signed = cls(bytes(MAX_PAYLOAD_BYTES), bytes(64))
-        assert open_entry(entry_of(signed)) == signed
         with pytest.raises(EncodingError, match="at most"):
-            cls(bytes(MAX_PAYLOAD_BYTES + 1), bytes(64)).open()
+            cls(bytes(MAX_CLAIM_BYTES + 1), bytes(64)).open()
+
+
+def test_every_header_that_may_be_handed_in_has_an_entry_that_the_log_may_keep() -> None:
+    rest = MAX_HEADER_BYTES - len(pack(Header(SIGNED_CONTRIBUTION, (SignedClaim(bytes(60_000), bytes(64)),)))) + 60_000
+    header = Header(SIGNED_CONTRIBUTION, (SignedClaim(bytes(rest), bytes(64)),))
+    assert len(pack(header)) == MAX_HEADER_BYTES
+    assert len(entry_of(header)) <= MAX_ENTRY_BYTES
+    assert open_entry(entry_of(header)) == header
 
 
 def test_a_manifest_with_as_many_prices_as_there_may_be_opens(manifest: Manifest, operator: Identity) -> None:

@@ -19,7 +19,6 @@ from protocol.audits import (
 )
 from protocol.errors import SignatureError
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.rewards import share_out
 from protocol.signing import Identity, sha256
@@ -76,7 +75,7 @@ def test_a_finding_takes_effect_with_the_round_that_follows_it() -> None:
     for each in (ledger, fork):
         headers = works_of(each, [A, B])
         listed = [each.listed(header, 3) for header in headers]
-        for entry in (*entries_of(headers), entry_of(round_of(each, listed))):
+        for entry in (*map(entry_of, headers), entry_of(round_of(each, listed))):
             each.append(entry)
         assert guilty(each) == {A.public_key: DIFFERS}
     assert vars(fork)["standing"] == vars(ledger)["standing"]
@@ -123,7 +122,7 @@ def test_an_auditor_has_no_say_on_its_own_contribution() -> None:
     ledger = ready(A, OPERATOR, rounds=1)
     mates = listing([work_of(ledger, each, founder=A.public_key) for each in (A, OPERATOR)], A)
     listed = ledger.listed(mates, 2)
-    for entry in (*entries_of([mates]), entry_of(round_of(ledger, [listed]))):
+    for entry in (*map(entry_of, [mates]), entry_of(round_of(ledger, [listed]))):
         ledger.append(entry)
     go_on(ledger, [A])
     refused(ledger, entry_of(finding_of(ledger, OPERATOR, A)), match="not asked")
@@ -188,14 +187,14 @@ def test_an_auditor_that_was_not_shown_what_two_others_were_is_not_found_lying()
     assert ledger.standing.account(A.public_key).void == ()
 
 
-def test_extras_stand_in_one_order_before_all_claims() -> None:
+def test_extras_stand_in_one_order_before_all_contributions() -> None:
     ledger = ready(A, B)
     first, second = sorted((finding_of(ledger, OPERATOR, peer) for peer in (A, B)), key=lambda each: each.digest)
     ledger.append(entry_of(second))
     refused(ledger, entry_of(first), match="sorted")
     ledger = ready(A, B)
-    ledger.append(entry_of(works_of(ledger, [A])[0].claims[0]))
-    refused(ledger, entry_of(first), match="after the claims")
+    ledger.append(entry_of(works_of(ledger, [A])[0]))
+    refused(ledger, entry_of(first), match="after the contributions")
 
 
 def test_extras_alone_make_no_round() -> None:
@@ -213,7 +212,10 @@ def test_what_is_found_good_makes_a_key_proven_and_its_samples_weigh_fully() -> 
     seen = []
     for _ in range(4):
         seen.append(
-            (ledger.standing.is_proven(A.public_key), [ledger.listed(header, ledger.round + 1).row for header in works_of(ledger, [A, B])])
+            (
+                ledger.standing.is_proven(A.public_key),
+                [ledger.listed(header, ledger.round + 1).weighing for header in works_of(ledger, [A, B])],
+            )
         )
         go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A)])
     assert [is_proven for is_proven, _ in seen] == [False, False, True, True]  # two claims of 48 samples
@@ -242,18 +244,6 @@ def test_proven_keys_may_audit_and_two_of_them_are_as_good_as_one_that_is_named(
     assert ledger.standing.samples[A.public_key] == 48
 
 
-def test_a_table_that_calls_an_unproven_key_proven_or_the_other_way_round_is_refused() -> None:
-    ledger = ready(A, B, proven=(B.public_key,))
-    headers = works_of(ledger, [A, B])
-    listed = [ledger.listed(header, 3) for header in headers]
-    for entry in entries_of(headers):
-        ledger.append(entry)
-    for unproven in ([0, 0], [48, 48], [47, 0]):
-        false = [replace(one, row=replace(one.row, unproven=each)) for one, each in zip(listed, unproven, strict=True)]
-        refused(ledger, entry_of(round_of(ledger, false)), match="another table")
-    ledger.append(entry_of(round_of(ledger, listed)))
-
-
 # Guilt.
 
 
@@ -280,7 +270,7 @@ def test_who_is_guilty_is_never_trusted_again_and_weighs_as_who_is_new() -> None
     for _ in range(4):
         refused(ledger, entry_of(finding_of(ledger, OPERATOR, A)), match="decided")
         go_on(ledger, [A, B])
-    rows = [ledger.listed(header, ledger.round + 1).row for header in works_of(ledger, [A, B])]
+    rows = [ledger.listed(header, ledger.round + 1).weighing for header in works_of(ledger, [A, B])]
     assert [row.unproven for row in rows] == [48, 0]
     assert not any(due.claimed.key == A.public_key for due in ledger.standing.due())
 

@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protocol.audits import DIFFERS, HOLDS, PATIENCE, WITHHELD, SignedExtra
 from protocol.errors import LedgerError
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.signing import Identity
 from protocol.table import weights
@@ -54,11 +53,11 @@ class Histories(RuleBasedStateMachine):
         self.waiting.clear()
         headers = works_of(self.ledger, [WORKERS[each] for each in sorted(who)])
         listed = [self.ledger.listed(header, self.ledger.round + 1) for header in headers]
-        found = weights([one.row for one in listed])
-        proven = sum(weight for weight, one in zip(found, listed, strict=True) if not one.row.unproven)
+        found = weights([one.weighing for one in listed])
+        proven = sum(weight for weight, one in zip(found, listed, strict=True) if not one.weighing.unproven)
         if proven:
             assert 4 * (sum(found) - proven) <= proven + len(found)
-        for entry in (*entries_of(headers), entry_of(round_of(self.ledger, listed))):
+        for entry in (*map(entry_of, headers), entry_of(round_of(self.ledger, listed))):
             self.append(entry)
 
     @precondition(lambda self: self.ledger.round < ROUNDS)

@@ -1,4 +1,4 @@
-"""A table's order, root and proofs, and what its rows weigh: against rational arithmetic, definitions and brute force."""
+"""What a round's contributions weigh, and the list of it under its root: against rational arithmetic, definitions and brute force."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -12,163 +12,135 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.encoding import encode, pack, to_value
-from protocol.errors import EncodingError, ProofError
-from protocol.exchange import MAX_AGE, MAX_COHORT, MAX_ROWS
-from protocol.merkle import inclusion_proof, leaf_hash
-from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
+from protocol.errors import EncodingError
+from protocol.exchange import MAX_AGE, MAX_ROWS
+from protocol.fields import MAX_ROUND
+from protocol.records import MAX_NORM, Round, Threshold
 from protocol.signing import sha256
 from protocol.table import (
-    MAX_TABLE_BYTES,
-    Row,
-    RowProof,
+    MAX_WEIGHED_BYTES,
     TableError,
+    Weighed,
+    Weighing,
     clipped_weight,
     limit_square,
     next_thresholds,
-    open_table,
-    ordered,
+    open_weighed,
     shifted,
-    table_bytes,
-    table_root,
+    weighed_bytes,
     weighted_median,
     weights,
     weights_root,
 )
 
 
-def row(number: int, **changes: Any) -> Row:
-    name = str(number).encode()
-    return replace(Row(sha256(b"contribution" + name), sha256(b"founder" + name), 0, 0, 16, "here", sha256(b"body" + name)), **changes)
+def row(_number: int = 0, *, age: int = 0, role: int = 0, samples: int = 16, unproven: int = 0) -> Weighing:
+    return Weighing(age, role, samples, unproven)
 
 
-def round_of(rows: tuple[Row, ...], weighs: tuple[int, ...] | None = None, **changes: Any) -> Round:
-    digest, root = sha256(b"any"), weights_root(range(len(rows)) if weighs is None else weighs)
-    return replace(Round(digest, 1, digest, table_root(rows), len(rows), root, digest, digest, 16, (), 0, 1_000), **changes)
+def one_of(number: int, **changes: Any) -> Weighed:
+    return replace(Weighed(sha256(b"body%d" % number), 9, "here", 100 + number, number), **changes)
 
 
-SEVEN = ordered(row(number) for number in range(7))
-EACH = tuple(range(7))  # what they weigh
+def round_of(weighed: tuple[Weighed, ...], **changes: Any) -> Round:
+    digest = sha256(b"any")
+    return replace(Round(digest, 9, digest, 0, len(weighed), weights_root(weighed), digest, digest, (), 0, 1_000), **changes)
+
+
+SEVEN = tuple(one_of(number) for number in range(7))
 
 digests = st.binary(min_size=32, max_size=32)
 ages = st.integers(0, MAX_AGE)
 names = st.sampled_from(["here", "there", "c" * 63])
 rows_of_roles = st.lists(
-    st.builds(Row, digests, digests, ages, st.integers(0, 2), st.one_of(st.integers(1, 100), st.integers(1, 2**45)), names, digests),
+    st.builds(Weighing, ages, st.integers(0, 2), st.one_of(st.integers(1, 100), st.integers(1, 2**45))), min_size=1, max_size=12
+)
+threshold_of = st.builds(Threshold, st.just(0), st.integers(0, 2**50), st.integers(1, 2**45))
+lists = st.lists(
+    st.builds(
+        lambda weight, part, **rest: Weighed(weight=weight, clipped=weight * part // 4, **rest),
+        st.integers(0, 2**16 - 1),
+        st.integers(0, 4),
+        body=digests,
+        round=st.integers(9 - MAX_AGE, 9),
+        cohort=names,
+    ),
     min_size=1,
     max_size=12,
 )
-threshold_of = st.builds(Threshold, st.just(0), st.integers(0, 2**50), st.integers(1, 2**45))
 
 
-# Rows, their order and their root.
+# What contributions weigh, as a list under its root.
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"contribution": b"short"},
-        {"founder": b""},
         {"body": b"b" * 33},
-        {"age": -1},
-        {"age": MAX_AGE + 1},
-        {"role": -1},
-        {"role": MAX_ROLES},
-        {"samples": 0},
-        {"samples": 2**62},
+        {"round": 0},
         {"cohort": ""},
         {"cohort": "Here"},
+        {"weight": -1, "clipped": -1},
+        {"weight": 2**16},
+        {"clipped": 101},
+        {"clipped": -1},
     ],
     ids=repr,
 )
-def test_a_row_out_of_range_is_refused(change: dict[str, Any]) -> None:
+def test_what_is_out_of_range_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        row(0, **change)
+        one_of(0, **change)
 
 
-@given(st.permutations(range(7)))
-def test_a_table_is_in_the_order_of_its_founders(order: list[int]) -> None:
-    assert ordered(SEVEN[place] for place in order) == SEVEN
-    assert [each.founder for each in SEVEN] == sorted(each.founder for each in SEVEN)
-
-
-def test_the_root_is_that_of_rfc_9162_over_the_packed_rows() -> None:
+def test_the_root_is_that_of_rfc_9162_over_each_packed() -> None:
     def node(left: bytes, right: bytes) -> bytes:
         return hashlib_sha256(b"\x01" + left + right).digest()
 
     a, b, c = (hashlib_sha256(b"\x00" + pack(each)).digest() for each in SEVEN[:3])
-    assert table_root(SEVEN[:1]) == a
-    assert table_root(SEVEN[:3]) == node(node(a, b), c)
+    assert weights_root(SEVEN[:1]) == a
+    assert weights_root(SEVEN[:3]) == node(node(a, b), c)
 
 
 def test_the_root_changes_with_every_field_and_with_the_order() -> None:
-    root = table_root(SEVEN)
-    assert table_root(SEVEN[::-1]) != root
-    assert table_root(SEVEN[:-1]) != root
-    for change in (
-        {"contribution": bytes(32)},
-        {"founder": bytes(32)},
-        {"age": 1},
-        {"role": 1},
-        {"samples": 17},
-        {"cohort": "there"},
-        {"body": bytes(32)},
-    ):
-        assert table_root((replace(SEVEN[0], **change), *SEVEN[1:])) != root
+    root = weights_root(SEVEN)
+    assert weights_root(SEVEN[::-1]) != root
+    assert weights_root(SEVEN[:-1]) != root
+    for change in ({"body": bytes(32)}, {"round": 8}, {"cohort": "there"}, {"weight": 101}, {"clipped": 1}):
+        assert weights_root((replace(SEVEN[0], **change), *SEVEN[1:])) != root
 
 
-def test_the_root_of_the_weights_is_that_of_rfc_9162_over_each_as_an_integer() -> None:
-    def node(left: bytes, right: bytes) -> bytes:
-        return hashlib_sha256(b"\x01" + left + right).digest()
-
-    a, b, c = (hashlib_sha256(b"\x00" + packed).digest() for packed in (b"\x00", b"\x18\x64", b"\x19\xff\xff"))
-    assert weights_root([0]) == a
-    assert weights_root([0, 100, 65_535]) == node(node(a, b), c)
+@given(lists)
+def test_a_list_comes_back(weighed: list[Weighed]) -> None:
+    assert open_weighed(weighed_bytes(weighed), round_of(tuple(weighed))) == tuple(weighed)
 
 
-@given(rows_of_roles, st.data())
-def test_a_table_comes_back(rows: list[Row], data: st.DataObject) -> None:
-    weighs = tuple(data.draw(st.lists(st.integers(0, 2**16 - 1), min_size=len(rows), max_size=len(rows))))
-    assert open_table(table_bytes(rows, weighs), round_of(tuple(rows), weighs)) == (tuple(rows), weighs)
-
-
-def test_the_largest_table_comes_back() -> None:
-    most = {"samples": 2**62 - 1, "unproven": 2**62 - 1, "unproven_claims": 2**MAX_COHORT - 1}
-    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, cohort="c" * 63, **most) for number in range(MAX_ROWS))
-    weighs = (2**16 - 1,) * MAX_ROWS
-    assert len(pack(full[0])) == 193
-    assert len(table_bytes(full, weighs)) <= MAX_TABLE_BYTES
-    assert open_table(table_bytes(full, weighs), round_of(full, weighs)) == (full, weighs)
+def test_the_longest_list_comes_back() -> None:
+    full = tuple(one_of(number, round=MAX_ROUND, cohort="c" * 63, weight=2**16 - 1, clipped=2**16 - 1) for number in range(MAX_ROWS))
+    assert len(pack(full[0])) == 115
+    assert len(weighed_bytes(full)) <= MAX_WEIGHED_BYTES
+    assert open_weighed(weighed_bytes(full), round_of(full, round=MAX_ROUND)) == full
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [SEVEN[:-1], SEVEN[::-1], (*SEVEN, SEVEN[-1]), (replace(SEVEN[0], samples=17), *SEVEN[1:]), ()],
+    "weighed",
+    [SEVEN[:-1], SEVEN[::-1], (*SEVEN, SEVEN[-1]), (replace(SEVEN[0], weight=17), *SEVEN[1:]), ()],
     ids=["one missing", "another order", "one twice", "one changed", "none"],
 )
-def test_rows_that_are_not_the_round_s_table_are_refused(rows: tuple[Row, ...]) -> None:
+def test_weights_that_are_not_the_round_s_are_refused(weighed: tuple[Weighed, ...]) -> None:
     with pytest.raises(TableError):
-        open_table(table_bytes(rows, EACH), round_of(SEVEN))
+        open_weighed(weighed_bytes(weighed), round_of(SEVEN))
+
+
+@pytest.mark.parametrize("round_", [10, 9 - MAX_AGE - 1])
+def test_a_base_that_a_round_cannot_have_is_refused_whatever_the_round_says(round_: int) -> None:
+    weighed = (*SEVEN[:-1], replace(SEVEN[-1], round=round_))
+    with pytest.raises(TableError, match="cannot have"):
+        open_weighed(weighed_bytes(weighed), round_of(weighed))
+
+
+def test_another_number_of_contributions_than_the_round_says_is_refused() -> None:
     with pytest.raises(TableError):
-        open_table(table_bytes(rows, range(len(rows))), round_of(SEVEN))
-
-
-@pytest.mark.parametrize("weighs", [EACH[:-1], (*EACH, 7), EACH[::-1], (1, *EACH[1:]), ()], ids=repr)
-def test_weights_that_are_not_the_round_s_are_refused(weighs: tuple[int, ...]) -> None:
-    assert open_table(table_bytes(SEVEN, EACH), round_of(SEVEN)) == (SEVEN, EACH)
-    with pytest.raises(TableError):
-        open_table(table_bytes(SEVEN, weighs), round_of(SEVEN))
-
-
-@pytest.mark.parametrize("weight", [-1, 2**16, 2**62])
-def test_weights_out_of_range_are_refused_whatever_the_round_says(weight: int) -> None:
-    weighs = (*EACH[:-1], weight)
-    with pytest.raises(TableError, match="out of range"):
-        open_table(table_bytes(SEVEN, weighs), round_of(SEVEN, weighs))
-
-
-def test_a_table_of_another_number_of_rows_than_its_round_says_is_refused() -> None:
-    with pytest.raises(TableError):
-        open_table(table_bytes(SEVEN, EACH), replace(round_of(SEVEN), rows=6))
+        open_weighed(weighed_bytes(SEVEN), replace(round_of(SEVEN), contributions=6))
 
 
 @pytest.mark.parametrize(
@@ -178,54 +150,32 @@ def test_a_table_of_another_number_of_rows_than_its_round_says_is_refused() -> N
         b"\x80",
         encode(()),
         encode(((b"row",),)),
-        encode(((b"row",), (1,))),
-        encode((tuple(to_value(each) for each in SEVEN),)),
-        encode((tuple(to_value(each) for each in SEVEN), (b"1",) * 7)),
-        table_bytes(SEVEN, EACH) + b"0",
-        table_bytes(SEVEN, EACH)[:-1],
+        encode((tuple(to_value(each) for each in SEVEN), 1)),
+        encode(((*(to_value(each) for each in SEVEN[:-1]), (bytes(32), 9, "here", 1, 2)),)),
+        weighed_bytes(SEVEN) + b"0",
+        weighed_bytes(SEVEN)[:-1],
         pack(SEVEN),
-        bytes(MAX_TABLE_BYTES + 1),
+        bytes(MAX_WEIGHED_BYTES + 1),
     ],
     ids=lambda data: data[:8].hex(),
 )
-def test_bytes_that_are_no_table_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_list_are_refused(data: bytes) -> None:
     with pytest.raises(EncodingError):
-        open_table(data, round_of(SEVEN))
-
-
-@pytest.mark.parametrize("count", range(1, 8))
-def test_every_row_has_a_proof_and_no_other_row_and_no_other_place_has_it(count: int) -> None:
-    rows = SEVEN[:count]
-    for place, each in enumerate(rows):
-        proof = RowProof(each, place, tuple(inclusion_proof([leaf_hash(pack(one)) for one in rows], place)))
-        proof.check(round_of(rows))
-        wrong = [
-            replace(proof, row=replace(each, samples=17)),
-            replace(proof, row=row(99)),
-            *(replace(proof, place=other) for other in (-1, *range(count + 1)) if other != place),
-            replace(proof, proof=(*proof.proof, bytes(32))),
-            *([replace(proof, proof=proof.proof[:-1])] if proof.proof else []),
-            *([replace(proof, proof=(b"short", *proof.proof[1:]))] if proof.proof else []),
-        ]
-        for one in wrong:
-            with pytest.raises(ProofError):
-                one.check(round_of(rows))
-        with pytest.raises(ProofError):
-            proof.check(round_of(rows, table=sha256(b"another")))
+        open_weighed(data, round_of(SEVEN))
 
 
 # Weights.
 
 
 @given(rows_of_roles)
-def test_weights_are_samples_times_nine_tenths_a_commit_the_largest_scaled_to_16_bits(rows: list[Row]) -> None:
+def test_weights_are_samples_times_nine_tenths_a_commit_the_largest_scaled_to_16_bits(rows: list[Weighing]) -> None:
     exact = [each.samples * Fraction(9, 10) ** each.age for each in rows]
     largest = max(exact)
     assert weights(rows) == tuple(max(1, floor(weight / largest * 65_535)) for weight in exact)
 
 
 @given(rows_of_roles)
-def test_weights_are_between_1_and_65535_and_the_largest_is_that(rows: list[Row]) -> None:
+def test_weights_are_between_1_and_65535_and_the_largest_is_that(rows: list[Weighing]) -> None:
     found = weights(rows)
     assert max(found) == 2**16 - 1
     assert min(found) >= 1
@@ -243,7 +193,7 @@ def test_weights_by_hand() -> None:
 
 
 @st.composite
-def rows_of_keys(draw: st.DrawFn) -> list[Row]:
+def rows_of_keys(draw: st.DrawFn) -> list[Weighing]:
     """Rows of which some samples, or all, or none, are of keys that are not proven."""
     rows = draw(rows_of_roles)
     parts = draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 4, 4]), min_size=len(rows), max_size=len(rows)))
@@ -251,7 +201,7 @@ def rows_of_keys(draw: st.DrawFn) -> list[Row]:
 
 
 @given(rows_of_keys())
-def test_all_unproven_samples_together_weigh_at_most_a_quarter_of_the_proven(rows: list[Row]) -> None:
+def test_all_unproven_samples_together_weigh_at_most_a_quarter_of_the_proven(rows: list[Weighing]) -> None:
     aged = [Fraction(9, 10) ** each.age for each in rows]
     unproven = [each.unproven * age for each, age in zip(rows, aged, strict=True)]
     proven = [each.samples * age - less for each, age, less in zip(rows, aged, unproven, strict=True)]
@@ -265,7 +215,7 @@ def test_all_unproven_samples_together_weigh_at_most_a_quarter_of_the_proven(row
 
 
 @given(rows_of_keys())
-def test_where_no_sample_is_proven_or_all_are_nothing_is_held_back(rows: list[Row]) -> None:
+def test_where_no_sample_is_proven_or_all_are_nothing_is_held_back(rows: list[Weighing]) -> None:
     plain = weights([replace(each, unproven=0) for each in rows])
     assert weights([replace(each, unproven=each.samples) for each in rows]) == plain
 
@@ -385,7 +335,7 @@ def test_shifted_is_times_a_power_of_two_rounded_down(value: int, places: int) -
 
 
 @given(rows_of_roles, st.data())
-def test_thresholds_are_the_weighted_medians_of_each_role_and_the_others_stay(rows: list[Row], data: st.DataObject) -> None:
+def test_thresholds_are_the_weighted_medians_of_each_role_and_the_others_stay(rows: list[Weighing], data: st.DataObject) -> None:
     norms = data.draw(st.lists(st.integers(0, 2**50), min_size=len(rows), max_size=len(rows)))
     squares = [norm**2 + data.draw(st.integers(0, 2 * norm)) for norm in norms]  # rounded down, it is the norm again
     before = tuple(Threshold(role, data.draw(st.integers(0, 2**50)), role + 1) for role in sorted(data.draw(st.sets(st.integers(0, 4)))))
@@ -402,7 +352,7 @@ def test_thresholds_are_the_weighted_medians_of_each_role_and_the_others_stay(ro
             least_with_half([(rows[place].samples, weighs[place]) for place in of_role]),
         )
     assert found == tuple(Threshold(role, *expected[role]) for role in sorted(expected))
-    round_of(tuple(rows), thresholds=found)  # and a round may have them
+    round_of(SEVEN, thresholds=found)  # and a round may have them
 
 
 def least_with_half(pairs: list[tuple[int, int]]) -> int:

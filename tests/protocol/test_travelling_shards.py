@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.lots import held_shards, shards_in_order
+from protocol.records import entry_of
 from protocol.shards import TravellingShards
 from tests.contributions import PEERS, header_of
-from tests.protocol.ledgers import append, claim_entry, ledger_of, refused
+from tests.protocol.ledgers import append, ledger_of, refused
 
 KEY = b"k" * 32
 # As computed when the rule was made; a change would make lots of old rounds impossible to recompute.
@@ -52,8 +53,8 @@ def test_a_set_that_cannot_be_is_refused(values: tuple[bytes, int, int, int]) ->
 
 def test_a_log_takes_lots_of_a_part_where_shards_travel_and_nowhere_else() -> None:
     part = {"shards": 9}
-    refused(ledger_of(), claim_entry(header_of(ledger_of(), PEERS[0], **part)), match="9 of the 0 shards")
+    refused(ledger_of(), entry_of(header_of(ledger_of(), PEERS[0], **part)), match="9 of the 0 shards")
     ledger = ledger_of(shards=(SHARDS,))
-    refused(ledger, claim_entry(header_of(ledger, PEERS[0], shards=10)), match="10 of the 10 shards")
+    refused(ledger, entry_of(header_of(ledger, PEERS[0], shards=10)), match="10 of the 10 shards")
     append(ledger, header_of(ledger, PEERS[0], **part))
     assert ledger.is_between_rounds is False

@@ -8,9 +8,10 @@ import pytest
 import protocol.records
 from protocol.encoding import pack
 from protocol.errors import EncodingError, SignatureError
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution
+from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, StepMean
 from protocol.signing import Identity, sha256
 from protocol.verified import Verified
+from tests.claim_steps import steps_of
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 RUN = sha256(b"run")
@@ -18,11 +19,11 @@ RUN = sha256(b"run")
 
 def claim_of(number: int) -> SignedClaim:
     key = ALICE.public_key
-    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", 1, (1,), RUN, b"", RUN, b"", 1), ALICE)
+    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", steps_of((1,), RUN, key), (1,), RUN, b"", RUN, b"", 1), ALICE)
 
 
 def contribution_of(number: int) -> SignedContribution:
-    return SignedContribution.sign(Contribution(RUN, number, RUN, ALICE.public_key, (RUN,), RUN, b""), ALICE)
+    return SignedContribution.sign(Contribution(RUN, number, RUN, ALICE.public_key, (RUN,), 1, (StepMean(RUN, 1),), RUN, b""), ALICE)
 
 
 @pytest.fixture

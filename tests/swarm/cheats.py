@@ -91,6 +91,17 @@ def _picking(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> 
     return Task(step, most, picked)
 
 
+def _dearest(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> Task:
+    """Return a task whose lots are all of the first architecture, the largest, under the indices of others."""
+    largest = next(lot for lot, place in map(lot_at, itertools.count()) if place == 0).architecture
+
+    def dearest(index: int) -> tuple[Lot, int]:
+        lot, place = lot_at(index)
+        return replace(lot, architecture=largest), place
+
+    return Task(step, most, dearest)
+
+
 class _Liar:
     """Audits without a look."""
 
@@ -137,7 +148,7 @@ def cheat(kind: str) -> None:
             kind_of_seat.average = averaged  # type: ignore[method-assign]
         handing.Handing.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
-        workbench.place_of_lot = lambda count, base, key, index: 0
+        workbench.Task = _dearest  # type: ignore[misc, assignment]
     elif kind == "picks":
         workbench.Task = _picking  # type: ignore[misc, assignment]
     elif kind in LIARS:

@@ -17,7 +17,7 @@ from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt, Round, commit_digest, entry_of
 from protocol.signing import Identity, sha256
-from protocol.table import Row, ordered, table_bytes, table_root, weights_root
+from protocol.table import Weighed, Weighing, weighed_bytes, weights_root
 from swarm.blobs import Blob
 from swarm.wrong_group import Measure, WrongGroup
 from tests.runs import EXCHANGE, manifest_of
@@ -35,7 +35,7 @@ class Committed:
     receipt: Receipt
     entry: Round
     before: tuple[Round, ...]  # the newest first
-    rows: tuple[Row, ...]
+    weighed: tuple[Weighed, ...]
     outcome: Outcome
     bodies: tuple[Blob, ...]
     mean: Blob
@@ -45,8 +45,8 @@ class Committed:
         return open_round_receipt(self.receipt, Operators(self.signed.run, (OPERATOR.public_key,), 1))
 
     @property
-    def table(self) -> bytes:
-        return table_bytes(self.rows, self.outcome.weights)
+    def weights(self) -> bytes:
+        return weighed_bytes(self.weighed)
 
     def proof(self, place: int) -> WrongGroup:
         """Return what would prove a group of the mean wrong."""
@@ -54,7 +54,7 @@ class Committed:
             self.signed,
             self.receipt,
             tuple(map(entry_of, self.before)),
-            self.table,
+            self.weights,
             place,
             tuple(blob.proven(place) for blob in self.bodies),
             self.mean.proven(place),
@@ -72,7 +72,7 @@ def receipt_of(entry: Round, signer: Identity = OPERATOR) -> Receipt:
 
 
 def coverage(_round: int, cohort: str) -> NDArray[np.bool_] | None:
-    """Return what rows cover, by the name of their cohort: all, or two of three values."""
+    """Return what contributions cover, by the name of their cohort: all, or two of three values."""
     return None if cohort == "whole" else np.arange(NUM_VALUES) % 3 != len(cohort) % 3
 
 
@@ -90,12 +90,12 @@ def commit(
     signer: Identity = OPERATOR,
     **changes: Any,
 ) -> Committed:
-    """Return a round whose rows have these ages.
+    """Return a round whose contributions have these ages.
 
     Args:
-        ages: of each row.
+        ages: of each.
         codec: of the bodies.
-        cohorts: of the rows, over and over.
+        cohorts: of them, over and over.
         round_: its number.
         wrong: values of the mean that the log says are others, by their place.
         signer: of the receipt.
@@ -108,20 +108,21 @@ def commit(
         history.append(_round(run, number, commit_digest(entry_of(history[-1])), -30 - number % 3))
     history = history if round_ > 1 else []
     floors_at = {0: first_floor, **{each.round: each.floor for each in history}}
-    rng, rows, blobs = np.random.default_rng(1), [], {}
+    rng, bodies, weighing = np.random.default_rng(1), list[Blob](), list[Weighing]()
     for number, age in enumerate(ages):
         values = rng.standard_normal(NUM_VALUES, dtype=np.float32) / 100
         data = encode(codec, values, floors_at[round_ - 1 - age])
-        blob = Blob.of(body_groups(codec, data, NUM_VALUES))
-        blobs[blob.root] = blob
-        cohort = cohorts[number % len(cohorts)]
-        rows.append(Row(sha256(b"c%d" % number), sha256(b"f%d" % number), age, 0, 16 + number, cohort, blob.root))
-    table = ordered(rows)
-    bodies = tuple(blobs[row.body] for row in table)
-    masks = [coverage(0, row.cohort) for row in table]
-    floors = [floors_at[round_ - 1 - row.age] for row in table]
+        bodies.append(Blob.of(body_groups(codec, data, NUM_VALUES)))
+        weighing.append(Weighing(age, 0, 16 + number))
+    names = [cohorts[number % len(cohorts)] for number in range(len(ages))]
+    masks = [coverage(0, name) for name in names]
+    floors = [floors_at[round_ - 1 - age] for age in ages]
     parsed = [parse(codec, blob.join(), NUM_VALUES) for blob in bodies]
-    found = outcome(table, parsed, floors, (), floors_at[round_ - 1], NUM_VALUES, masks)
+    found = outcome(weighing, parsed, floors, (), floors_at[round_ - 1], NUM_VALUES, masks)
+    weighed = tuple(
+        Weighed(blob.root, round_ - age, name, weight, clipped)
+        for blob, age, name, weight, clipped in zip(bodies, ages, names, found.weights, found.clipped, strict=True)
+    )
     mean = found.mean.copy()
     for place, value in (wrong or {}).items():
         mean[place] = value
@@ -129,17 +130,16 @@ def commit(
     base = commit_digest(entry_of(history[-1])) if history else run
     entry = replace(
         _round(run, round_, base, found.floor),
-        table=table_root(table),
-        rows=len(table),
-        weights=weights_root(found.weights),
+        contributions=len(weighed),
+        weights=weights_root(weighed),
         mean=blob.root,
         **changes,
     )
     oldest = round_ - 1 - max(ages)
     before = tuple(each for each in reversed(history) if each.round >= max(oldest, 1))
-    return Committed(signed, receipt_of(entry, signer), entry, before, table, found, bodies, blob)
+    return Committed(signed, receipt_of(entry, signer), entry, before, weighed, found, tuple(bodies), blob)
 
 
 def _round(run: bytes, number: int, base: bytes, floor: int) -> Round:
     any_ = sha256(b"%d" % number)
-    return Round(run, number, base, any_, 1, any_, any_, any_, 1, (), floor, 1000)
+    return Round(run, number, base, 0, 1, any_, any_, any_, (), floor, 1000)

@@ -54,7 +54,7 @@ def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp
     for name, key in (*zip(HONEST, keys, strict=True), ("cheat", bytes.fromhex(cheat))):
         (earned,) = runs_of(tmp_path / name, verify=True)
         assert earned.problems == []
-        assert {(one.key, one.by) for one in earned.rounds[:-1]} == {(key, "claims")}  # for the last one who leaves does not wait long
+        assert {(one.key, one.by) for one in earned.rounds[:-1]} == {(key, "word")}  # for the last one who leaves does not wait long
     assert earned.total("void") == sum(one.paid or 0 for one in earned.rounds) > 0
 
 

@@ -37,7 +37,7 @@ class Callers:
         self.hosts[key] = [host] if host else []
         return key
 
-    async def answered(self, key: PublicKey, calls: int, name: str = "manta.row") -> int:
+    async def answered(self, key: PublicKey, calls: int, name: str = "manta.listing") -> int:
         """Return how many of so many calls are answered."""
         return sum([await self.rates.refusal(peer_id(key), name) is None for _ in range(calls)])
 
@@ -47,7 +47,7 @@ def test_a_key_has_so_many_calls_at_once_and_hears_when_it_may_come_back() -> No
         callers = Callers()
         one, other = callers.at("192.0.2.1", 1), callers.at("192.0.2.2", 1)
         assert await callers.answered(one, OF_KEY + 5) == OF_KEY
-        assert await callers.rates.refusal(peer_id(one), "manta.row") == "too many calls from this key: come back in 1 s"
+        assert await callers.rates.refusal(peer_id(one), "manta.listing") == "too many calls from this key: come back in 1 s"
         assert await callers.answered(other, OF_KEY) == OF_KEY
         callers.now_s += 1.0
         assert await callers.answered(one, 5) == 2
@@ -86,7 +86,7 @@ def test_few_callers_of_one_address_take_nothing_from_each_other() -> None:
         callers = Callers()
         keys = [callers.at("192.0.2.1", number) for number in range(3)]
         assert [await callers.answered(key, OF_KEY) for key in keys] == [OF_KEY] * 3
-        assert (await callers.rates.refusal(peer_id(callers.at("192.0.2.1", 9)), "manta.row") or "").startswith(
+        assert (await callers.rates.refusal(peer_id(callers.at("192.0.2.1", 9)), "manta.listing") or "").startswith(
             "too many calls from this address: come back in "
         )
         assert callers.rates.address_of(keys[0]) == "192.0.2.1"

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from exact.coding import group_sizes
-from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
+from protocol.earnings import RoundContributions, claims_of
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault, SignatureError, Unreachable
 from protocol.manifest import SignedManifest
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import ProvenRound
-from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import MAX_TABLE_BYTES, TableError, table_bytes, weights
+from protocol.table import MAX_WEIGHED_BYTES, TableError, weighed_bytes
 from swarm import waits
 from swarm.log_client import GROUPS_IN_FLIGHT, HandedIn, LogClient, Told, fetch_manifest, serve_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import BodyPart, HandIn, HeaderAnswer, News, ProvenRow, ShownRow
+from swarm.messages import MAX_CONTRIBUTIONS_BYTES, BodyPart, HandIn, HeaderAnswer, News
 from swarm.rpc import Refused
 from tests.contributions import header_of
 from tests.memory_log import OPERATOR, PEERS, MemoryLog
@@ -225,7 +225,7 @@ def test_answers_that_mean_nothing_are_refused() -> None:
 # News.
 
 
-def test_the_newest_commit_is_believed_with_the_own_row_in_its_table() -> None:
+def test_the_newest_commit_is_believed_with_the_own_contribution_of_its_round() -> None:
     async def story(line: Line) -> None:
         entry = line.log.commit()
         told = await line.client.news(line.log.endpoint.key, 0, left_ms=None)
@@ -233,9 +233,9 @@ def test_the_newest_commit_is_believed_with_the_own_row_in_its_table() -> None:
         assert told.commitment.receipt == line.log.receipt()
         assert told.commitment.proven.round == entry
         assert told.commitment.proven.commit == line.log.ledger.last_commit
-        assert told.row is not None
-        assert told.row.row == next(one.row for one in line.log.ledger.table_at(1) or () if one.row.founder == OWN)
-        assert told.row.contribution.founder == OWN
+        assert told.counted is not None
+        assert told.counted.digest == next(one.contribution for one in line.log.ledger.table_at(1) or () if one.founder == OWN)
+        assert told.counted.contribution.founder == OWN
         assert (told.left_ms, told.is_from_log) == (60_000, True)
 
     with_line(story)
@@ -250,14 +250,14 @@ def test_without_a_new_commit_it_says_how_long_the_round_still_is_open() -> None
     with_line(story)
 
 
-def test_who_is_not_in_the_table_gets_no_row() -> None:
+def test_who_is_not_in_the_table_gets_no_contribution() -> None:
     async def story(line: Line) -> None:
         line.log.loses = {digest for digest, (header, _) in line.log.handed.items() if header.contribution.open().founder == OWN}
         line.log.commit()
         told = await line.client.news(line.log.endpoint.key, 0, left_ms=None)
         assert told.commitment is not None
-        assert told.row is None
-        assert await line.client.row(1) is None
+        assert told.counted is None
+        assert await line.client.counted(1) is None
 
     with_line(story)
 
@@ -329,7 +329,7 @@ FORGERIES: list[Any] = [
     pytest.param(lambda line: replace(line.log.receipt(), proof=(*line.log.receipt().proof, bytes(32))), ProofError, id="a longer proof"),
     pytest.param(lambda line: replace(line.log.receipt(), tree_head=""), EncodingError, id="no tree head"),
     pytest.param(
-        lambda line: replace(line.log.receipt(), tree_head=line.log.receipt().tree_head.replace("\n7\n", "\n8\n")),
+        lambda line: replace(line.log.receipt(), tree_head=line.log.receipt().tree_head.replace("\n4\n", "\n5\n")),
         SignatureError,
         id="a changed size",
     ),
@@ -342,18 +342,18 @@ FORGERIES: list[Any] = [
 def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], Receipt], error: type[RemoteFault]) -> None:
     async def story(line: Line) -> None:
         line.log.commit()
-        assert "\n7\n" in line.log.receipt().tree_head
+        assert "\n4\n" in line.log.receipt().tree_head
         forged = forge(line)
         await line.answers("commit-after", pack(News((forged,), (), 0)))
         with pytest.raises(error):
             await line.client.news(line.log.endpoint.key, 0, left_ms=None)
         with pytest.raises(error):
             line.client.open(pack(forged))
-        proof = line.log._shown(1, OWN)
-        assert proof is not None
-        await line.answers("row", pack(ProvenRow(forged, proof)))
+        included = line.log._included(1, OWN)
+        assert included is not None
+        await line.answers("listing", pack(Listing(forged, included)))
         with pytest.raises(error):
-            await line.client.row(1)
+            await line.client.counted(1)
 
     with_line(story)
 
@@ -361,9 +361,9 @@ def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], R
 def test_an_entry_that_is_no_round_is_no_commit() -> None:
     async def story(line: Line) -> None:
         line.log.commit()
-        claim = entry_of(next(iter(line.log.handed.values()))[0].claims[0])
+        header = entry_of(next(iter(line.log.handed.values()))[0])
         tree = line.log._tree
-        receipts = [replace(line.log.receipt(), entry=claim, index=index, proof=tuple(tree.inclusion_proof(index))) for index in (0, 2, 4)]
+        receipts = [replace(line.log.receipt(), entry=header, index=index, proof=tuple(tree.inclusion_proof(index))) for index in range(3)]
         for receipt in receipts:
             with pytest.raises((EncodingError, ProofError)):
                 line.client.open(pack(receipt))
@@ -383,26 +383,21 @@ def is_no_round(line: Line, receipt: Receipt) -> bool:
     raise AssertionError("it was believed")
 
 
-def test_a_row_has_to_be_in_that_very_table_with_the_contribution_that_it_names() -> None:
+def test_a_contribution_has_to_be_in_that_very_place_of_the_log() -> None:
     async def story(line: Line) -> None:
-        line.log.commit()
-        own, other = line.log._shown(1, OWN), line.log._shown(1, PEERS[1].public_key)
+        entry = line.log.commit()
+        own, other = line.log._included(1, OWN), line.log._included(1, PEERS[1].public_key)
         assert own is not None
         assert other is not None
-        proof = own.proof
-        false: list[tuple[ShownRow, type[RemoteFault]]] = [
-            (replace(own, proof=replace(proof, row=replace(proof.row, samples=proof.row.samples + 1))), ProofError),
-            (replace(own, proof=replace(proof, place=other.proof.place)), ProofError),
-            (replace(own, proof=replace(proof, proof=other.proof.proof)), ProofError),
-            (replace(own, contribution=other.contribution), EncodingError),
-        ]
-        for shown, error in false:
-            await line.answers("commit-after", pack(News((line.log.receipt(),), (shown,), 0)))
-            with pytest.raises(error):
+        round_ = Included(line.log.receipt().entry, line.log.receipt().index, line.log.receipt().proof)
+        assert own.index in range(entry.first, entry.first + 3)
+        for false in (replace(own, index=other.index), replace(own, proof=other.proof), replace(own, entry=other.entry), round_):
+            await line.answers("commit-after", pack(News((line.log.receipt(),), (false,), 0)))
+            with pytest.raises(ProofError):
                 await line.client.news(line.log.endpoint.key, 0, left_ms=None)
-            await line.answers("row", pack(ProvenRow(line.log.receipt(), shown)))
-            with pytest.raises(error):
-                await line.client.row(1)
+            await line.answers("listing", pack(Listing(line.log.receipt(), false)))
+            with pytest.raises(ProofError):
+                await line.client.counted(1)
 
     with_line(story)
 
@@ -436,7 +431,10 @@ def test_members_who_cannot_stand_are_named() -> None:
 @pytest.mark.parametrize("answer", [b"garbage", b"\x00", b"\x84\x40\x00\x80\x60", b"\x80" * 200_000])
 def test_bytes_that_are_no_news_are_refused(answer: bytes) -> None:
     async def story(line: Line) -> None:
-        for method, asking in (("commit-after", lambda: line.client.news(line.log.endpoint.key, 0, left_ms=None)), ("row", line_row(line))):
+        for method, asking in (
+            ("commit-after", lambda: line.client.news(line.log.endpoint.key, 0, left_ms=None)),
+            ("listing", line_counted(line)),
+        ):
             await line.answers(method, answer)
             with pytest.raises(RemoteFault):
                 await asking()
@@ -446,79 +444,81 @@ def test_bytes_that_are_no_news_are_refused(answer: bytes) -> None:
     with_line(story)
 
 
-def line_row(line: Line) -> Callable[[], Awaitable[Any]]:
-    return lambda: line.client.row(1)
+def line_counted(line: Line) -> Callable[[], Awaitable[Any]]:
+    return lambda: line.client.counted(1)
 
 
-# Rows and tables.
+# Contributions and their weights.
 
 
-def test_the_own_row_of_a_round_is_had_later_too() -> None:
+def test_the_own_contribution_of_a_round_is_had_later_too() -> None:
     async def story(line: Line) -> None:
         line.log.commit()
         for seed, peer in enumerate(PEERS[:2]):
             line.log.give(peer, 10 + seed)
         line.log.commit()
         for round_ in (1, 2):
-            row = await line.client.row(round_)
-            assert row is not None
-            assert row.row.founder == OWN
+            found = await line.client.counted(round_)
+            assert found is not None
+            assert found.contribution.founder == OWN
         with pytest.raises(Refused, match="not made yet"):
-            await line.client.row(3)
+            await line.client.counted(3)
 
     with_line(story)
 
 
-def test_the_row_of_another_round_is_no_answer() -> None:
+def test_the_contribution_of_another_round_is_no_answer() -> None:
     async def story(line: Line) -> None:
         line.log.commit()
-        proof = line.log._shown(1, OWN)
-        assert proof is not None
-        await line.answers("row", pack(ProvenRow(line.log.receipt(), proof)))
+        included = line.log._included(1, OWN)
+        assert included is not None
+        await line.answers("listing", pack(Listing(line.log.receipt(), included)))
         with pytest.raises(EncodingError, match="another round"):
-            await line.client.row(2)
+            await line.client.counted(2)
 
     with_line(story)
 
 
-def test_a_table_is_believed_if_it_is_the_rounds() -> None:
+def test_weights_are_believed_if_they_are_the_rounds() -> None:
     async def story(line: Line) -> None:
         entry = line.log.commit()
-        rows = tuple(one.row for one in line.log.ledger.table_at(1) or ())
-        assert await line.client.table(entry, line.log.endpoint.key) == (rows, weights(rows))
-        for false in (rows[::-1], rows[:2], (*rows, rows[0]), (replace(rows[0], samples=1), *rows[1:])):
-            await line.answers("table", table_bytes(false, weights(rows)))
+        weighed = await line.client.weighed(entry, line.log.endpoint.key)
+        assert [one.body for one in weighed] == [one.body for one in line.log.ledger.table_at(1) or ()]
+        one = weighed[0]
+        for false in (
+            weighed[::-1],
+            weighed[:2],
+            (*weighed, one),
+            (replace(one, clipped=1), *weighed[1:]),
+            (replace(one, cohort="x"), *weighed[1:]),
+        ):
+            await line.answers("weights", weighed_bytes(false))
             with pytest.raises(TableError):
-                await line.client.table(entry, line.log.endpoint.key)
-        for lie in ((1, *weights(rows)[1:]), weights(rows)[:2], (2**16, *weights(rows)[1:])):
-            await line.answers("table", table_bytes(rows, lie))
-            with pytest.raises(TableError):
-                await line.client.table(entry, line.log.endpoint.key)
-        for garbage in (b"", b"garbage", bytes(MAX_TABLE_BYTES + 1)):
-            await line.answers("table", garbage)
+                await line.client.weighed(entry, line.log.endpoint.key)
+        for garbage in (b"", b"garbage", bytes(MAX_WEIGHED_BYTES + 1)):
+            await line.answers("weights", garbage)
             with pytest.raises(EncodingError):
-                await line.client.table(entry, line.log.endpoint.key)
+                await line.client.weighed(entry, line.log.endpoint.key)
 
     with_line(story)
 
 
-def test_claims_come_in_pages_none_of_them_empty_and_no_more_than_the_round_has() -> None:
+def test_contributions_come_in_pages_none_of_them_empty_and_no_more_than_the_round_has() -> None:
     async def story(line: Line) -> None:
-        entry = line.log.commit()
-        whole = await line.client.claims(entry)
-        assert [header.contribution.digest for header in whole.headers] == [
-            one.row.contribution for one in line.log.ledger.table_at(1) or ()
-        ]
-        first = await line.client.claims_page(1)
-        assert 0 < len(first.headers) < entry.rows
-        assert await line.client.claims(entry, first) == whole
-        for false in (TableClaims(()), TableClaims(whole.headers[:1], (0, 0)), TableClaims((*whole.headers, whole.headers[0]))):
-            await line.answers("claims", pack(false))
+        line.log.commit()
+        proven = line.client.proven(line.log.receipt())
+        whole = await line.client.contributions(proven)
+        assert claims_of(line.log.course, proven, whole)
+        first = await line.client.contributions_page(proven)
+        assert 0 < len(first.entries) < proven.round.contributions
+        assert await line.client.contributions(proven, first) == whole
+        for entries in ((), (*whole.entries, whole.entries[0])):
+            await line.answers("contributions", pack(RoundContributions(entries, whole.proof)))
             with pytest.raises(EncodingError, match=r"without contributions|more contributions"):
-                await line.client.claims(entry)
-        await line.answers("claims", bytes(MAX_CLAIMS_BYTES + 1))
+                await line.client.contributions(proven)
+        await line.answers("contributions", bytes(MAX_CONTRIBUTIONS_BYTES + 1))
         with pytest.raises(EncodingError):
-            await line.client.claims(entry)
+            await line.client.contributions(proven)
 
     with_line(story)
 
@@ -534,8 +534,8 @@ def test_a_log_that_is_away_is_weather() -> None:
             line.client.hand_in(line.header, GROUPS),
             line.client.news(line.log.endpoint.key, 0, left_ms=None),
             line.client.news(line.log.endpoint.key, 0, left_ms=5),
-            line.client.row(1),
-            line.client.table(entry, line.log.endpoint.key),
+            line.client.counted(1),
+            line.client.weighed(entry, line.log.endpoint.key),
         ):
             with pytest.raises(Unreachable):
                 await asking
@@ -585,6 +585,6 @@ def test_a_proven_round_says_what_was_proven() -> None:
         line.log.commit()
         proven = line.client.open(pack(line.log.receipt())).proven
         assert isinstance(proven, ProvenRound)
-        assert (proven.round.rows, proven.tree_head.size) == (3, 7)
+        assert (proven.round.contributions, proven.tree_head.size) == (3, 4)
 
     with_line(story)

@@ -4,46 +4,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.earnings import MAX_RANGE_HASHES, RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
 from protocol.fields import MAX_ROUND
 from protocol.merkle import MAX_SIZE
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, Receipt, SignedContribution, SignedTicket, Ticket
+from protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, Listing, Receipt, SignedTicket, Ticket
 from protocol.signing import Identity, sha256
-from protocol.table import MAX_TABLE_BYTES, Row, RowProof, table_bytes
+from protocol.table import MAX_WEIGHED_BYTES, Weighed, weighed_bytes
 from swarm.messages import (
     MAX_ANSWER_BYTES,
-    MAX_HEADER_BYTES,
+    MAX_CONTRIBUTIONS_BYTES,
+    MAX_LISTING_BYTES,
     MAX_NEWS_BYTES,
-    MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
     BodyPart,
     HandIn,
     HeaderAnswer,
     News,
-    ProvenRow,
-    ShownRow,
 )
 from swarm.rpc import MAX_MESSAGE_BYTES
 
 OPERATOR = Identity(b"\x01" * 32)
 DIGEST = sha256(b"any")
 TICKET = SignedTicket.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
-ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, 63 * "c", DIGEST, 2**62 - 1, 2**MAX_COHORT - 1)
+WEIGHED = Weighed(DIGEST, MAX_ROUND, 63 * "c", 2**16 - 1, 2**16 - 1)
 
 
 def largest_receipt() -> Receipt:
-    """Return a receipt that is as long as one can be: of the last entry that a log has a place for."""
+    """Return a receipt of a round that is as long as one can be: of the last entry that a log has a place for."""
     log = origin(DIGEST)
     note = sign_tree_head(TreeHead(log, MAX_SIZE, DIGEST), log, OPERATOR)
-    return Receipt(bytes(MAX_ENTRY_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length(), note)
+    return Receipt(bytes(MAX_SIGNED_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length(), note)
 
 
-def largest_row() -> ShownRow:
-    proof = RowProof(ROW, MAX_ROWS - 1, (DIGEST,) * (MAX_ROWS - 1).bit_length())
-    return ShownRow(proof, SignedContribution(bytes(MAX_PAYLOAD_BYTES), bytes(64)))
+def largest_included() -> Included:
+    return Included(bytes(MAX_ENTRY_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length())
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**16 - 1), st.binary(max_size=100))
@@ -64,14 +62,16 @@ def test_a_group_of_a_body_fits_a_message_with_its_head() -> None:
 
 
 def test_the_largest_messages_fit_their_bounds() -> None:
-    receipt, row = largest_receipt(), largest_row()
+    receipt, included = largest_receipt(), largest_included()
     assert len(pack(receipt)) <= MAX_RECEIPT_BYTES
-    assert len(pack(ProvenRow(receipt, row))) <= MAX_PROVEN_ROW_BYTES
-    assert len(pack(News((receipt,), (row,), 2**40))) <= MAX_NEWS_BYTES
+    assert len(pack(Listing(receipt, included))) <= MAX_LISTING_BYTES
+    assert len(pack(News((receipt,), (included,), 2**40))) <= MAX_NEWS_BYTES
     assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (TICKET,)))) <= MAX_ANSWER_BYTES
     assert len(pack(TICKET)) <= MAX_ANSWER_BYTES
-    assert len(table_bytes([ROW] * MAX_ROWS, [2**16 - 1] * MAX_ROWS)) <= MAX_TABLE_BYTES
-    assert max(MAX_HEADER_BYTES, MAX_NEWS_BYTES, MAX_TABLE_BYTES) < MAX_MESSAGE_BYTES
+    assert len(weighed_bytes([WEIGHED] * MAX_ROWS)) <= MAX_WEIGHED_BYTES
+    most = RoundContributions((bytes(1000),) * 1047 + (bytes(MAX_ENTRY_BYTES - 1047),), (DIGEST,) * MAX_RANGE_HASHES)
+    assert len(pack(most)) <= MAX_CONTRIBUTIONS_BYTES
+    assert max(MAX_HEADER_BYTES, MAX_NEWS_BYTES, MAX_WEIGHED_BYTES, MAX_CONTRIBUTIONS_BYTES) < MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("status", list(HandIn))
@@ -112,16 +112,16 @@ def test_an_answer_that_nobody_knows_is_none(status: int) -> None:
         HeaderAnswer(status, 1, 1, ())
 
 
-def test_news_are_of_one_commit_at_most_and_a_row_comes_with_its_commit() -> None:
-    receipt, row = largest_receipt(), largest_row()
-    for receipts, rows, left_ms in (
+def test_news_are_of_one_commit_at_most_and_a_contribution_comes_with_its_commit() -> None:
+    receipt, included = largest_receipt(), largest_included()
+    for receipts, contributions, left_ms in (
         ((receipt, receipt), (), 0),
-        ((), (row,), 0),
-        ((receipt,), (row, row), 0),
+        ((), (included,), 0),
+        ((receipt,), (included, included), 0),
         ((), (), -1),
         ((), (), 2**40 + 1),
     ):
         with pytest.raises(ValueError, match="news"):
-            News(receipts, rows, left_ms)
-    for news in (News((), (), 0), News((receipt,), (), 5), News((receipt,), (row,), 5)):
+            News(receipts, contributions, left_ms)
+    for news in (News((), (), 0), News((receipt,), (), 5), News((receipt,), (included,), 5)):
         assert unpack(News, pack(news), max_bytes=MAX_NEWS_BYTES) == news

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.records import Contribution, SignedContribution, SignedTicket, Ticket
+from protocol.records import Contribution, SignedContribution, SignedTicket, StepMean, Ticket
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push, Shown
 from swarm.rumours import MAX_LINKS, MAX_NEAR_LINKS, Book, Pull
@@ -32,7 +32,7 @@ def offer_with(
     signer: Identity = OPERATOR,
 ) -> BodyOffer:
     """Return the offer of a founder's body for a round."""
-    contribution = Contribution(run, round_, BASE, founder.public_key, (sha256(b"claim" + body),), body, b"")
+    contribution = Contribution(run, round_, BASE, founder.public_key, (sha256(b"claim" + body),), 1, (StepMean(body, 1),), body, b"")
     signed = SignedContribution.sign(contribution, founder)
     return BodyOffer(signed, SignedTicket.sign(Ticket(run, ticket_round or round_, signed.digest), signer))
 

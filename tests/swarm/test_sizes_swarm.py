@@ -48,7 +48,7 @@ def test_a_small_computer_trains_small_networks_and_the_log_is_computed_again_to
     def look(ledger: Ledger) -> None:
         for one in ledger.table_at(ledger.round) or ():
             (architecture,) = plan.architectures(one.round, one.cohort)
-            trained[one.row.founder].append((size_of(one.cohort), macs(architecture, plan.space)))
+            trained[one.founder].append((size_of(one.cohort), macs(architecture, plan.space)))
 
     found = verify_directory(tmp_path / "aggregator", on_round=look)
     small, large = trained[keys["small"]], trained[keys["large"]]

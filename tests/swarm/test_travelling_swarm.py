@@ -8,9 +8,8 @@ from aggregator.log.storage import is_at_rest, reading
 from aggregator.log.verify import verify_directory
 from automl.data.shards.layout import LIST_NAME, ShardList, parse_list
 from automl.data.shards.writing import shard_images
-from protocol.encoding import unpack
 from protocol.lots import held_shards
-from protocol.records import MAX_PAYLOAD_BYTES, Claim, SignedClaim, open_entry
+from protocol.records import Header, open_entry
 from swarm.disk import load_identity
 from tests.automl.data.files import noise, write_picture
 from tests.swarm.processes import Programs, Status, small_run
@@ -39,7 +38,7 @@ def _claimed(directory: Path) -> dict[bytes, set[int]]:
     """Return what the claims in a log say of the shards that their keys hold."""
     with reading(directory, at_rest=is_at_rest(directory)) as connection:
         entries = [open_entry(bytes(data)) for (data,) in connection.execute("SELECT bytes FROM entries")]
-    claims = [unpack(Claim, entry.payload, max_bytes=MAX_PAYLOAD_BYTES) for entry in entries if isinstance(entry, SignedClaim)]
+    claims = [signed.unchecked() for entry in entries if isinstance(entry, Header) for signed in entry.claims]
     return {key: {claim.shards for claim in claims if claim.key == key} for key in {claim.key for claim in claims}}
 
 

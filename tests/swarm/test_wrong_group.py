@@ -13,7 +13,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from protocol.records import commit_digest, entry_of
 from protocol.signing import Identity, sha256
-from protocol.table import table_bytes
+from protocol.table import weighed_bytes
 from swarm.blobs import ProvenPiece
 from swarm.wrong_group import Finding, RightGroup, WrongGroup
 from tests.swarm.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure, receipt_of
@@ -98,8 +98,8 @@ def test_parts_that_do_not_belong_together_prove_nothing() -> None:
         "a body less": replace(proof, bodies=proof.bodies[:-1]),
         "all of another place": replace(proof, place=1),
         "no such place": replace(proof, place=3),
-        "rows less": replace(proof, table=table_bytes(right.rows[:-1], right.outcome.weights[:-1])),
-        "other weights": replace(proof, table=table_bytes(right.rows, [1, *right.outcome.weights[1:]])),
+        "contributions less": replace(proof, weights=weighed_bytes(right.weighed[:-1])),
+        "other weights": replace(proof, weights=weighed_bytes([replace(right.weighed[0], clipped=1), *right.weighed[1:]])),
         "no rounds before": replace(proof, before=()),
         "a round before missing": replace(proof, before=proof.before[1:]),
         "another round before": replace(proof, before=(entry_of(replace(right.before[0], floor=3)), *proof.before[1:])),

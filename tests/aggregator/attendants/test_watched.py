@@ -120,7 +120,7 @@ def test_a_round_is_timed_from_its_opening_to_its_last_fetch() -> None:
         lambda: timeline.done(),
         lambda: timeline.opened(2),
         lambda: timeline.answered("blob"),
-        lambda: timeline.answered("table"),
+        lambda: timeline.answered("weights"),
     ]
     for number, event in enumerate(events):
         now.ms = 1_000 + 10 * number

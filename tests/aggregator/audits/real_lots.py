@@ -22,12 +22,13 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import TrustSection
 from automl.training.auditing import lot_of
 from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.update import State
 from protocol.audits import DIFFERS, LOT, Finding, SignedFinding
 from protocol.encoding import pack
 from protocol.evidence import Records, pages
 from protocol.ledger import Ledger
+from protocol.lots import place_of_lot
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord, SignedClaim
 from protocol.signing import Identity, PublicKey
@@ -37,6 +38,7 @@ from swarm.vectors import VectorsFolder
 from tests.aggregator import real_run
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, PEERS
+from tests.claim_steps import steps_of
 
 ONE, OTHER, THIRD = PEERS
 AUDITED = CONFIG.model_copy(update={"trust": TrustSection(mode="audited", kept_rounds=8, whole_percent=0)})
@@ -81,7 +83,9 @@ def trained(ledger: Ledger, peer: Identity, state: State, *, seed: int | None = 
         LotRecord(0, index, asked[place_of_lot(len(asked), base, key, index)].text, manifest.lot_samples, "1", bytes(32))
         for index in range(4)
     ]
-    claim = Claim(ledger.run, round_, base, key, key, key, "here", 1, (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10)
+    claim = Claim(
+        ledger.run, round_, base, key, key, key, "here", steps_of((1, 1, 1, 1), base, key), (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10
+    )
     lots = [lot_of(manifest, plan, claim, record) for record in blank]
     results = [result_of(lot if seed is None else replace(lot, run_seed=seed), state) for lot in lots]
     records = Records(tuple(replace(one, loss=f"{r.loss:.6g}", projection=r.projection) for one, r in zip(blank, results, strict=True)), ())

@@ -8,7 +8,7 @@ import torch
 
 from automl.training.auditing import lot_of
 from automl.training.local import LocalSteps
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.update import State
 from exact.coding import body_groups, encode, parse
 from exact.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
@@ -16,12 +16,14 @@ from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.ledger import Ledger
+from protocol.lots import place_of_lot
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord, SignedClaim, StepRecord
 from protocol.signing import Identity
 from swarm.blobs import Blob
 from tests.aggregator.audits.real_lots import WORKER
 from tests.aggregator.made import Made
+from tests.claim_steps import steps_of
 from tests.contributions import claim_of, listing
 
 LOTS = 2  # of a step
@@ -106,7 +108,7 @@ def _trained(ledger: Ledger, plan: Plan, share: Share, step: int) -> Vector:
     manifest, base, key = ledger.manifest, ledger.last_commit, share.peer.public_key
     round_ = ledger.round + 1
     asked, total = plan.architectures(round_, "here"), torch.zeros(WORKER.num_weights)
-    claim = Claim(ledger.run, round_, base, key, key, key, "here", 1, (1,), bytes(32), b"", bytes(32), b"", 10)
+    claim = Claim(ledger.run, round_, base, key, key, key, "here", steps_of((1,), base, key), (1,), bytes(32), b"", bytes(32), b"", 10)
     for index in range(step * LOTS, (step + 1) * LOTS):
         record = LotRecord(step, index, asked[place_of_lot(len(asked), base, key, index)].text, manifest.lot_samples, "1", bytes(32))
         result = WORKER.train(lot_of(manifest, plan, claim, record))
@@ -125,7 +127,7 @@ def _made(ledger: Ledger, shares: Sequence[Share], learnt: Sequence[Vector], cod
             work[place_of_lot(len(work), ledger.last_commit, share.peer.public_key, lot.index)] += 1
         used = b"" if residual is None else share.name(residual)
         named = {"founder": founder.public_key, "residual": used, "lots_root": lots_root, "vector": share.name(vector), **changes}
-        share.claim = claim_of(ledger, share.peer, lots=tuple(work), local_steps=steps, **named)
+        share.claim = claim_of(ledger, share.peer, lots=tuple(work), **named)
     data = encode(codec, coded, floor)
     body = parse(codec, data, len(coded))
     left = residual_digest(left_over(coded, body, floor)) if codec_named(codec).is_sparse else b""

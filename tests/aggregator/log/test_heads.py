@@ -122,7 +122,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
         before = scene.log.tree_head
         shown = await scene.ask(receipt)
         assert (shown.tree_head, shown.consistency) == (before, ())
-        with pytest.raises(OtherHistory, match=r"has 14 entries, .* signed for 35 entries, up to round 5: 21 entries are missing"):
+        with pytest.raises(OtherHistory, match=r"has 8 entries, .* signed for 20 entries, up to round 5: 12 entries are missing"):
             await scene.desk.watch()
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
@@ -130,7 +130,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
 
     play(directory, story)
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE)])  # which only this log's own operator can tell
-    assert (result.exit_code, "heads of 35 entries, up to round 5, and of 14" in result.output) == (5, True), result.output
+    assert (result.exit_code, "heads of 20 entries, up to round 5, and of 8" in result.output) == (5, True), result.output
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE), "--run", "00" * 32])
     assert (result.exit_code, "another run" in result.output) == (2, True), result.output
     kept = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
@@ -138,7 +138,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     assert kept.check().departure is Departure.WENT_BACK
     # Also not after a restart, with nobody there to say it again.
     note = (directory / "tree-head.txt").read_bytes()
-    with pytest.raises(OtherHistory, match="21 entries are missing"):
+    with pytest.raises(OtherHistory, match="12 entries are missing"):
         reopen(directory)
     assert (directory / "tree-head.txt").read_bytes() == note
 
@@ -149,7 +149,7 @@ def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> No
     async def story(scene: Scene) -> None:
         shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
         assert {one.tree_head for one in shown} == {scene.log.tree_head}
-        with pytest.raises(OtherHistory, match="21 entries are missing"):
+        with pytest.raises(OtherHistory, match="12 entries are missing"):
             await scene.desk.watch()
 
     play(directory, story)
@@ -193,11 +193,11 @@ def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> Non
 def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
     name = origin(SIGNED.run)
-    head = TreeHead(name, 35, b"\x07" * 32)
+    head = TreeHead(name, 20, b"\x07" * 32)
     forged = [
         replace(receipt, tree_head=sign_tree_head(head, name, STRANGER)),
-        replace(receipt, index=33),
-        replace(receipt, tree_head=receipt.tree_head.replace("\n35\n", "\n36\n")),
+        replace(receipt, index=18),
+        replace(receipt, tree_head=receipt.tree_head.replace("\n20\n", "\n21\n")),
         replace(receipt, entry=b"\x00" + receipt.entry),
     ]
 

@@ -194,5 +194,5 @@ def test_the_wal_does_not_grow_without_end(log: Log, directory: Path, monkeypatc
     grow(log, 10)
     size_bytes = wal.stat().st_size
     grow(log, 60)
-    assert wal.stat().st_size < 2 * size_bytes
+    assert wal.stat().st_size < 3 * size_bytes  # as many entries as are written before it is emptied, not seven times as many
     assert (directory / DATABASE).stat().st_size > 64 * 1024

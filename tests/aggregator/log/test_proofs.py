@@ -76,17 +76,17 @@ def genuine() -> dict[str, tuple[Histories, str]]:
     """Return what can be made of two heads of one honest log, and what is said of it."""
     ((log, receipts),) = alone.histories("abc")
     older, newer = receipts[0], receipts[2]
-    way = tuple(log.tree.consistency_proof(5))
+    way = tuple(log.tree.consistency_proof(3))
     return {
         "the newer one held, the older one shown": (Histories.shown_after(log.signed, newer, older.tree_head, ()), "which was shown last"),
         "the older one held, and no proof": (Histories.shown_after(log.signed, older, newer.tree_head, ()), "whether the log went on"),
         "another proof": (Histories.shown_after(log.signed, older, newer.tree_head, way[::-1]), "whether the log went on"),
-        "the proof with it": (Histories.shown_after(log.signed, older, newer.tree_head, way), "continues the 5 signed for before"),
-        "one head twice": (Histories.shown_after(log.signed, older, older.tree_head, ()), "continues the 5 signed for before"),
+        "the proof with it": (Histories.shown_after(log.signed, older, newer.tree_head, way), "continues the 3 signed for before"),
+        "one head twice": (Histories.shown_after(log.signed, older, older.tree_head, ()), "continues the 3 signed for before"),
         "both rounds": (Histories.of_rounds(log.signed, older, newer), "may stand in one log"),
         "two heads of two sizes": (Histories(log.signed, (older.tree_head, newer.tree_head)), "whether the log went on"),
         "the same the other way round": (Histories(log.signed, (newer.tree_head, older.tree_head)), "which was shown last"),
-        "twice the same two heads": (Histories(log.signed, (older.tree_head, older.tree_head)), "continues the 5 signed for before"),
+        "twice the same two heads": (Histories(log.signed, (older.tree_head, older.tree_head)), "continues the 3 signed for before"),
     }
 
 

@@ -38,7 +38,7 @@ from tests.aggregator.small_run import (
 )
 
 SIGNED = signed_manifest()
-OLD, ALL = 2, 40  # rounds: in the folder, and in all; more than a full bundle of entries
+OLD, ALL = 2, 70  # rounds: in the folder, and in all; more than a full bundle of entries
 
 
 @dataclass

@@ -32,7 +32,7 @@ from tests.aggregator.small_run import (
 
 SIGNED = signed_manifest()
 ROUNDS = 3
-OF_A_ROUND = ["claim", "contribution"] * len(PEERS)
+OF_A_ROUND = ["contribution", "claim"] * len(PEERS)
 
 
 @pytest.fixture

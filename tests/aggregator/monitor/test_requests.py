@@ -42,7 +42,7 @@ ROUTES = (
     "/static/index.html",
 )
 LATER = ("js/known.js", "js/trust_part.js")  # are asked for when somebody compares a key, and in a run with audits
-FILES = ("/tlog/checkpoint", "/tlog/tile/0/000.p/19", "/tlog/tile/entries/000.p/7")  # the page asks for none of them
+FILES = ("/tlog/checkpoint", "/tlog/tile/0/000.p/10", "/tlog/tile/entries/000.p/7")  # the page asks for none of them
 
 
 @pytest.mark.parametrize("target", [*ROUTES, *FILES])

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
+from protocol.records import Round
 from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow
@@ -72,7 +74,7 @@ def test_what_is_no_log_is_refused(log: Log) -> None:
     view = View(log.ledger.manifest, course_of(log.ledger.manifest))
     with pytest.raises(EncodingError):
         view.take([b"no entry"])
-    with pytest.raises(LedgerError, match="without contributions"):
+    with pytest.raises(LedgerError, match="other contributions"):
         view.take([entries[0], entries[ENTRIES - 1]])
 
 
@@ -84,7 +86,7 @@ def test_an_entry_that_does_not_fit_is_not_kept_and_may_come_again(log: Log) -> 
     view.take(entries[: ENTRIES - 2])  # its newest contribution and the round's entry are to come
     for _ in range(3):
         with pytest.raises(LedgerError):
-            view.take([entries[ENTRIES - 1]])  # a claim that none lists
+            view.take([entries[ENTRIES - 1]])  # without its newest contribution
         assert (view.size, view.round, len(view.peers)) == (ENTRIES - 2, 0, 0)
     view.take(entries[ENTRIES - 2 :])
     assert view.root() == log.head.root
@@ -112,7 +114,7 @@ def test_a_long_run_is_shown_by_as_many_points_as_asked_for_and_none_is_left_out
     assert series.round[-1] == 1001
     assert series.round[0] == series.rounds_a_point == 11
     assert set(series.round_ms) == {100}
-    assert set(series.counted) == {table.said.counted}
+    assert set(series.counted) == {sum(claim.samples for claim in table.claims)}
     assert rounds.series(5, 4, 100).round == []
     assert rounds.recent_ms() == 100
 
@@ -133,7 +135,9 @@ def test_rounds_that_nobody_timed_have_no_time(log: Log) -> None:
 def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, OpenRun]) -> None:
     log = played[1].log
     manifest, course = log.ledger.manifest, log.ledger.course
-    entries = [opened(entry) for entry in log.entries(0, (log.ledger.index_at(1) or 0) + 1)]
+    *table, last = [opened(entry) for entry in log.entries(0, (log.ledger.index_at(1) or 0) + 1)]
+    assert isinstance(last.said, Round)
+    entries = [*table, replace(last, said=replace(last.said, first=1))]
     revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
     before = Opened("revocation", revocation, SignedRevocation.sign(revocation, OPERATOR))
     assert table_seen(0, [before, *entries], manifest, course) == table_seen(1, entries, manifest, course)

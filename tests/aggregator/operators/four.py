@@ -17,7 +17,6 @@ from aggregator.rounds.waiting import Waiting
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import OperatorsSection
 from protocol.audits import SignedExtra
-from protocol.listed import entries_of
 from protocol.newcomers import Newcomer
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
@@ -129,17 +128,17 @@ class Four:
             kept = await writer.take_over()
         return writer, [one.contribution for one, _ in kept]
 
-    def round_for(self, place: int, contributions: Sequence[Made], **lies: Any) -> tuple[list[bytes], Next]:
+    def round_for(self, place: int, contributions: Sequence[Made], before: int = 0, **lies: Any) -> tuple[list[bytes], Next]:
         """Return the entries of the next round, as the operator there computes them, and what they lead to."""
         log, follower = self.runs[place].log, self.runs[place].follower
         listed = [log.ledger.listed(one.header, log.ledger.round + 1) for one in contributions]
         after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
-        entry = round_of(log.ledger, listed, **{**said_of(after), **lies})
-        return [*entries_of([one.header for one in contributions]), entry_of(entry)], after
+        entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
+        return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
 
     async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], extras: Sequence[SignedExtra] = ()) -> None:
         """Have a round committed by the writer, after some extras."""
-        entries, after = self.round_for(place, contributions)
+        entries, after = self.round_for(place, contributions, len(extras))
         async with asyncio.timeout(60):
             await writer.commit([*map(entry_of, extras), *entries], after)
 

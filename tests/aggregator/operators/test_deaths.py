@@ -95,7 +95,7 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
                 await four.commit(second, NEXT, contributions)
             four.lost = lambda *_: False
             await four.until_all_have(round_, range(4))
-            assert {one.row.contribution for one in log.ledger.table_at(round_) or ()} == digests
+            assert {one.contribution for one in log.ledger.table_at(round_) or ()} == digests
             assert len(four.heads(range(4))) == 1
             if not has_died:
                 break

@@ -35,9 +35,12 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path, config=CONFIG)
 
 
-def withheld(ledger: Ledger, auditor: Identity = FOUR[0]) -> SignedFinding:
-    """Return an auditor's word that the first peer shows nothing of its claim in the last table but one."""
-    return finding_of(ledger, auditor, PEERS[0], WITHHELD)
+def withheld(ledger: Ledger, auditor: Identity | None = None) -> SignedFinding:
+    """Return the word of an auditor, or of an operator that is asked: the first peer shows nothing of its claim in the table before."""
+    if auditor is not None:
+        return finding_of(ledger, auditor, PEERS[0], WITHHELD)
+    asked = next(due.panel for due in ledger.standing.due() if due.claimed.key == PEERS[0].public_key)
+    return finding_of(ledger, next(operator for operator in FOUR if operator.public_key in asked), PEERS[0], WITHHELD)
 
 
 def found(four: Four, place: int) -> set[bytes]:

@@ -15,8 +15,7 @@ from automl.training.update import state_digest
 from protocol.closing import Stage
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
-from protocol.records import Ticket, open_entry
-from protocol.table import weights
+from protocol.records import Header, Ticket, open_entry
 from swarm.blobs import Ask
 from swarm.messages import HandIn
 from swarm.rpc import Refused
@@ -42,7 +41,7 @@ Play = Callable[..., None]
 
 
 def listed_in(log: Aggregator, round_: int) -> list[bytes]:
-    return [one.row.contribution for one in log.ledger.table_at(round_) or ()]
+    return [one.contribution for one in log.ledger.table_at(round_) or ()]
 
 
 async def a_round(log: Aggregator) -> None:
@@ -66,18 +65,18 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
         log.pass_time(1)
         told = await waiting
         assert told.commitment is not None
-        assert told.row is not None
-        assert (told.row.row.contribution, told.left_ms) == (contributions[0].digest, log.ledger.open_ms)
+        assert told.counted is not None
+        assert (told.counted.digest, told.left_ms) == (contributions[0].digest, log.ledger.open_ms)
         entry = told.commitment.proven.round
         assert entry == log.ledger.newest
-        rows, row_weights = await client.table(entry, client.operator)
-        assert [row.contribution for row in rows] == [one.digest for one in contributions]
-        assert row_weights == weights(rows)  # nobody is clipped in the first round
+        weighed = await client.weighed(entry, client.operator)
+        assert [one.body for one in weighed] == [one.header.contribution.open().body for one in contributions]
+        assert all(one.clipped == one.weight for one in weighed)  # nobody is clipped in the first round
         for one in contributions:
-            row = await log.client(one.peer).row(1)
-            assert row is not None
-            assert row.row.contribution == one.digest
-            assert row.contribution == one.header.contribution.open()
+            found = await log.client(one.peer).counted(1)
+            assert found is not None
+            assert found.digest == one.digest
+            assert found.contribution == one.header.contribution.open()
         assert not any((len(log.intake._uploads), log.intake._handed, log.intake._synced))  # nothing of the round is held any more
         by_hand = opened(tmp_path / "by hand")  # the same round without a network comes to the same bytes
         with by_hand.log:
@@ -117,11 +116,11 @@ def test_a_cohorts_contribution_stands_in_the_log_and_not_what_its_member_handed
         await log.finish_round()
         assert set(listed_in(log, 1)) == {whole.digest, other.digest}
         records = [open_entry(entry) for entry in log.run.log.entries(0, 100)]
-        assert [type(record).__name__ for record in records].count("SignedClaim") == 3
+        assert sum(len(record.claims) for record in records if isinstance(record, Header)) == 3
         for peer in (A, B):
-            row = await log.client(peer).row(1)
-            assert row is not None
-            assert row.contribution == whole.header.contribution.open()
+            found = await log.client(peer).counted(1)
+            assert found is not None
+            assert found.contribution == whole.header.contribution.open()
         assert (await log.hand_in(alone)).status is HandIn.LISTED
         await log.ticket(made(log.ledger, A))  # and goes on as it likes
         await log.finish_round()
@@ -186,7 +185,7 @@ def test_whose_body_misses_the_grace_is_in_the_next_table_with_less_weight(play:
         await log.finish_round()
         table = log.ledger.table_at(3)
         assert table is not None
-        assert [(one.row.contribution, one.row.age) for one in table] == [(contributions[0].digest, 1)]
+        assert [(one.contribution, one.weighing.age) for one in table] == [(contributions[0].digest, 1)]
 
     play(story)
 

@@ -16,13 +16,13 @@ from aggregator.rounds.waiting import WAITING, Waiting
 from protocol.audits import DIFFERS, HOLDS, SignedExtra
 from protocol.closing import NotTaken
 from protocol.errors import LedgerError, SignatureError, StorageError
-from protocol.records import MAX_ENTRY_BYTES, entry_of
+from protocol.records import MAX_SIGNED_BYTES, entry_of
 from protocol.signing import PublicKey
 from swarm.budget import FAULTS_FORGIVEN, Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
 from tests.audited import OPERATOR, SECOND, audited_ledger, finding_of, go_on, work_of
-from tests.contributions import PEERS
+from tests.contributions import PEERS, listing
 
 A, B = PEERS[:2]
 NAMED = {"auditors": (SECOND.public_key,)}
@@ -120,7 +120,7 @@ def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
             signed = finding_of(desk.ledger, SECOND, A)
             with pytest.raises(SignatureError):
                 await desk.extras.hand_in(type(signed)(signed.payload, bytes(64)))
-            for request, reason in ((b"junk", "CBOR|cut"), (bytes(MAX_ENTRY_BYTES + 1), "at most"), (entry_of(signed)[:-1], "cut")):
+            for request, reason in ((b"junk", "CBOR|cut"), (bytes(MAX_SIGNED_BYTES + 1), "at most"), (entry_of(signed)[:-1], "cut")):
                 with pytest.raises(Refused, match=reason):
                     await desk.call(request)
             assert not desk.path.exists()
@@ -136,11 +136,11 @@ def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_claim_is_handed_in_otherwise(tmp_path: Path) -> None:
+def test_a_contribution_is_handed_in_otherwise(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             with pytest.raises(Refused, match="otherwise"):
-                await desk.call(entry_of(work_of(desk.ledger, A)))
+                await desk.call(entry_of(listing([work_of(desk.ledger, A)], A)))
 
     asyncio.run(story())
 
@@ -269,7 +269,7 @@ def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path
                 for peer in PEERS[:7]:
                     await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
             before = desk.path.stat().st_size
-            monkeypatch.setattr(waiting_module, "MAX_ENTRY_BYTES", 100)
+            monkeypatch.setattr(waiting_module, "MAX_SIGNED_BYTES", 100)
             assert len(await desk.commit()) == 7
             assert before // 3 < desk.path.stat().st_size < 2 * before // 3
             monkeypatch.undo()

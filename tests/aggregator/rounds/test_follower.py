@@ -104,7 +104,7 @@ def rounds_kept(directory: Path) -> list[int]:
 def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(follower: Follower, ledger: Ledger) -> None:
     contributions = [made(ledger, peer, lots=(lots, 1, 1, 1)) for peer, lots in zip(PEERS, (1, 2, 5), strict=True)]
     after = follow(follower, ledger, contributions)
-    rows = [ledger.listed(one.header, 1).row for one in contributions]
+    rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     assert [row.samples for row in rows] == [4 * 32, 5 * 32, CONFIG.round.weight_cap]  # the third has more
     shares = weights(rows)
     decoded = [one.parsed.values(ledger.floor_at(0)) for one in contributions]
@@ -121,14 +121,14 @@ def test_a_contribution_that_is_much_louder_than_usual_is_clipped(follower: Foll
     rounds(follower, ledger, 1)
     contributions = everybodys(ledger)
     honest = follow(follower, ledger, contributions)
-    assert honest.outcome.clipped == ()
+    assert honest.outcome.num_clipped == 0
     loud = made_of(ledger, PEERS[1], 100 * values_of(NUM_WEIGHTS), lots=(1, 1, 1, 1))
     clipped = follow(follower, ledger, [contributions[0], loud, contributions[2]])
-    assert clipped.outcome.clipped == (PEERS[1].public_key,)
+    assert [less < weight for weight, less in zip(clipped.outcome.weights, clipped.outcome.clipped, strict=True)] == [False, True, False]
     assert abs(clipped.outcome.mean).max() < 10 * abs(honest.outcome.mean).max()
 
 
-def test_of_a_row_counts_what_its_cohorts_architecture_has_and_nobody_elses_weight_divides_the_rest(tmp_path: Path) -> None:
+def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_weight_divides_the_rest(tmp_path: Path) -> None:
     signed = signed_manifest(THIN_PARTS)
     ledger, follower = ledger_of(signed), new_follower(tmp_path, signed=signed)
     follower.adopt(initial_state(follower.plan))
@@ -140,7 +140,7 @@ def test_of_a_row_counts_what_its_cohorts_architecture_has_and_nobody_elses_weig
     assert 0 < small_N.sum() < NUM_WEIGHTS
     contributions = [made(ledger, PEERS[0], cohort=smallest), made_together(ledger, PEERS[1:], cohort=largest)]
     found = follow(follower, ledger, contributions).outcome
-    rows = [ledger.listed(one.header, 1).row for one in contributions]
+    rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     part, whole = weights(rows)
     assert found.weights == (part, whole)
     values, others = (one.parsed.values(ledger.floor_at(0)) for one in contributions)
@@ -253,7 +253,7 @@ def test_a_file_of_somebody_else_among_the_snapshots_stays(ledger: Ledger, tmp_p
 def test_beside_a_snapshot_stands_what_the_log_said_when_it_had_the_round(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
     rounds(follower, ledger, 1)
     path = tmp_path / "snapshots" / "round-00000001.json"
-    expected = {"ledger_size": 7, "ledger_root": sha256(b"root of 7").hex(), "tree_head": "note of 7"}
+    expected = {"ledger_size": 4, "ledger_root": sha256(b"root of 4").hex(), "tree_head": "note of 4"}
     assert json.loads(path.read_text()) == expected
     assert follower.state is not None
     later = TreeHead("a log", 9, sha256(b"a later root"))

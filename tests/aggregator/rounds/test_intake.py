@@ -177,8 +177,8 @@ def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_ro
         assert desk.commit() == (other.digest,)
         assert desk.bodies.read(3) == [late.kept]
         assert desk.commit() == (late.digest,)
-        (row,) = [listed.row for listed in desk.ledger.table_at(3) or ()]
-        assert row.age == 1
+        (listed,) = desk.ledger.table_at(3) or ()
+        assert listed.weighing.age == 1
 
     play(story)
 

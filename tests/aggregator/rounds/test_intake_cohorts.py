@@ -10,6 +10,7 @@ from protocol.accounts import Fault
 from protocol.audits import DIFFERS
 from protocol.closing import Stage
 from protocol.exchange import GROUP_VALUES
+from protocol.records import ClaimStep
 from protocol.signing import Identity, sha256
 from swarm.messages import BodyPart, HandIn
 from swarm.rpc import Refused
@@ -97,8 +98,9 @@ def together(desk: Desk, *, lots: tuple[int, ...] = (2, 2), **changes: Any) -> M
     "changes",
     [
         {"lots": (2, 2, 2)},  # the round asks for two architectures
-        {"lots": (1_000, 1)},  # too many samples
-        {"local_steps": 2, "steps_root": bytes(32)},
+        {"lots": (500, 500)},  # too many samples
+        {"steps": (ClaimStep(0, 1, (), bytes(32)), ClaimStep(2, 3, (), bytes(32)))},
+        {"lots": (3, 1), "steps": (ClaimStep(0, 3, (), bytes(32)),)},  # its indices are of other architectures
         {"residual": sha256(b"out of nothing")},
         {"founder": B.public_key},  # it did not consent
         {"cohort": "there"},
@@ -120,7 +122,7 @@ def test_a_claim_that_cannot_stand_is_named_and_the_others_are_handed_in_without
 
 def test_all_claims_that_cannot_stand_are_named_at_once(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        claims = [claim_of(desk.ledger, peer, founder=A.public_key, lots=(2, 2) if peer is C else (9_999, 1)) for peer in (A, B, C)]
+        claims = [claim_of(desk.ledger, peer, founder=A.public_key, lots=(2, 2) if peer is C else (5_000, 5_000)) for peer in (A, B, C)]
         answer = await desk.header(Made(A, listing(claims, A), b"", NUM_WEIGHTS))
         assert (answer.status, answer.round, answer.left_ms) == (HandIn.WITHOUT, 1, OPEN_MS)
         assert answer.blamed == (A.public_key, B.public_key)

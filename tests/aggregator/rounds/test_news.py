@@ -1,7 +1,7 @@
 """Where the run stands, as the log tells it: at once, at the commit, or when it is time to ask again. Waiting costs no time here."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +17,12 @@ from protocol.earnings import earned
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, grace_ms
 from protocol.ledger import KEPT_TABLES
-from protocol.listed import entries_of
-from protocol.records import Header, SignedContribution, entry_of, open_entry
+from protocol.listed import Listed, weighed_in
+from protocol.records import Header, Included, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import weights
+from protocol.table import Weighed, weights
 from swarm import waits
-from swarm.log_client import LogClient, OwnRow
+from swarm.log_client import Counted, LogClient
 from swarm.memory import MemoryNetwork
 from swarm.messages import MAX_NEWS_BYTES, AfterRound, CreditWord, News
 from swarm.rpc import Refused
@@ -58,7 +58,7 @@ class Scene:
         if headers:
             ledger, table = self.log.ledger, in_order(headers)
             listed = [ledger.listed(header, ledger.round + 1) for header in table]
-            self.log.commit([*entries_of(table), entry_of(round_of(ledger, listed))])
+            self.log.commit([*map(entry_of, table), entry_of(round_of(ledger, listed))])
         else:
             grow(self.log, 1)
         self.open()
@@ -89,9 +89,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                 closing = Closing(8)
                 weighed: list[int] = []
 
-                async def weights_of(round_: int) -> tuple[int, ...]:
+                async def weights_of(round_: int) -> tuple[Weighed, ...]:
                     weighed.append(round_)
-                    return weights([one.row for one in log.ledger.table_at(round_) or ()])
+                    return unclipped(log.ledger.table_at(round_) or ())
 
                 desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing.left_ms, weights_of)
                 scene = Scene(log, closing, desk, network, weighed)
@@ -103,6 +103,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         run_virtual(scene())
 
     return tell
+
+
+def unclipped(table: Sequence[Listed]) -> tuple[Weighed, ...]:
+    """Return what a table weighs where nobody is clipped."""
+    found = weights([one.weighing for one in table])
+    return weighed_in(table, found, found)
 
 
 @contextmanager
@@ -122,7 +128,7 @@ def test_who_does_not_wait_is_told_at_once_where_the_run_stands(play: Play) -> N
         client = scene.client(PEERS[0])
         with takes(0):
             told = await client.news(client.operator, 0, left_ms=None)
-            assert (told.commitment, told.row, told.left_ms, told.is_from_log) == (None, None, OPEN_MS, True)
+            assert (told.commitment, told.counted, told.left_ms, told.is_from_log) == (None, None, OPEN_MS, True)
         scene.commit()
         scene.commit()
         await asyncio.sleep(1)
@@ -132,8 +138,8 @@ def test_who_does_not_wait_is_told_at_once_where_the_run_stands(play: Play) -> N
             assert told.commitment.proven.round.round == 2
             assert told.commitment.proven.commit == scene.log.ledger.last_commit
             assert told.left_ms == OPEN_MS - 1_000
-            assert told.row is not None
-            assert told.row.row.founder == PEERS[0].public_key
+            assert told.counted is not None
+            assert told.counted.contribution.founder == PEERS[0].public_key
             assert (await client.news(client.operator, 2, left_ms=None)).commitment is None
 
     play(story)
@@ -185,7 +191,7 @@ def test_everybody_who_waits_is_told_by_one_commit(play: Play) -> None:
         with takes(1):
             news = [await task for task in asking]
         assert {one.receipt for one in news} == {(scene.log.receipt(scene.log.ledger.size - 1),)}
-        assert [len(one.row) for one in news] == [0] * len(peers) + [1] * len(PEERS)
+        assert [len(one.contribution) for one in news] == [0] * len(peers) + [1] * len(PEERS)
 
     play(story)
 
@@ -238,7 +244,7 @@ def test_a_round_is_told_once_the_next_one_is_open(play: Play) -> None:
         assert told is not None
         assert told.proven.round.round == 1
         with pytest.raises(Refused, match="not made yet"):
-            await client.row(2)
+            await client.counted(2)
         assert not waiting.done()
         scene.open()
         scene.desk.committed()
@@ -263,7 +269,7 @@ def test_after_the_last_round_nobody_waits(play: Play) -> None:
 # Tables.
 
 
-def test_rows_and_tables_of_the_newest_rounds_come_with_their_proofs(play: Play) -> None:
+def test_contributions_and_weights_of_the_newest_rounds_come_with_their_proofs(play: Play) -> None:
     async def story(scene: Scene) -> None:
         for _ in range(KEPT_TABLES + 2):
             scene.commit()
@@ -271,24 +277,22 @@ def test_rows_and_tables_of_the_newest_rounds_come_with_their_proofs(play: Play)
         for round_ in range(3, KEPT_TABLES + 3):
             for peer in PEERS:
                 client = scene.client(peer)
-                row = await client.row(round_)  # checks every proof
-                assert row is not None
-                assert row.row.founder == peer.public_key
-                assert row.contribution.founder == peer.public_key
+                found = await client.counted(round_)  # checks every proof
+                assert found is not None
+                assert found.contribution.founder == peer.public_key
                 index = scene.log.ledger.index_at(round_)
                 assert index is not None
                 entries[round_] = client.open(pack(scene.log.receipt(index))).proven.round
                 table = scene.log.ledger.table_at(round_)
                 assert table is not None
-                rows = tuple(listed.row for listed in table)
-                assert await client.table(entries[round_], client.operator) == (rows, weights(rows))
-            assert await scene.client(STRANGER).row(round_) is None
+                assert await client.weighed(entries[round_], client.operator) == unclipped(table)
+            assert await scene.client(STRANGER).counted(round_) is None
         scene.commit()
         for round_ in (-1, 0, 1, 3, KEPT_TABLES + 4, 2**62):
             with pytest.raises(Refused, match="not kept here any more, or not made yet"):
-                await scene.client(PEERS[0]).row(round_)
+                await scene.client(PEERS[0]).counted(round_)
         with pytest.raises(Refused, match="not kept here any more, or not made yet"):
-            await scene.client(PEERS[0]).table(entries[3], PublicKey(OPERATOR.public_key))
+            await scene.client(PEERS[0]).weighed(entries[3], PublicKey(OPERATOR.public_key))
         assert scene.weighed == list(range(3, KEPT_TABLES + 3))  # once each, whoever asks
         assert len(scene.desk._tables) < KEPT_TABLES  # what was shown once is kept as long as the ledger keeps it
 
@@ -303,19 +307,23 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         ledger, shares = scene.log.ledger, dict[bytes, int]()
         for peer in PEERS:
             client = scene.client(peer)
-            entry = client.open(pack(scene.log.receipt(ledger.index_at(2) or 0))).proven.round
-            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry))
+            proven = client.proven(scene.log.receipt(ledger.index_at(2) or 0))
+            shares = earned(ledger.manifest, ledger.course, proven, await client.contributions(proven))
             word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, 0, (), 0, 1, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
         assert sum(shares.values()) == ledger.manifest.reward_pool
         assert await scene.client(STRANGER).credit(2) == CreditWord(2, 0, 0, 0, 0, (), 0, 1, (0,))
-        for round_ in (-1, 0, 3, 2**62):
+        for round_ in (3, 2**40):
             with pytest.raises(Refused, match="not kept here any more, or not made yet"):
-                await scene.client(first).claims_page(round_)
+                await scene.client(first).contributions_page(replace(proven, round=replace(proven.round, round=round_)))
         for place in (-1, 2, 2**62):
             with pytest.raises(Refused, match="no contribution there"):
-                await scene.client(first).claims_page(2, place)
+                await scene.client(first).contributions_page(proven, place)
+        for size in (0, proven.tree_head.size - 1, proven.tree_head.size + 1):
+            head = replace(proven.tree_head, size=size)
+            with pytest.raises(Refused, match=r"under that head|not so many entries"):
+                await scene.client(first).contributions_page(replace(proven, tree_head=head))
         for _ in range(KEPT_TABLES):
             scene.commit()
         assert (await scene.client(first).credit(2)).earned == ()
@@ -332,63 +340,65 @@ def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(
     async def story(scene: Scene) -> None:
         scene.commit(*(cohort_header_of(scene.log.ledger, cohort) for cohort in members))
         ledger, client = scene.log.ledger, scene.client(PEERS[0])
-        entry = client.open(pack(scene.log.receipt(ledger.index_at(1) or 0))).proven.round
-        shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry))
+        proven = client.proven(scene.log.receipt(ledger.index_at(1) or 0))
+        shares = earned(ledger.manifest, ledger.course, proven, await client.contributions(proven))
         assert {key: share for key, share in shares.items() if share} == ledger.credits()
         assert len(shares) == len(members) * MAX_COHORT == 4_096
-        assert (await client.claims_page(1)).headers != (await client.claims_page(1, 127)).headers
+        page, last = await client.contributions_page(proven), await client.contributions_page(proven, 127)
+        assert 1 < len(page.entries) < 128
+        assert (len(last.entries), last.proof) == (1, page.proof)
 
     play(story, max_rows=len(members))
 
 
-def test_each_member_of_a_cohort_is_shown_the_row_that_has_its_claim(play: Play) -> None:
+def test_each_member_of_a_cohort_is_shown_the_contribution_that_has_its_claim(play: Play) -> None:
     async def story(scene: Scene) -> None:
         first, second, alone = PEERS
         scene.commit(cohort_header_of(scene.log.ledger, [second, first], lots=(1, 2)), header_of(scene.log.ledger, alone, lots=(1, 2)))
         for peer, founder in ((first, second), (second, second), (alone, alone)):
             client = scene.client(peer)
             told = await client.news(client.operator, 0, left_ms=None)
-            shown = await client.row(1)
+            shown = await client.counted(1)
             assert shown is not None
-            assert told.row == shown
-            assert shown.row.founder == shown.contribution.founder == founder.public_key
+            assert told.counted == shown
+            assert shown.contribution.founder == founder.public_key
             claim = claim_of(scene.log.ledger, peer, round=1, lots=(1, 2), founder=founder.public_key)
             assert claim.digest in shown.contribution.claims
-        assert await scene.client(STRANGER).row(1) is None
+        assert await scene.client(STRANGER).counted(1) is None
         scene.commit()
-        assert (await scene.client(first).row(1)) == shown_before(scene, first)
+        assert (await scene.client(first).counted(1)) == shown_before(scene, first)
 
-    def shown_before(scene: Scene, peer: Identity) -> OwnRow:
-        """Return what the log's own entries say of the row with a peer's claim in round 1."""
+    def shown_before(scene: Scene, peer: Identity) -> Counted:
+        """Return what the log's own entries say of the contribution with a peer's claim in round 1."""
         (listed,) = [one for one in scene.log.ledger.table_at(1) or () if peer.public_key in one.keys]
         records = [open_entry(entry) for entry in scene.log.entries(0, 100)]
-        (contribution,) = [one for one in records if isinstance(one, SignedContribution) and one.digest == listed.row.contribution]
-        return OwnRow(listed.row, contribution.open())
+        (header,) = [one for one in records if isinstance(one, Header) and one.contribution.digest == listed.contribution]
+        return Counted(listed.contribution, header.contribution.open())
 
     play(story)
 
 
-def test_a_table_is_hashed_once_for_all_who_ask(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contribution_is_read_once_for_all_who_ask(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
         scene.commit()
-        hashed = []
+        read = []
 
-        def counted(data: bytes) -> bytes:
-            hashed.append(data)
-            return hash_leaf(data)
+        def included(index: int, size: int) -> Included:
+            read.append(index)
+            return prove(index, size)
 
-        hash_leaf = aggregator.rounds.news.leaf_hash  # type: ignore[attr-defined]
-        monkeypatch.setattr(aggregator.rounds.news, "leaf_hash", counted)
+        prove = scene.log.included
+        monkeypatch.setattr(scene.log, "included", included)
         for _ in range(3):
             for peer in PEERS:
-                await scene.client(peer).row(1)
+                await scene.client(peer).counted(1)
                 await scene.ask(peer, 0)
-        assert len(hashed) == len(PEERS)
+        assert sorted(read) == list(range(len(PEERS)))
 
     play(story)
 
 
-@pytest.mark.parametrize("method", ["commit-after", "row", "table"])
+@pytest.mark.parametrize("method", ["commit-after", "listing", "weights", "contributions"])
 def test_bytes_of_any_kind_are_refused(play: Play, method: str) -> None:
     async def story(scene: Scene) -> None:
         scene.commit()

@@ -6,13 +6,26 @@ from hypothesis import strategies as st
 from aggregator.rounds.uploads import Uploads
 from protocol.listed import Listed
 from protocol.records import Header, SignedClaim, SignedContribution
-from protocol.table import Row
+from protocol.table import Weighing
 from swarm.messages import BodyPart, HandIn, HeaderAnswer
 
 KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
 HEADER = Header(SignedContribution(b"", b""), (SignedClaim(b"", b""),))
-ROW = Row(contribution=DIGEST, founder=KEY, age=0, role=0, samples=1, cohort="here", body=DIGEST)
-LISTED = Listed(ROW, round=1, keys=(KEY,), payouts=(KEY,), claims=(DIGEST,), counted=1, lots_ms=(1,), lots=(), rewards=())
+LISTED = Listed(
+    contribution=DIGEST,
+    founder=KEY,
+    body=DIGEST,
+    weighing=Weighing(0, 0, 1),
+    round=1,
+    cohort="here",
+    keys=(KEY,),
+    payouts=(KEY,),
+    claims=(DIGEST,),
+    counted=1,
+    lots_ms=(1,),
+    lots=(),
+    rewards=(),
+)
 
 
 @given(st.integers(1, 40), st.data())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from aggregator.rounds.weights import Weights
 from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.ledger import KEPT_TABLES
-from protocol.table import weights, weights_root
+from protocol.table import Weighed, weights, weights_root
 from swarm.rpc import Refused
 from tests.aggregator.at_work import Aggregator, Story, World, at_work
 from tests.aggregator.made import made_of, values_of
@@ -27,15 +28,15 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return lambda story: at_work(tmp_path / "aggregator", monkeypatch, story)
 
 
-async def told(log: Aggregator, round_: int) -> tuple[int, ...]:
+async def told(log: Aggregator, round_: int) -> tuple[Weighed, ...]:
     """Return what a peer is told of a round's weights, checked against the round's entry."""
     client = log.client(A)
     index = log.ledger.index_at(round_)
     assert index is not None
     entry = client.open(pack(log.run.log.receipt(index))).proven.round
-    rows, found = await client.table(entry, client.operator)
+    found = await client.weighed(entry, client.operator)
     assert weights_root(found) == entry.weights
-    assert len(rows) == len(found)
+    assert len(found) == entry.contributions
     return found
 
 
@@ -50,9 +51,10 @@ def test_weights_are_the_same_after_a_start_and_clipped_ones_too(play: Play) -> 
             await log.ticket(one)
         await log.finish_round()
         before = {round_: await told(log, round_) for round_ in (1, 2)}
-        rows = [one.row for one in log.ledger.table_at(2) or ()]
-        assert before[2][0] < weights(rows)[0]  # the loud one, in the order of founders
-        assert before[2][1] == weights(rows)[1]
+        table = [one.weighing for one in log.ledger.table_at(2) or ()]
+        assert tuple(one.weight for one in before[2]) == weights(table)
+        assert before[2][0].clipped < before[2][0].weight  # the loud one, in the order of founders
+        assert before[2][1].clipped == before[2][1].weight
         again = await world.restart()
         assert {round_: await told(again, round_) for round_ in (2, 1)} == before
 
@@ -71,8 +73,8 @@ def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play
         with pytest.raises(Refused, match="cannot be computed here any more"):
             await told(again, 1)
         assert len(await told(again, 2)) == 3
-        row = await again.client(A).row(1)
-        assert row is not None  # which needs no body
+        counted = await again.client(A).counted(1)
+        assert counted is not None  # which needs no body
 
     play(story)
 
@@ -91,11 +93,11 @@ def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(t
     async def ask() -> None:
         known = Weights(run.log, run.bodies, NUM_WEIGHTS)
         found = await asyncio.gather(*(known.of(1) for _ in range(4)))
-        assert set(found) == {after.outcome.weights}
+        assert set(found) == {after.weighed}
         assert len(computed) == 1
         for round_ in range(2, KEPT_TABLES + 2):
-            known.remember(round_, (round_,))
-        assert await known.of(KEPT_TABLES + 1) == (KEPT_TABLES + 1,)
+            known.remember(round_, [replace(after.weighed[0], round=round_)])
+        assert [one.round for one in await known.of(KEPT_TABLES + 1)] == [KEPT_TABLES + 1]
         assert sorted(known._known) == list(range(2, KEPT_TABLES + 2))
         with pytest.raises(Unreachable, match="not kept here any more, or not made yet"):
             await known.of(KEPT_TABLES + 2)

@@ -18,7 +18,7 @@ from exact.coding import body_groups
 from protocol.audits import ALL_ALIKE
 from protocol.errors import UserError
 from protocol.footprint import Sizes, Table, entry_bytes, round_traffic
-from protocol.records import SignedClaim, entry_of
+from protocol.records import entry_of
 from tests.aggregator.real_run import CONFIG, DATASET, everybodys, opened
 
 
@@ -36,15 +36,13 @@ def test_sizes_are_those_of_what_a_run_really_makes(tmp_path: Path) -> None:
         state = initial_state(CONFIG.plan(DATASET))
         assert sizes.num_weights == state.parameters.numel()
         assert abs(sizes.state - sum(map(len, state_pieces(state)))) < 100
-        claim = entry_of(made.header.claims[0])
-        assert isinstance(made.header.claims[0], SignedClaim)
-        most = entry_bytes(CONFIG.exchange.local_steps)[0]
-        assert 0.8 * most < len(claim) <= most
+        most = entry_bytes(CONFIG.exchange.local_steps)
+        assert 0.8 * most < len(entry_of(made.header)) <= most
         assert state_digest(state)
 
 
 def test_a_peer_gets_the_bodies_or_the_mean_whichever_is_less() -> None:
-    sizes, one = Sizes(num_weights=1000, body=100, state=8000), 100 + sum(entry_bytes(1))
+    sizes, one = Sizes(num_weights=1000, body=100, state=8000), 100 + entry_bytes(1)
     config = RunConfig(exchange=ExchangeSection(max_rows=64))
     few, many = forecast(config, sizes, 10, 50.0), forecast(config, sizes, 1000, 50.0)
     assert (few.rows, many.rows) == (10, 64)

@@ -121,7 +121,7 @@ def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tm
             await scene.cosigned(3 * ENTRIES)
             await scene.serve(copy, old)
             scene.news.committed()
-            with pytest.raises(OtherHistory, match="14 entries are missing, it is an older copy"):
+            with pytest.raises(OtherHistory, match="8 entries are missing, it is an older copy"):
                 await asyncio.wait_for(scene.heads.watch(), 60)
             assert (copy / EVIDENCE).exists()
             await until(lambda: any("an older copy, and told so" in line for line in scene.said))

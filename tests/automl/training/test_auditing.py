@@ -25,12 +25,14 @@ from automl.training.auditing import (
     values_of,
 )
 from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from exact.coding import encode, parse
 from protocol.encoding import pack
+from protocol.lots import place_of_lot
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, LotRecord
+from protocol.records import Claim, ClaimStep, LotRecord
 from protocol.signing import Identity, sha256
+from tests.claim_steps import steps_of
 from tests.runs import manifest_of
 
 OPERATOR, KEY, BASE = Identity(b"\x0b" * 32), b"k" * 32, b"b" * 32
@@ -48,7 +50,8 @@ def claimed(records: list[LotRecord], **changes: Any) -> Claim:
     work = [0] * len(asked)
     for record in records:
         work[place_of_lot(len(asked), BASE, KEY, record.index)] += 1
-    claim = Claim(bytes(32), 1, BASE, KEY, KEY, KEY, "home", 1, tuple(work), records_root(records), b"", sha256(b"vector"), b"", 10)
+    steps = steps_of(tuple(work), BASE, KEY)
+    claim = Claim(bytes(32), 1, BASE, KEY, KEY, KEY, "home", steps, tuple(work), records_root(records), b"", sha256(b"vector"), b"", 10)
     return replace(claim, **changes)
 
 
@@ -126,7 +129,12 @@ def test_records_that_no_honest_peer_makes_are_refused_even_under_the_claims_own
 def test_a_claim_of_four_times_the_lots_or_of_the_dearest_ones_only_is_no_claim_of_its_records(records: list[LotRecord]) -> None:
     claim = claimed(records)
     with pytest.raises(Mismatch, match="records of"):
-        check_records(MANIFEST, PLAN, replace(claim, work=tuple(4 * lots for lots in claim.work)), records)
+        check_records(
+            MANIFEST,
+            PLAN,
+            replace(claim, steps=(ClaimStep(0, 4 * claim.lots - 1, (), bytes(32)),), work=tuple(4 * lots for lots in claim.work)),
+            records,
+        )
     dearest = (sum(claim.work), 0, 0, 0)
     with pytest.raises(Mismatch, match="claims other lots"):
         check_records(MANIFEST, PLAN, replace(claim, work=dearest), records)
@@ -136,10 +144,11 @@ def test_a_claim_of_four_times_the_lots_or_of_the_dearest_ones_only_is_no_claim_
 
 def test_claims_of_several_steps_have_lots_in_each(records: list[LotRecord]) -> None:
     stepped = [replace(record, step=place // 3) for place, record in enumerate(records)]
-    claim = claimed(stepped, local_steps=2, steps_root=bytes(32))
+    work = claimed(records).work
+    claim = claimed(stepped, steps=steps_of(work, BASE, KEY, steps=2), steps_root=bytes(32))
     check_records(MANIFEST, PLAN, claim, stepped)
     with pytest.raises(Mismatch, match="or other steps"):
-        check_records(MANIFEST, PLAN, replace(claim, local_steps=3), stepped)
+        check_records(MANIFEST, PLAN, replace(claim, steps=steps_of(work, BASE, KEY, steps=3)), stepped)
 
 
 def test_a_lot_computed_again_is_within_the_tolerance_with_other_threads_too(

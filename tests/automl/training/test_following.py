@@ -14,18 +14,20 @@ from automl.training.given import Finding, Given
 from automl.training.local import LocalSteps
 from automl.training.lots import Worker
 from automl.training.recomputing import Recomputer
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.update import State, initial_state
 from exact.coding import encode, parse
 from exact.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
 from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.exchange import codec_named
+from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, Contribution, LotRecord, StepRecord
+from protocol.records import Claim, ClaimStep, Contribution, LotRecord, StepRecord
 from protocol.signing import Identity, sha256
 from protocol.vectors import are_answered_for
+from tests.claim_steps import all_of, means_of
 from tests.runs import EXCHANGE, manifest_of
 
 BASE, FLOOR, LOTS = b"b" * 32, -32, 2  # of a step
@@ -123,7 +125,10 @@ class Cohort:
         named, of_steps = self.name(member.learnt), steps if self.run.steps > 1 else b""
         residual = b"" if member.residual is None else self.name(member.residual)
         key, founder = member.key, member.founder
-        return Claim(bytes(32), 1, BASE, key, key, founder, "home", self.run.steps, work, lots, of_steps, named, residual, 10)
+        of_step = LOTS if sum(work) == self.run.steps * LOTS else 1
+        claimed = tuple(ClaimStep(LOTS * step, LOTS * step + of_step - 1, (), bytes(32)) for step in range(self.run.steps))
+        counts = work if of_step == LOTS else (self.run.steps,)
+        return Claim(bytes(32), 1, BASE, key, key, founder, "home", claimed, counts, lots, of_steps, named, residual, 10)
 
     def claimed(self, member: Member) -> Claim:
         counts = [0] * len(self.run.plan.architectures(1, "home"))
@@ -142,7 +147,8 @@ class Cohort:
         body = parse(codec, data, len(mean))
         leaves = residual_digest(left_over(mean, body, FLOOR)) if codec_named(codec).is_sparse else b""
         digests = tuple(sha256(pack(claim)) for claim in claims)
-        contribution = Contribution(bytes(32), 1, BASE, KEYS[0], digests, bytes(32), leaves if left is None else left)
+        counted, steps = all_of(claims), means_of(claims)
+        contribution = Contribution(bytes(32), 1, BASE, KEYS[0], digests, counted, steps, bytes(32), leaves if left is None else left)
         records = tuple(Records(tuple(member.lots), tuple(member.steps)) for member in self.members)
         return Given(contribution, data, body, FLOOR, claims, records)
 

@@ -16,16 +16,18 @@ from automl.training.auditing import FP32, Deviation, Mismatch, lot_of
 from automl.training.given import Finding, Given
 from automl.training.lots import Lot, LotResult, Worker, project
 from automl.training.recomputing import Recomputer
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.update import State
 from exact.coding import encode, parse
 from exact.residuals import Vector, vector_digest
 from protocol.encoding import pack
 from protocol.evidence import Records
+from protocol.lots import place_of_lot
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, Contribution, LotRecord
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
+from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import manifest_of
 
 MANIFEST = manifest_of(Identity(b"\x0b" * 32), costs=cost_table(space_named("classifier-tiny")))
@@ -51,7 +53,8 @@ def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: Sequence
         counts[place] += 1
     of = MANIFEST.lot_samples
     blank = [LotRecord(0, index, asked[place].text, of, "1", bytes(32)) for index, place in zip(lots, places, strict=True)]
-    claim = Claim(bytes(32), 1, BASE, key, key, key, "home", 1, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
+    steps = steps_of(tuple(counts), BASE, key)
+    claim = Claim(bytes(32), 1, BASE, key, key, key, "home", steps, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
     results = [worker.train(replace(lot_of(MANIFEST, PLAN, claim, record), run_seed=seed)) for record in blank]
     records = tuple(
         replace(one, loss=f"{result.loss:.6g}", projection=result.projection) for one, result in zip(blank, results, strict=True)
@@ -71,7 +74,8 @@ def coded(works: Sequence[Work], codec: str, values: Vector, floor: int) -> Give
     """Return the contribution of these with this body."""
     data = encode(codec, values, floor)
     claims = tuple(work.claim for work in works)
-    contribution = Contribution(bytes(32), 1, BASE, claims[0].key, tuple(sha256(pack(claim)) for claim in claims), bytes(32), b"")
+    digests = tuple(sha256(pack(claim)) for claim in claims)
+    contribution = Contribution(bytes(32), 1, BASE, claims[0].key, digests, all_of(claims), means_of(claims), bytes(32), b"")
     records = tuple(Records(work.records, ()) for work in works)
     return Given(contribution, data, parse(codec, data, len(values)), floor, claims, records)
 

@@ -14,13 +14,14 @@ from automl.data.splitting import part_of
 from automl.graphs import Calls
 from automl.training.cohorts import Cohort
 from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan, place_of_lot
+from automl.training.schedule import Plan
 from automl.training.settings import usual
 from automl.training.snapshot import save_snapshot
 from automl.training.trainer import Step, Trainer, TrainingDirectory
 from automl.training.update import State, next_state, state_digest
 from protocol.encoding import encode
 from protocol.errors import UserError
+from protocol.lots import place_of_lot
 from protocol.signing import sha256
 from tests.automl.training.recorders import Counted
 

@@ -24,15 +24,13 @@ from protocol.evidence import Records, pages
 from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound
-from protocol.records import LotRecord, Receipt, open_entry
+from protocol.records import Included, Listing, LotRecord, Receipt, entry_of, open_entry
 from protocol.signing import Digest, Identity, PublicKey, sha256
-from protocol.table import RowProof
 from protocol.trust import lots_audited
 from protocol.vectors import ASK as VECTORS
 from protocol.vectors import MAX_ASK_BYTES, AskVector
-from swarm.log_client import OwnRow
+from swarm.log_client import Counted
 from swarm.memory import MemoryNetwork
-from swarm.messages import ProvenRow, ShownRow
 from swarm.operator_line import OperatorLine
 from swarm.vectors import VectorsFolder
 from swarm.voice import Voice
@@ -78,10 +76,12 @@ class Scene:
         self.claim = work_of(self.ledger, A)
         (self.header,) = works_of(self.ledger, [A])
         self.commits: dict[int, ProvenRound] = {}
+        self.rounds: dict[int, bytes] = {}  # entries
         for _ in range(2):
             go_on(self.ledger, [A])
             newest = self.ledger.newest
             assert newest is not None
+            self.rounds[newest.round] = entry_of(newest)
             self.commits[newest.round] = ProvenRound(newest, Digest(self.ledger.last_commit), TreeHead("log", 1, sha256(b"root")))
         claimed = claimed_of(self.ledger, A)
         assert claimed.digest == self.claim.digest
@@ -104,7 +104,7 @@ class Scene:
         status = PeerStatus("12D", "k", "r", "n", "c", "cpu", 9)
         self.voice = Voice()
         self.board = StatusBoard(PeerStore(directory), status, self.voice)
-        known = Known(lambda: self.ledger.round, self.commits.get, self._weights, self._row, self._body)
+        known = Known(lambda: self.ledger.round, self.commits.get, self._weights, self._listed, self._body)
         endpoint = self.network.endpoint(PublicKey(B.public_key))
         self.desk = AuditDesk(
             endpoint,
@@ -125,13 +125,10 @@ class Scene:
         self.states.append(digest)
         return WEIGHTS, None
 
-    async def _row(self, round_: int, key: bytes) -> OwnRow:
+    async def _listed(self, round_: int, key: bytes) -> Counted:
         assert (round_, key) == (self.duty.round, A.public_key)
-        table = self.ledger.table_at(round_)
-        assert table is not None
-        row = table[0].row
-        shown = ShownRow(RowProof(row, 0, ()), self.header.contribution)
-        return OwnRow(row, self.header.contribution.open(), ProvenRow(Receipt(b"", 0, (), b""), shown))
+        signed = self.header.contribution
+        return Counted(signed.digest, signed.open(), Listing(Receipt(self.rounds[round_], 0, (), ""), Included(b"", 0, ())))
 
     async def _body(self, root: bytes) -> bytes:
         assert root == self.header.contribution.open().body

@@ -84,7 +84,7 @@ class Volunteer:
         self.fetched = VectorsFolder(folder, kept_rounds=8, max_bytes=most_bytes(manifest, WORKER.num_weights))
         self.auditor = InHere(Bench(run.signed, folder, None))
         self.board = StatusBoard(PeerStore(directory), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), self.voice)
-        known = Known(lambda: max(self.commits), self.commits.get, scene.weights, self.log.row, scene.body)
+        known = Known(lambda: max(self.commits), self.commits.get, scene.weights, self.log.counted, scene.body)
         self.desk = AuditDesk(
             endpoint,
             self.log.line,

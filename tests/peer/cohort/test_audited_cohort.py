@@ -1,10 +1,16 @@
 """What a founder looks at where audits hold it to what its members' claims say: who gives something else than it claims is left out."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from exact.residuals import vector_digest
 from protocol.audits import ALL_ALIKE, AUDITED, Trust
+from protocol.records import ClaimStep, SignedClaim
+from swarm.handles import Memory
 from tests.peer.cohorts import Band, Mate, all_of, play, vector_of
 
 AUDITS = Trust(AUDITED)
@@ -63,3 +69,165 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
         assert members(gathered) == [mate.key for mate in (first, honest, other) if is_in or mate is not other]
 
     play(story, local_steps=2, codec="topk-256-4", trust=AUDITS)
+
+
+# What a member gives in a step carries its signed claim up to there.
+
+STEPS = 4
+
+
+async def stepped(mates: list[Mate], *steps: int, changes: dict[Mate, dict[str, Any]] | None = None) -> None:
+    """Give in these steps; ``changes`` are of the claims of some."""
+    for step in steps:
+        await all_of(*(mate.average(step, **(changes or {}).get(mate, {})) for mate in mates))
+
+
+@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
+def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(trust: Trust) -> None:
+    async def story(band: Band) -> None:
+        mates = first, second, lost = await convened(band)
+        await stepped(mates, 0, 1)
+        lost.die()
+        await stepped([first, second], 2, 3)
+        gathered, accepted = await all_of(first.found(COMMON, vector=LEARNT), second.hand_over(COMMON, vector=LEARNT))
+        assert members(gathered) == [first.key, second.key]
+        dropped = [claim.open() for claim in gathered.dropped]
+        assert [(claim.key, list(claim.steps)) for claim in dropped] == ([(lost.key, lost.steps[:2])] if trust.is_audited else [])
+        assert len(lost.steps) == 2
+        contribution = accepted.contribution.open()
+        if trust.is_audited:
+            assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b011, [0b111, 0b111, 0b011, 0b011])
+        else:
+            assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b11, [0b11] * 4)
+
+    play(story, local_steps=STEPS, trust=trust)
+
+
+def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
+    async def story(band: Band) -> None:
+        mates = first, *others = await convened(band)
+        await stepped(mates, 0)
+        for mate in others:
+            mate.die()
+        await stepped([first], 1, 2, 3)
+        assert first.seat.is_alone
+        assert not first.seat.hands_in_alone
+        gathered = await first.found(COMMON)
+        assert members(gathered) == [first.key]
+        assert [claim.open().key for claim in gathered.dropped] == [mate.key for mate in others]
+        with pytest.raises(ValueError, match=r"in the mean of a step"):
+            gathered.without(frozenset({others[0].key}))
+
+    play(story, local_steps=STEPS, trust=AUDITS)
+
+
+def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
+    async def story(band: Band) -> None:
+        mates = first, *_, last = await convened(band)
+        await stepped(mates, 0, 1, 2, 3)
+        gathered, *_ = await all_of(
+            first.found(COMMON, leave_out=[last], vector=LEARNT), *(mate.hand_over(COMMON, vector=LEARNT) for mate in mates[1:])
+        )
+        assert members(gathered) == [mate.key for mate in mates[:2]]
+        assert [claim.open().key for claim in gathered.dropped] == [last.key]
+        assert list(gathered.dropped[0].open().steps) == last.steps
+
+    play(story, local_steps=STEPS, trust=AUDITS)
+
+
+def steps_with(mate: Mate, **changes: Any) -> dict[str, Any]:
+    """Return the changes of a claim whose last step is another one than was given."""
+    steps = (*mate.steps[:-1], replace(mate.steps[-1], **changes))
+    return {"steps": steps, "work": (sum(step.count for step in steps),), "steps_root": bytes(32) if len(steps) > 1 else b""}
+
+
+LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
+    "another vector": lambda mate: steps_with(mate, vector=LEARNT),
+    "too many samples": lambda mate: steps_with(mate, last=1000),
+    "another base": lambda mate: {"base": b"b" * 32},
+    "another's": lambda mate: {"key": mate.band.mates[0].key},
+    "another founder": lambda mate: {"founder": mate.key},
+    "another cohort": lambda mate: {"cohort": "there"},
+    "a step less": lambda mate: {"steps": tuple(mate.steps[:1]), "work": (1,), "steps_root": b""},
+    "another step before": lambda mate: {"steps": (replace(mate.steps[0], vector=LEARNT), mate.steps[1])},
+    "a step before without its lots": lambda mate: {
+        "steps": (ClaimStep(0, 3, (1, 2), mate.steps[0].vector), ClaimStep(4, 4, (), mate.steps[1].vector)),
+        "work": (3,),
+    },
+}
+
+
+@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, trust: Trust) -> None:
+    async def story(band: Band) -> None:
+        mates = first, honest, liar = await convened(band)
+        await stepped(mates, 0)
+        given = vector_of(liar.number, 1)
+        liar.so_far(1, given)
+        false = SignedClaim.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
+        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, false))
+        assert means[2] is given
+        assert liar.seat.is_alone
+        assert means[0].tobytes() == means[1].tobytes() != given.tobytes()
+        await stepped([first, honest], 2, 3)
+        gathered, accepted = await all_of(first.found(COMMON, vector=LEARNT), honest.hand_over(COMMON, vector=LEARNT))
+        assert accepted is not None
+        assert members(gathered) == [first.key, honest.key]
+        assert [list(claim.open().steps) for claim in gathered.dropped] == ([liar.steps[:1]] if trust.is_audited else [])
+
+    play(story, local_steps=STEPS, trust=trust)
+
+
+def test_a_claim_at_the_end_says_of_each_step_what_was_given_in_it() -> None:
+    async def story(band: Band) -> None:
+        mates = first, honest, liar = await convened(band)
+        await stepped(mates, 0, 1, 2, 3)
+        other = (*liar.steps[:-1], replace(liar.steps[-1], vector=LEARNT))
+        gathered, accepted, refused = await all_of(
+            first.found(COMMON, vector=LEARNT),
+            honest.hand_over(COMMON, vector=LEARNT),
+            liar.hand_over(COMMON, vector=LEARNT, steps=other),
+        )
+        assert accepted is not None
+        assert refused is None
+        assert members(gathered) == [first.key, honest.key]
+        assert [list(claim.open().steps) for claim in gathered.dropped] == [liar.steps]
+
+    play(story, local_steps=STEPS, trust=AUDITS)
+
+
+@pytest.mark.parametrize("when", ["left out", "no answer"])
+def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Memory, "of", lambda *_: None)  # all goes over the network, where the dead do not answer
+
+    async def story(band: Band) -> None:
+        first, honest, other = await convened(band)
+        if when == "no answer":
+            first.die()
+            await other.average(0)
+        else:
+            await all_of(first.average(0), honest.average(0), other.average(0, cohort="there"))
+        assert other.seat.is_alone
+        assert other.seat.may_be_listed is (when == "no answer")
+        assert honest.seat.may_be_listed is (when == "left out")
+
+    play(story, local_steps=STEPS, trust=AUDITS)
+
+
+@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
+def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(trust: Trust) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band)
+        given = [vector_of(mate.number, 100) for mate in mates]
+        founder, *others = mates
+        gathered, *accepted = await all_of(
+            founder.found(with_mean=True, vector=vector_digest(given[0])),
+            *(mate.hand_over(vector=vector_digest(given[mate.number])) for mate in others),
+        )
+        assert [each.mean is not None for each in accepted] == [trust.is_audited] * 2
+        assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)
+
+    play(story, trust=trust)

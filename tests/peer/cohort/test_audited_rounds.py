@@ -112,3 +112,38 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
             assert all(member.loop._vectors._folder.has(claim.digest, digest) for digest in asked)
 
     play(tmp_path, story, exchange=THIN, trust=AUDITS)
+
+
+def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_others_hand_in_all(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = await three(scene)
+        await until_together(scene, 3)
+        lost = max(members, key=lambda member: member.identity.public_key)
+        train, is_stuck, may_end = lost.worker.train, threading.Event(), threading.Event()
+
+        def stuck(lot: object) -> object:
+            if lot.step == 1:  # type: ignore[attr-defined]
+                is_stuck.set()
+                may_end.wait(DEADLINE_S)
+            return train(lot)  # type: ignore[arg-type]
+
+        lost.worker.train = stuck  # type: ignore[assignment, method-assign]
+        scene.log.commit()
+        await until(is_stuck.is_set)
+        scene.network.endpoints.pop(PublicKey(lost.identity.public_key))
+        lost.task.cancel()
+        may_end.set()
+        await until(lambda: cohort_is_in(scene, 3))
+        (digest,) = scene.log.in_round()
+        header, _ = scene.log.handed[digest]
+        steps = {claim.open().key: len(claim.open().steps) for claim in header.claims}
+        assert steps == {member.identity.public_key: 1 if member is lost else STEPS for member in members}
+        scene.log.commit()
+        (listed,) = scene.log.ledger.table_at(scene.log.ledger.round) or ()
+        assert dict(listed.rewards)[lost.identity.public_key] > 0
+        assert [claim.open().key for claim in header.claims if claim.digest not in header.contribution.open().in_body] == [
+            lost.identity.public_key
+        ]
+        await until_together(scene, 2)  # the others go on with what it left them
+
+    play(tmp_path, story, exchange=THIN, trust=AUDITS)

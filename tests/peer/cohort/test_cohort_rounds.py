@@ -39,7 +39,7 @@ def newest(scene: Scene) -> list[Header]:
     """Return what the newest table has."""
     table = scene.log.ledger.table_at(scene.log.ledger.round)
     assert table is not None
-    return [scene.log.handed[one.row.contribution][0] for one in table]
+    return [scene.log.handed[one.contribution][0] for one in table]
 
 
 def num_claims(scene: Scene) -> int:

@@ -18,7 +18,6 @@ from protocol.audits import AUDITED, DIFFERS, WITHHELD, Trust
 from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Receipt
 from protocol.signing import Identity, key_named, peer_name, sha256
 from protocol.slips import Slip, slip_bytes
 from protocol.standing import LEFT
@@ -53,8 +52,18 @@ def folder_of(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """The folder of a peer that three rounds of an audited run counted, and what they paid it."""
-    directory, earned = tmp_path_factory.mktemp("kept"), list[int]()
+    """The folder of a peer that three rounds of an open run counted, and what they paid it."""
+    return played(tmp_path_factory.mktemp("kept"))
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> tuple[Path, int]:
+    """The same of an audited run."""
+    return played(tmp_path, trust=OF_AUDITS)
+
+
+def played(directory: Path, **changes: Any) -> tuple[Path, int]:
+    earned = list[int]()
 
     async def story(scene: Scene) -> None:
         member = scene.join(0)
@@ -62,7 +71,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         await member.leaves()
         earned.append(scene.log.ledger.credit_of(member.identity.public_key))
 
-    play(directory, story, trust=OF_AUDITS)
+    play(directory, story, **changes)
     return directory / "peer-0", earned[0]
 
 
@@ -81,12 +90,12 @@ def said(directory: Path, *more: str) -> tuple[int, list[str]]:
 def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int], here: Path) -> None:
     code, lines = said(here, "--verify")
     assert code == 0
-    assert f"total on {ROUNDS} slips: final 0, pending {kept[1]:,}, void 0" in lines
-    assert sum(line.endswith(" (proven)  pending (final with round 7: 4 rounds are not over)") for line in lines) == 1
+    assert f"total on {ROUNDS} slips: final {kept[1]:,}, pending 0, void 0" in lines
+    assert sum(line.endswith(" (proven)  final") for line in lines) == ROUNDS
     assert any(f"verified: {ROUNDS} rounds are in the run's log" in line and f"{ROUNDS} of them paid" in line for line in lines)
-    assert f"the log says, up to round {ROUNDS}: final 0, pending {kept[1]:,}, void 0" in lines
+    assert f"the log says, up to round {ROUNDS}: final {kept[1]:,}, pending 0, void 0" in lines
     found = json.loads("\n".join(said(here, "--verify", "--json")[1]))
-    assert (found["verified"], found["holds"], found["runs"][0]["pending"]) == (True, True, kept[1])
+    assert (found["verified"], found["holds"], found["runs"][0]["final"]) == (True, True, kept[1])
     assert [one["round"] for one in found["runs"][0]["rounds"]] == [1, 2, 3]
     assert {one["known_by"] for one in found["runs"][0]["rounds"]} == {"claims"}
 
@@ -121,26 +130,32 @@ def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_round_
 
 def forged_head(slip: Slip) -> Slip:
     """Return a slip under a head of the same size and another root, which somebody else signed."""
-    entry = open_round_receipt(slip.receipt, Operators(slip.claim.open().run, (OPERATOR.public_key,), 1))
+    entry = open_round_receipt(slip.listing.receipt, Operators(slip.claim.open().run, (OPERATOR.public_key,), 1))
     note = sign_tree_head(replace(entry.tree_head, root=sha256(b"another")), entry.tree_head.origin, Identity(b"\x09" * 32))
-    return replace(slip, receipt=replace(slip.receipt, tree_head=note))
+    return replace(slip, listing=replace(slip.listing, receipt=replace(slip.listing.receipt, tree_head=note)))
 
 
 def other_entry(slip: Slip) -> Slip:
-    return replace(slip, receipt=Receipt(slip.receipt.entry, slip.receipt.index + 1, slip.receipt.proof, slip.receipt.tree_head))
+    receipt = slip.listing.receipt
+    return replace(slip, listing=replace(slip.listing, receipt=replace(receipt, index=receipt.index + 1)))
+
+
+def other_contribution(slip: Slip) -> Slip:
+    contribution = slip.listing.contribution
+    return replace(slip, listing=replace(slip.listing, contribution=replace(contribution, entry=slip.listing.receipt.entry)))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda slip: replace(slip, paid=(slip.paid[0] + 1,)), "and its claims come to"),
-        (lambda slip: replace(slip, row=replace(slip.row, row=replace(slip.row.row, samples=9999))), "proves nothing"),
+        (other_contribution, "proves nothing"),
         (lambda slip: replace(slip, claim=replace(slip.claim, signature=bytes(64))), "proves nothing"),
-        (lambda slip: replace(slip, claims=(replace(slip.claims[0], headers=slip.claims[0].headers[::-1]),)), "proves nothing"),
+        (lambda slip: replace(slip, claims=(replace(slip.claims[0], entries=slip.claims[0].entries[::-1]),)), "proves nothing"),
         (forged_head, "proves nothing"),
         (other_entry, "proves nothing"),
     ],
-    ids=["more pay", "another row", "an unsigned claim", "claims of another order", "another's head", "another place"],
+    ids=["more pay", "another contribution", "an unsigned claim", "claims of another order", "another's head", "another place"],
 )
 def test_a_slip_that_somebody_changed_is_named_and_the_others_hold(change: Callable[[Slip], Slip], words: str, here: Path) -> None:
     path = folder_of(here) / "00000002"
@@ -169,7 +184,8 @@ def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
     assert len([line for line in lines if line.startswith("PROBLEM")]) == 1
 
 
-def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_word(kept: tuple[Path, int], here: Path) -> None:
+def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_word(audited: tuple[Path, int]) -> None:
+    here, paid = audited
     path = folder_of(here).parent / "credit"
     (word,) = read_credit(path.read_bytes()).word
     claim = load_slip(path.parent / "slips", 3).claim.digest
@@ -178,18 +194,18 @@ def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_wo
         (WITHHELD, 1),
         (LEFT, 1),
     ):  # who withheld goes on earning; who left lost what that claim was paid
-        fault = Void(kept[1], Fault(2, reason, claim))
-        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, void=kept[1], faults=(fault,)),))))
+        fault = Void(paid, Fault(2, reason, claim))
+        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, void=paid, faults=(fault,)),))))
         code, lines = said(here, "--verify")
         assert code == 0
         assert sum(f"void ({reason}, verdict of round 2, as the log says)" in line for line in lines) == void
-        assert f"  {kept[1]:,} void ({reason}, verdict of round 2, claim {claim.hex()[:16]})" in lines
+        assert f"  {paid:,} void ({reason}, verdict of round 2, claim {claim.hex()[:16]})" in lines
 
 
 def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
     (word,) = read_credit(path.read_bytes()).word
-    path.write_bytes(credit_bytes(Kept((replace(word, pending=kept[1] - 1),))))
+    path.write_bytes(credit_bytes(Kept((replace(word, final=kept[1] - 1),))))
     code, lines = said(here, "--verify")
     assert code == 1
     assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)

@@ -94,7 +94,7 @@ def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path)
     exchange = replace(signed_manifest().open().exchange, codec="topk-192-4", local_steps=4, first_floor=-28, max_claim_samples=4096)
     trust = Trust(AUDITED, kept_rounds=8, pending_rounds=13, whole_percent=0)
     manifest = replace(signed_manifest().open(), exchange=exchange, trust=trust, shards=(shards,))
-    newest = round_of_three(manifest.lot_samples * 30)
+    newest = round_of_three()
     sizes, config = Sizes(100_000, 6_000, 800_000), load_config({"dir": tmp_path, "data_limit": "20MB", "audit": "10%"})
     text = "\n".join(lines_of_run(manifest, bytes(32), sizes, newest, config))
     disk = peer_disk(manifest, sizes, Table(rows=3, lots=10, open_s=2.0), data_bytes(manifest, 20_000_000))
@@ -102,7 +102,7 @@ def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path)
         "downloaded once, when you join: 20.8 MB: the state 800 kB, training data 20.0 MB",
         "a round, with 3 contributions as round 7 had, and 2 s as the next one takes",
         "sent to audits, too: 2.1 MB a round, 3.8 GB an hour, while you are not proven; then about 105 kB a round",
-        f"on the disk: about {disk.usual / 1e6:.1f} MB once 16 rounds are over (for audits 35.",
+        f"on the disk: about {disk.usual / 1e6:.1f} MB once 16 rounds are over (for audits 43.",
         f"at most {disk.most / 1e6:.1f} MB",
         "for your audits of others 3.6 MB at most",
     ):
@@ -115,7 +115,7 @@ def test_a_disk_that_the_run_would_fill_is_bad() -> None:
     assert (short.state, "make room" in short.remedy) == (State.BAD, True)
 
 
-def round_of_three(counted: int) -> Round:
-    """Return round 7, of three contributions and so many samples, after which the next one is open for two seconds."""
+def round_of_three() -> Round:
+    """Return round 7, of three contributions, after which the next one is open for two seconds."""
     digest = b"\xff" * 32
-    return Round(digest, 7, digest, digest, 3, digest, digest, digest, counted, (), -28, 2_000)
+    return Round(digest, 7, digest, 18, 3, digest, digest, digest, (), -28, 2_000)

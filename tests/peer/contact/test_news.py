@@ -27,7 +27,7 @@ AWAY = Unreachable("away")
 
 def told(round_: int, left_ms: int = 1000) -> Told:
     """Return the log's news of a round's commit."""
-    entry = Round(DIGEST, round_, DIGEST, DIGEST, 1, DIGEST, DIGEST, DIGEST, 1, (), 0, 1)
+    entry = Round(DIGEST, round_, DIGEST, 0, 1, DIGEST, DIGEST, DIGEST, (), 0, 1)
     receipt = Receipt(b"entry %d" % round_, 0, (), "")
     return Told(Commitment(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
 
@@ -295,7 +295,7 @@ def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
         await ear.first_look()
         answer = await other.news(key, 0, left_ms=None)
         assert answer.commitment is not None
-        assert (answer.commitment.proven.round, answer.row, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
+        assert (answer.commitment.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
         assert (await other.news(key, 1, left_ms=None)).commitment is None
         assert unpack(News, await ear._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == News((), (), 0)
 

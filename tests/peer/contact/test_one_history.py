@@ -19,7 +19,7 @@ from protocol.receipts import open_round_receipt
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm import neighbours, waits
 from swarm.memory import MemoryNetwork
-from swarm.messages import AskTable
+from swarm.messages import AskRound
 from swarm.newest_head import look_up_newest, name_of, publish_newest
 from swarm.rpc import Refused
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
@@ -187,9 +187,9 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
             with pytest.raises(Refused):
                 await tell(wrong)
         assert not one.task.done()
-        assert await stranger.call(one.endpoint.key, "commit-at", pack(AskTable(1)), timeout_s=30) == pack(scene.log.receipt(1))
+        assert await stranger.call(one.endpoint.key, "commit-at", pack(AskRound(1)), timeout_s=30) == pack(scene.log.receipt(1))
         with pytest.raises(Refused):
-            await stranger.call(one.endpoint.key, "commit-at", pack(AskTable(9)), timeout_s=30)
+            await stranger.call(one.endpoint.key, "commit-at", pack(AskRound(9)), timeout_s=30)
         await tell(pack(Histories.of_rounds(signed, receipt, other.receipt(2))))
         assert "goes two ways" in await end_of(one)
 

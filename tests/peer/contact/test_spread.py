@@ -19,7 +19,7 @@ from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.log_client import LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import AskTable
+from swarm.messages import AskRound
 from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
 from tests.swarm.committed import NUM_VALUES, OPERATOR, Committed, commit
@@ -83,7 +83,7 @@ class Scene:
         for blob in (*self.given.bodies, self.given.mean):
             self.shelf.put(blob, "body")
         await self.shelf.serve(self.log)
-        await self.log.serve("table", self._on_table)
+        await self.log.serve("weights", self._on_weights)
         for peer in self.peers:
             await peer.shelf.serve(peer.endpoint)
             await peer.spread.start()
@@ -92,10 +92,10 @@ class Scene:
             await peer.neighbours.look()
         return self
 
-    async def _on_table(self, caller: PublicKey, request: bytes) -> bytes:
-        assert request == pack(AskTable(self.given.entry.round))
+    async def _on_weights(self, caller: PublicKey, request: bytes) -> bytes:
+        assert request == pack(AskRound(self.given.entry.round))
         self.tables[caller] += 1
-        return self.given.table
+        return self.given.weights
 
     async def all_do(self, work: Callable[[Peer], Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*(work(peer) for peer in self.peers))
@@ -126,7 +126,7 @@ def story(work: Callable[[Scene], Awaitable[None]], count: int, *, size: int | N
 def before(given: Committed, rows: int) -> Round:
     """Return the commit before, of a table of so many rows."""
     entry = given.before[0]
-    return Round(**{**{name: getattr(entry, name) for name in entry.__slots__}, "rows": rows})
+    return Round(**{**{name: getattr(entry, name) for name in entry.__slots__}, "contributions": rows})
 
 
 def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> None:
@@ -183,14 +183,14 @@ def test_a_table_comes_from_the_log_in_a_small_run_and_is_handed_out() -> None:
     async def work(scene: Scene) -> None:
         entry = scene.given.entry
         for _ in range(2):
-            found = await scene.all_do(lambda peer: peer.spread.table(entry))
-            assert found == [(scene.given.rows, scene.given.outcome.weights)] * 3
+            found = await scene.all_do(lambda peer: peer.spread.weighed(entry))
+            assert found == [scene.given.weighed] * 3
         assert scene.tables.total() == 3
         one, other = scene.peers[:2]
-        asked = pack(AskTable(entry.round))
-        assert await one.endpoint.call(other.endpoint.key, "table", asked, timeout_s=1) == scene.given.table
+        asked = pack(AskRound(entry.round))
+        assert await one.endpoint.call(other.endpoint.key, "weights", asked, timeout_s=1) == scene.given.weights
         with pytest.raises(Refused, match="not here"):
-            await one.endpoint.call(other.endpoint.key, "table", pack(AskTable(1)), timeout_s=1)
+            await one.endpoint.call(other.endpoint.key, "weights", pack(AskRound(1)), timeout_s=1)
 
     story(work, 3)
 
@@ -209,7 +209,7 @@ def test_in_a_large_run_few_ask_the_log_for_a_mean_and_a_table_and_the_others_ge
         await asyncio.sleep(1)
 
         async def catch_up(peer: Peer) -> None:
-            assert await peer.spread.table(entry) == (scene.given.rows, scene.given.outcome.weights)
+            assert await peer.spread.weighed(entry) == scene.given.weighed
             assert await peer.spread.blob(entry.mean, sizes, "mean") == scene.given.mean
 
         began = now()
@@ -231,16 +231,16 @@ def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(mo
         assert waits.TURN_S <= turn_s <= waits.TURN_S * 20
         await peer.spread.blob(entry.mean, [len(piece) for piece in scene.given.mean.pieces], "mean")
         assert now() - began >= turn_s
-        turn_s = peer.spread._turn_s(entry.table, 3 * 128)
+        turn_s = peer.spread._turn_s(entry.weights, 3 * 128)
         began = now()
-        await peer.spread.table(entry)
+        await peer.spread.weighed(entry)
         assert turn_s <= now() - began <= turn_s + 1
 
     story(work, 1, size=10**6)
 
 
 def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "CROWD_A_ROW", 1000)
+    monkeypatch.setattr(spread, "CROWD_A_CONTRIBUTION", 1000)
 
     async def work(scene: Scene) -> None:
         size, num_bytes = 1000, 2**20
@@ -262,7 +262,7 @@ def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
         (peer,) = scene.peers
         roots = [sha256(b"%d" % number) for number in range(1000)]
         before = max(peer.spread._turn_s(root, 2**20) for root in roots)
-        peer.spread.committed(replace(scene.given.entry, rows=3))
+        peer.spread.committed(replace(scene.given.entry, contributions=3))
         after = max(peer.spread._turn_s(root, 2**20) for root in roots)
         # 8 who are in no table, 24 for three contributions; 4 ask at once.
         assert waits.TURN_S * 1.5 < before <= waits.TURN_S * 2 < after <= waits.TURN_S * 4
@@ -274,10 +274,10 @@ def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() ->
     async def work(scene: Scene) -> None:
         entry = scene.given.entry
         one, other = scene.peers
-        await one.spread.table(entry)
+        await one.spread.weighed(entry)
         del scene.network.endpoints[LOG]
         one.shelf.put(scene.given.mean, "mean")
-        assert await other.spread.table(entry) == (scene.given.rows, scene.given.outcome.weights)
+        assert await other.spread.weighed(entry) == scene.given.weighed
         sizes = [len(piece) for piece in scene.given.mean.pieces]
         assert await other.spread.blob(entry.mean, sizes, "mean", may_be_old=True) == scene.given.mean
 
@@ -287,8 +287,8 @@ def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() ->
 def test_a_table_that_nobody_gives_is_said_to_be_missing() -> None:
     async def work(scene: Scene) -> None:
         del scene.network.endpoints[LOG]
-        with pytest.raises(Unreachable, match="nobody gave the table of round 7"):
-            await scene.peers[0].spread.table(scene.given.entry)
+        with pytest.raises(Unreachable, match="nobody gave the weights of round 7"):
+            await scene.peers[0].spread.weighed(scene.given.entry)
 
     story(work, 3)
 
@@ -298,7 +298,7 @@ def test_only_the_newest_tables_are_kept() -> None:
         (peer,) = scene.peers
         for number in range(1, 9):
             entry = Round(**{**{name: getattr(scene.given.entry, name) for name in Round.__slots__}, "round": number})
-            peer.spread.keep_table(entry, scene.given.rows, scene.given.outcome.weights)
-        assert list(peer.spread._tables) == [5, 6, 7, 8]
+            peer.spread.keep_weighed(entry, scene.given.weighed)
+        assert list(peer.spread._weights) == [5, 6, 7, 8]
 
     story(work, 1)

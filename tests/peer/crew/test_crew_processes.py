@@ -23,7 +23,6 @@ from automl.data.shards.writing import shard_images
 from automl.models.networks import build
 from automl.spaces.space import TINY
 from automl.training.lots import Lot, Worker
-from automl.training.schedule import place_of_lot
 from peer.cohort.cohort import Seat
 from peer.crew.crew import Crew, InProcess, WorkerLost
 from peer.crew.devices import Device
@@ -31,7 +30,7 @@ from peer.crew.processes import Patience, ProcessCrew
 from peer.crew.worker_data import WorkerData
 from peer.training.shift import Shift, Task
 from peer.training.work import ComputeThread, Pile
-from protocol.lots import sample_indices
+from protocol.lots import place_of_lot, sample_indices
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity

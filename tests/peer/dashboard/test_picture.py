@@ -25,8 +25,9 @@ def test_a_picture_has_the_status_of_its_moment(tmp_path: Path) -> None:
     sitter.sits(lambda: {**board.fields(), "left_ms": None, "open_ms": 500, "sent_bytes": 7})
     with board:
         board.update(round=3, phase="working", loss=0.5)
-        board.committed(round_=3, state=bytes(32), contributions=1, counted=True, lost=0, samples=256)
+        board.committed(round_=3, state=bytes(32), contributions=1, counted=True, lost=0)
         board.counted(3, 128)
+        board.earned(3, 7, is_checked=True, samples=256)
         before = Picture.of(sitter.picture())
         board.update(round=4)
     assert (before.name, before.round, before.num_rounds, before.phase, before.loss) == ("digits", 3, 9, "working", 0.5)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,15 +40,16 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
     steps = gateway.manifest.exchange.local_steps
     pile = Pile(vector.size, gateway.course.plan.architectures(gateway.base.round + 1, "here"))
     pile._counts[0] = steps
-    for _ in range(steps if steps > 1 else 0):
-        pile.end_step(bytes(32), bytes(32), bytes(32))
+    for step in range(steps):
+        pile._indices.append(step)
+        if steps > 1:
+            pile.end_step(bytes(32), bytes(32), bytes(32))
     claim = claim_of(
         Learnt(gateway.base, "here", pile, vector, None),
         GATEWAY,
         gateway.signed.run,
         payout=GATEWAY.public_key,
         founder=GATEWAY.public_key,
-        local_steps=steps,
         residual=residual,
         lot_ms=10,
     )
@@ -149,6 +151,12 @@ def resigned(back: LightReturn, identity: Identity, **changes: object) -> LightR
     return replace(back, claim=SignedClaim.sign(claim, identity))
 
 
+def with_step(back: LightReturn, *, work: tuple[int, ...] | None = None, **changes: Any) -> LightReturn:
+    """Return a return whose claim says something else of its one step."""
+    claim = _unsigned(back.claim)
+    return resigned(back, LIGHTS[0], steps=(replace(claim.steps[0], **changes),), work=work or claim.work)
+
+
 def with_lot(back: LightReturn, note: LotNote) -> LightReturn:
     return replace(back, lots=(note, *back.lots[1:]))
 
@@ -159,7 +167,10 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "another cohort": (lambda back: resigned(back, LIGHTS[0], cohort="there"), "not the lease's"),
     "another round": (lambda back: resigned(back, LIGHTS[0], round=2), "not the lease's"),
     "a residual that nobody left": (lambda back: resigned(back, LIGHTS[0], residual=sha256(b"r")), "not the lease's"),
-    "more lots": (lambda back: resigned(back, LIGHTS[0], work=tuple(9 * lots for lots in _unsigned(back.claim).work)), "other lots"),
+    "more lots": (lambda back: with_step(back, first=0, last=8, every=1, work=(9, 0, 0, 0)), "other lots"),
+    "as many lots as can be said": (lambda back: with_step(back, first=0, last=2**34 - 1, every=1, work=(2**32,) * 4), "other lots"),
+    "other indices": (lambda back: with_step(back, first=77, last=77), "other indices"),
+    "another vector of its step": (lambda back: with_step(back, vector=sha256(b"v")), "other vectors"),
     "lots of another architecture": (
         lambda back: resigned(back, LIGHTS[0], work=_unsigned(back.claim).work[1:] + _unsigned(back.claim).work[:1]),
         "other lots",
@@ -172,8 +183,11 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "more lots than it claims": (lambda back: replace(back, counts=(2,), lots=back.lots * 2), "other lots"),
     "more lots than were leased": (lambda back: replace(back, counts=(3,), lots=back.lots * 3), "other lots or steps"),
     "lots of more steps": (lambda back: replace(back, counts=(1, 1), lots=back.lots * 2), "other lots or steps"),
-    "steps where there are none": (lambda back: replace(back, steps=(StepNote(bytes(32), bytes(32)),)), "other lots or steps"),
-    "a vector that it is not": (lambda back: resigned(back, LIGHTS[0], vector=sha256(b"v")), "not what the claim says"),
+    "steps where there are none": (lambda back: replace(back, steps=(StepNote(bytes(32), bytes(32)),)), "other vectors"),
+    "a vector that it is not": (
+        lambda back: with_step(resigned(back, LIGHTS[0], vector=sha256(b"v")), vector=sha256(b"v")),
+        "not what the claim says",
+    ),
     "a body of other values": (lambda back: replace(back, body=back.body[:-2] + b"\x01\x00"), "not what the claim says"),
     "a body that is cut": (lambda back: replace(back, body=back.body[:-1]), "bytes are no body"),
     "an exponent for values that are none": (lambda back: replace(back, body=b"\xff" + back.body[1:]), "beyond the window"),

@@ -29,7 +29,7 @@ class Scene:
         self.log = log
         self.client = LogClient(log.network.endpoint(GATEWAY.public_key), log.manifest, log.signed.run)
         self.listed = LogClient(log.network.endpoint(LIGHT.public_key), log.manifest, log.signed.run)  # asks for rows of that key
-        self.payroll = Payroll(self.client, lambda _contribution, key: key == LIGHT.public_key)
+        self.payroll = Payroll(self.client, lambda _contribution, key: key == LIGHT.public_key, is_audited=False)
         self.directory = directory
         self.lines: list[str] = []
         self.spoiled: Callable[[LightPay], LightPay] = lambda pay: pay
@@ -49,8 +49,8 @@ class Scene:
         self.log.give(OTHER, seed=100 + round_)
         self.light.counts(digest, self.log.handed[digest][0].claims[0])
         self.log.commit()
-        row = await self.listed.row(round_)
-        self.payroll.counted(round_, row)
+        found = await self.listed.counted(round_)
+        self.payroll.counted(round_, found)
         return digest
 
     async def look(self) -> None:
@@ -115,7 +115,9 @@ def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_
 def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs_word(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         await scene.counted()
-        scene.spoiled = lambda pay: replace(pay, row=replace(pay.row, row=replace(pay.row.row, samples=pay.row.row.samples + 1)))
+        scene.spoiled = lambda pay: replace(
+            pay, listing=replace(pay.listing, contribution=replace(pay.listing.contribution, index=pay.listing.contribution.index + 1))
+        )
         await scene.look()
         assert "does not hold" in scene.lines[-1]
         assert runs_of(tmp_path, verify=True)[0].rounds == []

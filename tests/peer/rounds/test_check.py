@@ -60,7 +60,7 @@ class Scene:
             measure(self.given.signed.open()),
             self.shelf,
             self.directory,
-            table=changes.get("table", self.table),
+            weighed=changes.get("weighed", self.weighed),
             sources=lambda _root: self.sources,
             on_wrong=lambda key, _reason: self.wrong.append(key),
             rng=random.Random(seed),
@@ -70,10 +70,10 @@ class Scene:
         checker.committed(self.given.entry)
         return checker
 
-    async def table(self, entry: Round) -> Any:
+    async def weighed(self, entry: Round) -> Any:
         assert entry == self.given.entry
         self.tables += 1
-        return self.given.rows, self.given.outcome.weights
+        return self.given.weighed
 
     async def check(self, checker: Checker) -> None:
         await checker.check(self.given.receipt, self.given.proven, self.given.mean)
@@ -147,11 +147,10 @@ def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
     story(committed(is_wrong=False), tmp_path, work)
 
 
-def test_a_founder_is_asked_for_its_body_and_the_log_as_the_last(tmp_path: Path) -> None:
+def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         scene.sources = []
-        for row in scene.given.rows:
-            await scene.serve(scene.network.endpoint(PublicKey(row.founder)))
+        await scene.serve(scene.log)
         checker = scene.checker()
         await scene.check(checker)
         assert checker.outcomes == {"right": 1}
@@ -185,7 +184,7 @@ def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
         checker = scene.checker(seed=3)
         mean = 4 * NUM_VALUES
         for rows in (3, 20, 60):
-            entry = Round(**{**_fields(scene.given.entry), "rows": rows})
+            entry = Round(**{**_fields(scene.given.entry), "contributions": rows})
             tries = 20_000
             made = sum(checker.wants(entry) for _ in range(tries))
             cost = rows * max(group_sizes("topk-256-4", NUM_VALUES))

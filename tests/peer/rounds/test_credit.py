@@ -4,7 +4,7 @@ from pathlib import Path
 
 from peer.commands.report import lines_of
 from peer.rounds.credit import Credit
-from protocol.records import Header
+from protocol.records import Header, entry_of, open_entry
 from protocol.signing import Identity
 from tests.memory_log import PEERS, until
 from tests.peer.scene import Member, Scene, play
@@ -95,8 +95,11 @@ def test_claims_that_are_not_the_tables_count_for_nothing(tmp_path: Path) -> Non
     async def story(scene: Scene) -> None:
         member = scene.join(0)
 
-        def swap(header: Header) -> Header:
-            return scene.log.headers[0] if header.contribution.open().founder != member.identity.public_key else header
+        def swap(entry: bytes) -> bytes:
+            header = open_entry(entry)
+            assert isinstance(header, Header)
+            is_own = header.contribution.open().founder == member.identity.public_key
+            return entry if is_own else entry_of(scene.log.headers[0])
 
         scene.log.shows = swap
         await rounds(scene, member, 1)

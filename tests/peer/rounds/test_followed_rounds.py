@@ -74,13 +74,13 @@ class Audit:
     def look(self, header: Header, table: int) -> None:
         """Have all of a contribution's claims hold, each by the vectors that the beacon asks for and by no others."""
         log, given = self._scene.log, self.given(header)
-        if given.is_alone and not given.is_sparse and given.claims[0].local_steps == 1:
+        if given.is_alone and not given.is_sparse and len(given.claims[0].steps) == 1:
             return  # there no vector is asked for
         every = list(zip(header.claims, given.claims, strict=True))
         founder, beacon = given.contribution.founder, log.ledger.standing.asked[table].beacon
         for signed, claim in every:
             records, digest = self.records_of(signed), signed.digest
-            step = step_asked(beacon, digest, claim.local_steps)
+            step = step_asked(beacon, digest, len(claim.steps))
             asked = [Asked(SUM, 0, step, True)]
             asked += [Asked(LOT, lot, step, False) for lot in lots_audited(log.manifest.trust, beacon, digest, claim.lots)]
             needs = [wanted(each, signed, every, founder, records, is_sparse=given.is_sparse) for each in asked]

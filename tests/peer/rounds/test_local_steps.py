@@ -27,7 +27,7 @@ def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
     """Return what the table of a round has, each with its one claim."""
     table = scene.log.ledger.table_at(round_)
     assert table is not None
-    headers = [scene.log.handed[one.row.contribution][0] for one in table]
+    headers = [scene.log.handed[one.contribution][0] for one in table]
     return [(header.contribution.open(), header.claims[0].open()) for header in headers]
 
 
@@ -49,7 +49,7 @@ def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_p
             assert member.status.state == scene.log.ledger.state.hex()
             assert [(lot.step, lot.index) for lot in member.worker.lots] == [(0, 0), (1, 1), (2, 2)] * 3
         for _, claim in listed(scene, 2):
-            assert (claim.local_steps, claim.lots, len(claim.steps_root)) == (STEPS, STEPS, 32)
+            assert (len(claim.steps), claim.lots, len(claim.steps_root)) == (STEPS, STEPS, 32)
 
     play(tmp_path, story, num_rounds=3, exchange=THIN)
 

@@ -180,11 +180,10 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
         await until(lambda: slow.loop.machine.newest.round == 1)
         slow.worker.may_go_on.set()
         await scene.log.wait_for(2)
-        rows = scene.log.commit().rows
-        assert rows == 2
+        assert scene.log.commit().contributions == 2
         await slow.reaches(2)
         await until(lambda: slow.status.rounds_counted == 1)
-        listed = {one.row.founder: one.row.age for one in scene.log.ledger.table_at(2) or ()}
+        listed = {one.founder: one.weighing.age for one in scene.log.ledger.table_at(2) or ()}
         assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
         assert slow.status.samples_lost == 0
 

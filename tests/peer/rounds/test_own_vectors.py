@@ -1,6 +1,6 @@
 """A peer's vectors: kept while it works, made ready with the beacon of their table, handed to whoever asks, also after a restart."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +79,11 @@ def every(records: Records, signed: SignedClaim) -> Iterator[bytes]:
     yield from (digest for digest in (claim.vector, claim.residual) if digest)
 
 
+def kept_of(asked: Iterable[bytes], records: Records, signed: SignedClaim) -> set[bytes]:
+    """Return the digests of what stays of a claim: what is asked for, the means, and its own vectors."""
+    return {*asked, *(step.mean for step in records.steps), *(step.vector for step in signed.open().steps)}
+
+
 async def handed_in(scene: Scene, member: Member) -> SignedClaim:
     """Return the claim of what a peer handed in for the open round."""
 
@@ -90,7 +95,7 @@ async def handed_in(scene: Scene, member: Member) -> SignedClaim:
     return found()[0]
 
 
-def test_with_the_beacon_all_that_may_be_asked_for_is_there_and_nothing_else(tmp_path: Path) -> None:
+def test_with_the_beacon_all_that_may_be_asked_for_is_there_and_of_the_rest_only_means_and_own_vectors(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member, asker = scene.join(0), Asker(scene, tmp_path)
         await handed_in(scene, member)
@@ -107,7 +112,8 @@ def test_with_the_beacon_all_that_may_be_asked_for_is_there_and_nothing_else(tmp
         found = {digest: await asker.get(member, signed, digest) for digest in asked}
         assert claim.residual in found
         assert any(step.state in found for step in records.steps[1:])
-        await until(lambda: files_of(scene, member, signed) == {digest.hex() for digest in asked})
+        kept = kept_of(asked, records, signed)
+        await until(lambda: files_of(scene, member, signed) == {digest.hex() for digest in kept})
         local = LocalSteps(base, scene.log.plan)
         for step in records.steps:
             assert vector_digest(local.weights.numpy()) == step.state
@@ -116,7 +122,7 @@ def test_with_the_beacon_all_that_may_be_asked_for_is_there_and_nothing_else(tmp
             if step.mean not in found:
                 break
             local.step(torch.from_numpy(found[step.mean]))
-        for digest in set(every(records, signed)) - set(asked):
+        for digest in set(every(records, signed)) - kept:
             await asker.has_not(member, signed, digest)
 
     play(tmp_path, story, exchange=THIN, trust=TRUST)
@@ -162,7 +168,8 @@ def test_a_peer_that_was_killed_before_the_beacon_hands_out_all_of_it(tmp_path: 
         await handed_in(scene, again)
         scene.log.commit()
         asked = vectors_asked(scene.log.manifest.trust, scene.log.ledger.last_commit, signed.digest, signed.open(), records)
-        await until(lambda: files_of(scene, again, signed) == {digest.hex() for digest in asked})
+        kept = kept_of(asked, records, signed)
+        await until(lambda: files_of(scene, again, signed) == {digest.hex() for digest in kept})
 
     play(tmp_path, story, exchange=THIN, trust=TRUST)
 
@@ -177,7 +184,7 @@ def test_a_peer_that_was_killed_after_the_beacon_has_what_that_asks_for(tmp_path
         scene.log.commit()
         records = records_of(scene, member, signed)
         asked = vectors_asked(scene.log.manifest.trust, scene.log.ledger.last_commit, signed.digest, signed.open(), records)
-        names = {digest.hex() for digest in asked}
+        names = {digest.hex() for digest in kept_of(asked, records, signed)}
         await until(lambda: files_of(scene, member, signed) == names)
         await scene.end()
         again, asker = scene.join(0), Asker(scene, tmp_path)
@@ -330,7 +337,7 @@ def test_vectors_go_with_the_rounds_whose_claims_nobody_may_ask_about(tmp_path: 
 
 
 @pytest.mark.parametrize("codec", ["int16", "topk-256-4"])
-def test_with_one_step_and_nobody_else_only_what_a_sparse_body_was_made_of_is_kept(tmp_path: Path, codec: str) -> None:
+def test_with_one_step_and_nobody_else_the_gradient_is_kept_and_what_a_sparse_body_was_made_of(tmp_path: Path, codec: str) -> None:
     async def story(scene: Scene) -> None:
         member, asker = scene.join(0), Asker(scene, tmp_path)
         await handed_in(scene, member)
@@ -338,13 +345,13 @@ def test_with_one_step_and_nobody_else_only_what_a_sparse_body_was_made_of_is_ke
         await member.reaches(1)
         signed = await handed_in(scene, member)
         claim = signed.open()
-        if codec == "int16":
-            assert not member.store.vectors_path(scene.log.signed.run).exists()
-            await asker.has_not(member, signed, claim.vector)
-        else:
-            assert files_of(scene, member, signed) == {claim.vector.hex(), claim.residual.hex()}
-            for digest in (claim.vector, claim.residual):
-                await asker.get(member, signed, digest)
+        (digest,) = scene.log.in_round()
+        mean = scene.log.handed[digest][0].contribution.open().steps[0].mean
+        kept = {claim.vector, mean} if codec == "int16" else {claim.vector, claim.residual, mean}
+        assert len(kept) == (1 if codec == "int16" else 3)
+        assert files_of(scene, member, signed) == {each.hex() for each in kept}
+        for each in kept:
+            await asker.get(member, signed, each)
 
     play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, codec=codec, first_floor=-24), trust=TRUST)
 

@@ -15,7 +15,7 @@ from protocol.manifest import SignedManifest
 from protocol.rounds import Sealed
 from protocol.signing import Identity, sha256
 from swarm import waits
-from swarm.log_client import OwnRow
+from swarm.log_client import Counted
 from swarm.rpc import Refused
 from tests.contributions import header_of
 from tests.runs import FixedCourse, manifest_of
@@ -25,38 +25,35 @@ OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
 HEADER = header_of(LEDGER, PEER)
 SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
-ROW = OwnRow(LEDGER.listed(HEADER, 1).row, HEADER.contribution.open())
-OTHER_ROW = OwnRow(ROW.row, replace(ROW.contribution, claims=(sha256(b"another's claim"),)))
-COHORT_ROW = OwnRow(
-    replace(ROW.row, contribution=sha256(b"the cohort's")),
-    replace(ROW.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)),
-)
+COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())
+OTHER = Counted(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
+COHORTS = Counted(sha256(b"the cohort's"), replace(COUNTED.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)))
 
 
 class Seen:
     """What became of promises, with a log that answers as the test says."""
 
-    def __init__(self, *answers: OwnRow | Exception | None) -> None:
+    def __init__(self, *answers: Counted | Exception | None) -> None:
         self._answers = iter(answers)
         self.asked: list[tuple[int, float]] = []
         self.kept: list[tuple[int, Sealed]] = []
-        self.rows: list[OwnRow | None] = []  # of what was kept
+        self.found: list[Counted | None] = []  # of what was kept
         self.broken: list[tuple[int, Sealed]] = []
-        self.after_all: list[tuple[int, Sealed, OwnRow]] = []
+        self.after_all: list[tuple[int, Sealed, Counted]] = []
         self.instead: list[Sealed] = []
         self.promises = Promises(
-            self.row,
+            self.counted,
             self._on_kept,
             lambda *broken: self.broken.append(broken),
             lambda *found: self.after_all.append(found),
             self.instead.append,
         )
 
-    def _on_kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
+    def _on_kept(self, round_: int, sealed: Sealed, found: Counted | None) -> None:
         self.kept.append((round_, sealed))
-        self.rows.append(row)
+        self.found.append(found)
 
-    async def row(self, round_: int) -> OwnRow | None:
+    async def counted(self, round_: int) -> Counted | None:
         self.asked.append((round_, now()))
         answer = next(self._answers)
         if isinstance(answer, Exception):
@@ -64,7 +61,7 @@ class Seen:
         return answer
 
 
-def seen(story: Callable[[Seen], Awaitable[Any]], *answers: OwnRow | Exception | None) -> Seen:
+def seen(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception | None) -> Seen:
     async def play() -> Seen:
         found = Seen(*answers)
         await story(found)
@@ -85,11 +82,11 @@ async def look(found: Seen) -> None:
 def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(2, ROW)  # of another round
-        found.promises.see(1, OTHER_ROW)
+        found.promises.see(2, COUNTED)  # of another round
+        found.promises.see(1, OTHER)
         assert found.kept == []
-        found.promises.see(1, ROW)
-        found.promises.see(1, ROW)
+        found.promises.see(1, COUNTED)
+        found.promises.see(1, COUNTED)
         await found.promises.settle()
 
     found = seen(story)
@@ -99,7 +96,7 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
 def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(1, ROW)
+        found.promises.see(1, COUNTED)
         found.promises.expect(1, SEALED)
         assert not found.promises.is_waiting
         await found.promises.settle()
@@ -111,11 +108,11 @@ def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> No
 def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(1, COHORT_ROW)
+        found.promises.see(1, COHORTS)
         assert not found.promises.is_waiting
 
     found = seen(story)
-    assert (found.kept, found.rows) == ([(1, SEALED)], [COHORT_ROW])
+    assert (found.kept, found.found) == ([(1, SEALED)], [COHORTS])
 
 
 def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
@@ -125,26 +122,26 @@ def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
         found.promises.look()
         await found.promises.settle()
 
-    found = seen(story, ROW)
+    found = seen(story, COUNTED)
     assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 1)
 
 
-@pytest.mark.parametrize("answer", [None, OTHER_ROW])
-def test_a_table_without_it_breaks_the_promise(answer: OwnRow | None) -> None:
+@pytest.mark.parametrize("answer", [None, OTHER])
+def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
     found = seen(look, answer)
     assert (found.kept, found.broken) == ([], [(1, SEALED)])
 
 
 def test_a_log_that_is_away_has_broken_nothing() -> None:
     away = Unreachable("away")
-    found = seen(look, *[away] * 6, ROW)
+    found = seen(look, *[away] * 6, COUNTED)
     assert (found.kept, found.broken) == ([(1, SEALED)], [])
     assert [at for _, at in found.asked] == [0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5]
 
 
 @pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
 def test_a_log_that_does_not_show_the_table_is_believed_its_ticket_in_the_end(fault: Exception) -> None:
-    assert seen(look, fault, fault, ROW).kept == [(1, SEALED)]
+    assert seen(look, fault, fault, COUNTED).kept == [(1, SEALED)]
     found = seen(look, *[fault] * 3)
     assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 3)
 
@@ -164,7 +161,7 @@ def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
         found.promises.expect(1, SEALED)
         found.promises.look()
         await asyncio.sleep(0.1)
-        found.promises.see(1, ROW)
+        found.promises.see(1, COUNTED)
         await found.promises.settle()
 
     found = seen(story, Unreachable("away"))
@@ -181,13 +178,13 @@ def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_foun
         await found.promises.settle()
         for round_ in (2, 3):
             found.promises.committed(round_)
-            found.promises.see(round_, COHORT_ROW)
+            found.promises.see(round_, COHORTS)
         found.promises.look()
         await found.promises.settle()
 
-    found = seen(story, None, COHORT_ROW)
+    found = seen(story, None, COHORTS)
     assert [round_ for round_, _ in found.asked] == [1, 2]
-    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SEALED, COHORT_ROW)], [], [], [])
+    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SEALED, COHORTS)], [], [], [])
 
 
 def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
@@ -209,7 +206,7 @@ def test_work_without_a_ticket_that_gave_way_to_other_work_of_its_peer_is_no_bro
         found.promises.look()
         await found.promises.settle()
 
-    found = seen(story, OTHER_ROW)
+    found = seen(story, OTHER)
     assert (found.kept, found.broken, found.instead) == ([], [], [SEALED])
     assert seen(story, None).broken == [(1, SEALED)]  # the log said that its table has some
 
@@ -221,4 +218,4 @@ def test_a_ticket_makes_it_one() -> None:
         found.promises.look()
         await found.promises.settle()
 
-    assert seen(story, OTHER_ROW).broken == [(1, SEALED)]
+    assert seen(story, OTHER).broken == [(1, SEALED)]

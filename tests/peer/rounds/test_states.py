@@ -42,7 +42,7 @@ START = Standing(9, sha256(b"commit"), sha256(b"state"), -32, None)
 def after(rows: int, round_: int = 10) -> Standing:
     """Return a commit with so many rows."""
     digest = sha256(b"any")
-    return Standing.after(Round(digest, round_, digest, digest, rows, digest, digest, digest, 1, (Threshold(0, 1, 1),), -32, 1))
+    return Standing.after(Round(digest, round_, digest, 0, rows, digest, digest, digest, (Threshold(0, 1, 1),), -32, 1))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         header, blob = scene.log.handed[own]
         states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
         target = scene.commit()
-        assert {listed.row.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
+        assert {listed.weighing.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
         scene.asked.clear()
         await states.reach(target, held, own_floors(scene))
         assert state_digest(states.held) == target.state

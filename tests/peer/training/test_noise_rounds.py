@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.training.schedule import place_of_lot
 from exact.coding import parse
 from peer.training.noise import Noise
 from protocol.encoding import pack
+from protocol.lots import place_of_lot
 from protocol.merkle import leaf_hash, root
 from protocol.records import LotRecord, StepRecord
 from tests.memory_log import LOT, SMALL_EXCHANGE, until

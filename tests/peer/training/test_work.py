@@ -8,11 +8,11 @@ import torch
 from automl.spaces.space import TINY, Architecture
 from automl.training.lots import Lot, LotResult
 from exact.coding import encode
-from exact.residuals import residual_digest
-from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, made_of
+from exact.residuals import residual_digest, vector_digest
+from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
-from protocol.records import LotRecord, SignedClaim, StepRecord
+from protocol.records import MAX_SKIPPED, ClaimStep, LotRecord, SignedClaim, StepMean, StepRecord
 from protocol.rounds import Standing
 from protocol.signing import Identity, sha256
 
@@ -103,7 +103,7 @@ RUN = sha256(b"run")
 
 
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
-    settings = {"founder": PEER.public_key, "local_steps": 1, "residual": b"", "lot_ms": 12, **changes}
+    settings = {"founder": PEER.public_key, "residual": b"", "lot_ms": 12, **changes}
     return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
 
 
@@ -112,18 +112,83 @@ def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
     vector = pile.gradient()
     claim = claimed(pile, vector).open()
     assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
-    assert (claim.key, claim.founder, claim.local_steps, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, 1, b"", 12)
+    assert (claim.key, claim.founder, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, b"", 12)
+    assert claim.steps == (ClaimStep(0, 3, (2,), claim.vector),)
     assert claim.payout == ACCOUNT
     assert (claim.work, claim.lots_root, claim.steps_root) == (pile.work, pile.lots_root(), b"")
     assert claim.vector == sha256(vector.astype("<f4").tobytes())
 
 
+def two_steps() -> Pile:
+    """Two steps that have ended, of the indices 0, 1, 3 and 4."""
+    pile = three_lots()
+    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    pile.end_step(sha256(b"later"), sha256(b"own too"), sha256(b"mean too"))
+    return pile
+
+
 def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None:
+    pile, founder = two_steps(), Identity(b"\x0c" * 32).public_key
+    claim = claimed(pile, np.ones(2, np.float32), founder=founder, residual=sha256(b"left")).open()
+    assert (claim.founder, claim.residual, claim.steps_root) == (founder, sha256(b"left"), pile.steps_root())
+    assert claim.steps == (ClaimStep(0, 3, (2,), sha256(b"own")), ClaimStep(4, 4, (), sha256(b"own too")))
+
+
+def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
     pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
-    for number in range(2):
-        pile.end_step(sha256(bytes([number])), sha256(b"own"), sha256(b"mean"))
-    claim = claimed(pile, np.ones(2, np.float32), founder=founder, local_steps=2, residual=sha256(b"left")).open()
-    assert (claim.founder, claim.local_steps, claim.residual, claim.steps_root) == (founder, 2, sha256(b"left"), pile.steps_root())
+    first = claim_so_far(BASE, "home", pile, sha256(b"own"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0, shards=2).open()
+    assert (first.run, first.round, first.base, first.key, first.founder, first.cohort) == (
+        RUN,
+        7,
+        BASE.commit,
+        PEER.public_key,
+        founder,
+        "home",
+    )
+    assert (first.steps, first.work, first.shards) == ((ClaimStep(0, 3, (2,), sha256(b"own")),), pile.work, 2)
+    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    second = claim_so_far(BASE, "home", pile, sha256(b"own too"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0).open()
+    assert second.steps == (*first.steps, ClaimStep(4, 4, (), sha256(b"own too")))
+    assert second.steps == two_steps().claimed(sha256(b"learnt"))
+    assert second.work == pile.work
+
+
+def test_of_what_is_not_to_be_told_a_claim_s_steps_tell_no_digest() -> None:
+    pile = Pile(2, ASKED, is_blind=True)
+    pile.add(lot(0, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    assert (pile.claimed(b""), pile.means) == ((ClaimStep(0, 0, (), bytes(32)),), (bytes(32),))
+
+
+def test_a_step_has_room_for_lots_until_too_many_between_them_are_missing() -> None:
+    pile = Pile(2, ASKED, every=2)
+    assert pile.has_room(10**6)
+    pile.add(lot(4, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(lot(8, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    last = 8 + 2 * MAX_SKIPPED  # with 6 they are so many
+    assert pile.has_room(last)
+    assert not pile.has_room(last + 2)
+    pile.add(lot(last, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    (step,) = pile.claimed(sha256(b"own"))
+    assert (step.first, step.last, step.every, len(step.skipped), step.count) == (4, last, 2, MAX_SKIPPED, 3)
+
+
+def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
+    mates = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda mate: mate.public_key)
+    learnt = Learnt(BASE, "home", two_steps(), np.ones(2, np.float32), None)
+    own = claimed(learnt.pile, learnt.vector)
+    whole = claim_of(learnt, mates[0], RUN, payout=mates[0].public_key, founder=PEER.public_key, residual=b"", lot_ms=1)
+    dropped = claim_so_far(
+        BASE, "home", three_lots(), sha256(b"own"), mates[1], RUN, payout=mates[1].public_key, founder=PEER.public_key, lot_ms=1
+    )
+    header = made_of([own, whole], learnt.vector, learnt, PEER, RUN, "int16", [dropped]).header
+    contribution, keys = header.contribution.open(), [claim.open().key for claim in header.claims]
+    assert keys == sorted([PEER.public_key, *(mate.public_key for mate in mates)])
+    assert contribution.claims == tuple(claim.digest for claim in header.claims)
+    without = 7 - (1 << keys.index(mates[1].public_key))
+    assert (contribution.counted, contribution.steps) == (without, (StepMean(sha256(b"mean"), 7), StepMean(sha256(b"mean too"), without)))
 
 
 def test_a_contribution_has_the_body_of_what_is_given() -> None:
@@ -134,6 +199,7 @@ def test_a_contribution_has_the_body_of_what_is_given() -> None:
     contribution = made.header.contribution.open()
     assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
     assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
+    assert (contribution.counted, contribution.steps) == (1, (StepMean(vector_digest(vector), 1),))
     assert made.header.claims == (signed,)
     assert made.left is None
     assert made.blob.join() == encode("int16", vector, -20)

@@ -12,9 +12,9 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key payout founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
-  contribution: "run round base founder claims body residual".split(" "),
-  round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
+  claim: "run round base key payout founder cohort steps work lots_root steps_root vector residual lot_ms shards".split(" "),
+  contribution: "run round base founder claims counted steps body residual".split(" "),
+  round: "run round base first contributions weights mean state thresholds floor open_ms".split(" "),
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
 };
 // kind -> the key that signs it
@@ -27,7 +27,10 @@ const SIGNERS = {
 };
 const PROTOCOL = 12; // the version of the protocol, for which all of them are signed
 
-/** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */
+/**
+ * Return {kind, fields, claims, signed}: fields by name, those of each claim of a contribution too; `signed` has {key, message, signature}
+ * of each signature in it, the first one that of whoever the entry is of. Throws EncodingError.
+ */
 export function openEntry(bytes) {
   const entry = decode(bytes);
   if (!Array.isArray(entry) || entry.length !== 2 || typeof entry[0] !== "string" || !(entry[1] instanceof Uint8Array)) {
@@ -35,17 +38,27 @@ export function openEntry(bytes) {
   }
   const [kind, body] = entry;
   const names = Object.hasOwn(FIELDS, kind) ? FIELDS[kind] : null;
-  if (names === null) return { kind, fields: null, signed: null };
-  if (kind === "round") return { kind, fields: named(names, decode(body)), signed: null };
-  const [payload, signature] = decode(body);
-  const fields = named(names, decode(payload));
-  const message = concat(fromText(`manta/${kind}/v${PROTOCOL}\n`), payload);
-  return { kind, fields, signed: { key: SIGNERS[kind](fields), message, signature } };
+  if (names === null || kind === "claim") return { kind, fields: null, claims: [], signed: [] };
+  if (kind === "round") return { kind, fields: named(names, decode(body)), claims: [], signed: [] };
+  if (kind !== "contribution") {
+    const { fields, signed } = openSigned(kind, decode(body));
+    return { kind, fields, claims: [], signed: [signed] };
+  }
+  const [contribution, inside] = decode(body);
+  const own = openSigned(kind, contribution);
+  const claims = inside.map((one) => openSigned("claim", one));
+  return { kind, fields: own.fields, claims: claims.map((one) => one.fields), signed: [own, ...claims].map((one) => one.signed) };
 }
 
-/** Check that an opened entry was signed by the key that it names; a round has none of its own, the tree head has. */
+function openSigned(kind, [payload, signature]) {
+  const fields = named(FIELDS[kind], decode(payload));
+  const message = concat(fromText(`manta/${kind}/v${PROTOCOL}\n`), payload);
+  return { fields, signed: { key: SIGNERS[kind](fields), message, signature } };
+}
+
+/** Check that what is in an opened entry was signed by the keys that it names; a round has none of its own, the tree head has. */
 export async function verifySigned(opened) {
-  if (opened.signed) await verifySignature(opened.signed.key, opened.signed.message, opened.signed.signature);
+  await Promise.all(opened.signed.map(({ key, message, signature }) => verifySignature(key, message, signature)));
 }
 
 /** Return a field as text: digests in hex, lists with their items. */

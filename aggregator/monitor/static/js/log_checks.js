@@ -116,7 +116,7 @@ export class LogChecks extends EventTarget {
   /**
    * Return {verdict, steps, opened, index}: whether an entry is under the newest head that holds, what was done to know it ([text, what was
    * found] each), and what it says.
-   * With `peer`, the entry has to be a claim of that peer's.
+   * With `peer`, the entry has to have a claim of that peer's.
    */
   async prove(index, peer = null) {
     const steps = [];
@@ -134,9 +134,11 @@ export class LogChecks extends EventTarget {
       steps.push([`That root of ${head.size} entries is signed by ${by}`, this.keys.map(toHex).join(", ")]);
       opened = openEntry(bytes);
       await verifySigned(opened);
-      if (opened.signed) steps.push([`It is a ${opened.kind}; its own signature holds too, by`, peerName(opened.signed.key)]);
-      if (peer && (opened.kind !== "claim" || peerName(opened.fields.key) !== peer))
-        throw new ProofError("it is not a claim of this computer");
+      const [own, ...others] = opened.signed;
+      if (own) steps.push([`It is a ${opened.kind}; its own signature holds too, by`, peerName(own.key)]);
+      if (others.length) steps.push(["So do those of its claims, by", others.map((one) => peerName(one.key)).join(", ")]);
+      if (peer && !opened.claims.some((claim) => peerName(claim.key) === peer))
+        throw new ProofError("it has no claim of this computer");
       return { index, steps, opened, verdict: { state: "true", reason: "" } };
     } catch (error) {
       return { index, steps, opened, verdict: verdictOf(error) };

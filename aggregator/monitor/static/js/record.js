@@ -16,8 +16,7 @@ const FOR = {
   aggregator: "for work that was counted and for audits, less what verdicts took back: as the aggregator says, and whoever has the log can compute",
 };
 const KINDS = {
-  claim: "a computer's work",
-  contribution: "handed in",
+  contribution: "work handed in",
   round: "a round",
   finding: "an audit",
   admission: "a computer comes in",
@@ -225,10 +224,14 @@ export class Record extends EventTarget {
   }
 }
 
-function fieldsTable(index, { kind, fields }) {
+function fieldsTable(index, { kind, fields, claims }) {
+  const grids = [fieldsGrid(`Entry ${index}, a ${kind}`, fields), ...claims.map((claim, place) => fieldsGrid(`Its claim ${place + 1}`, claim))];
+  return h("details", { open: true }, h("summary", {}, "What it says, read from these very bytes"), h("div", { class: "scroll" }, grids));
+}
+
+function fieldsGrid(caption, fields) {
   const rows = Object.entries(fields).map(([name, value]) => row(name.replaceAll("_", " "), shownField(name, value)));
-  const grid = h("table", { class: "fields" }, h("caption", {}, `Entry ${index}, a ${kind}`), h("tbody", {}, rows));
-  return h("details", { open: true }, h("summary", {}, "What it says, read from these very bytes"), h("div", { class: "scroll" }, grid));
+  return h("table", { class: "fields" }, h("caption", {}, caption), h("tbody", {}, rows));
 }
 
 function shownField(name, value) {
