@@ -1,16 +1,19 @@
-"""How far an honest lot is from the same lot computed elsewhere, and how far a false one is: what an audit's tolerance is chosen by.
+"""How far an honest microbatch, and an honest claim's mean, are from the same computed elsewhere: what audits' tolerance is chosen by.
 
     .venv/bin/python benchmarks/tolerances.py [--supernets NAMES] [--lots 200] [--each 5] [--threads 1,2] [--taught] [--keep DIR]
 
 A setting is so many threads of the CPU, images in memory channels last or channels first, and the instruction sets that torch and the
-libraries below it (oneDNN, MKL) may use: SSE4, AVX2, AVX-512. Lots are of random architectures, some of the largest and the smallest, in
-claims of 20, in turn at the first weights and at those after --trained steps. The lots of a claim are computed in --each of the settings,
-drawn for that claim, and these compared with one another, as an audit compares them (``automl.training.auditing``). Prints how far the
-lots are in the middle, the farthest in a hundred and in a thousand, the farthest, how many the tolerance refuses, and how many of these an
-auditor's second look, four more lots of the claim, does not clear: whose claim would be accused. Last the same by what the settings differ
-in. Then what --cheats lots of each cheat come to: how near the nearest of them is, the nearest in a hundred, and how many would pass.
+libraries below it (oneDNN, MKL) may use: SSE4, AVX2, AVX-512. Microbatches are of random architectures, some of the largest and the
+smallest, in claims of 20, in turn at the first weights and at those after --trained steps. The microbatches of a claim are computed in
+--each of the settings, drawn for that claim, and these compared with one another. Of a gradient 32 random sums are kept, which tell how far
+two are apart to an eighth, and add up as the gradients do.
 
-One process computes at a time, 2,000 lots in one setting. With --keep what is done stays in DIR, and the same command goes on from
+Prints how far single ones are in the middle, the farthest in a hundred, in a thousand, and the farthest, in parts of their norms; then the
+same of claims of --claims so many, drawn from those that two settings both computed: how far their mean gradients are apart in parts of
+what an audit allows (``automl.training.microbatches``), and how many it would not pass. Last the same of single ones by what the settings
+differ in. What false ones come to: ``benchmarks/audit_limits.py``.
+
+One process computes at a time, 2,000 microbatches in one setting. With --keep what is done stays in DIR, and the same command goes on from
 there. 100,000 comparisons are --lots 10000: of classifier-tiny about an hour of one core.
 """
 
@@ -22,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 
@@ -37,11 +41,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from automl.data.catalog import load_dataset
 from automl.models.networks import build
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.auditing import FP32, Deviation, deviation, is_held
-from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker
+from automl.spaces.space import SearchSpace, space_named
+from automl.training.lots import Lot, Worker
+from automl.training.microbatches import FP32, Part, StepGradient
 from automl.training.settings import usual
-from protocol.records import LotRecord
 
 BASE, KEY, SEED = b"b" * 32, b"k" * 32, 1
 LAYOUTS = ("last", "first")
@@ -49,6 +52,9 @@ LAYOUTS = ("last", "first")
 INSTRUCTIONS = {"sse4": ("default", "SSE41", "SSE4_2"), "avx2": ("avx2", "AVX2", "AVX2"), "avx512": ("avx512", "AVX512_CORE", "AVX512")}
 CLAIM_LOTS = 20
 BLOCK_LOTS = 2_000  # that a process computes: its start takes as long as a hundred of them
+NUM_SUMS = 32
+NOTHING = np.zeros(0, np.float32)
+DRAWN_CLAIMS = 2_000  # of each size that are compared
 _ME = str(Path(__file__).resolve())
 
 
@@ -77,8 +83,7 @@ class Results:
     """What lots came to in one setting: one row a lot."""
 
     indices: NDArray[np.int64]  # of the lots, ascending
-    projections: NDArray[np.float32]
-    losses: NDArray[np.float64]
+    sums: NDArray[np.float64]
     norms: NDArray[np.float64]
 
 
@@ -130,18 +135,28 @@ def compute(task: Task) -> None:
     space = space_named(task.supernet)
     worker = Worker(task.supernet, load_dataset(usual(space.task).dataset))
     indices = [index for index in range(task.first, task.end) if task.setting in settings_of(index, task.settings, task.each)]
-    projections, losses, norms = list[NDArray[np.float32]](), list[float](), list[float]()
+    sums, norms = list[NDArray[np.float64]](), list[float]()
     for index in indices:
-        if not losses or index % CLAIM_LOTS == 0:
+        if not norms or index % CLAIM_LOTS == 0:
             _load(worker, states[index // CLAIM_LOTS % 2], task.is_taught)
         result = worker.train(lot_at(space, index, task.samples))
-        projections.append(np.frombuffer(result.projection, "<f4"))
-        losses.append(result.loss)
+        sums.append(sums_of(result.gradient.numpy()))
         norms.append(float(result.gradient.double().norm()))
     writing = task.out.with_suffix(".part.npz")
-    rows = np.array(projections, np.float32).reshape(len(indices), NUM_PROJECTIONS)
-    np.savez(writing, indices=np.array(indices, np.int64), projections=rows, losses=np.array(losses), norms=np.array(norms))
+    rows = np.array(sums, np.float64).reshape(len(indices), NUM_SUMS)
+    np.savez(writing, indices=np.array(indices, np.int64), sums=rows, norms=np.array(norms))
     writing.rename(task.out)
+
+
+def sums_of(gradient_N: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return sums of a gradient under random signs: the root of the mean of their squares is about its norm."""
+    sums: NDArray[np.float32] = _signs(len(gradient_N)) @ gradient_N
+    return sums.astype(np.float64)
+
+
+@cache
+def _signs(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).integers(0, 2, (NUM_SUMS, count)).astype(np.float32) * np.float32(2) - np.float32(1)
 
 
 def _load(worker: Worker, weights: Tensor, is_taught: int) -> None:
@@ -162,7 +177,7 @@ def run(task: Task, setting: Setting) -> Results:
     if not task.out.exists():
         subprocess.run([sys.executable, _ME, "--child", json.dumps(asdict(task))], env=setting.environment, check=True)
     with np.load(task.out) as data:
-        return Results(data["indices"], data["projections"], data["losses"], data["norms"])
+        return Results(data["indices"], data["sums"], data["norms"])
 
 
 # Comparing.
@@ -172,41 +187,55 @@ def run(task: Task, setting: Setting) -> Results:
 class Compared:
     """How far honest lots are from each other in two settings."""
 
-    found: list[Deviation] = field(default_factory=list)
-    same: int = 0  # to the bit
-    accused: int = 0  # refused, and not cleared by the auditor's second look
+    parts: list[float] = field(default_factory=list)  # of the norm
+    same: int = 0  # to the bit, as far as the sums tell
+    pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = field(default_factory=list)  # differences (lots, sums), norms (lots,)
 
     def add(self, claimed: Results, own: Results) -> None:
         """Compare the lots that both have."""
-        indices, of_claimed, of_own = np.intersect1d(claimed.indices, own.indices, assume_unique=True, return_indices=True)
-        apart = claimed.projections[of_claimed].astype(np.float64) - own.projections[of_own].astype(np.float64)
-        losses = np.array([float(f"{loss:.6g}") for loss in claimed.losses[of_claimed]])
-        of_projection = np.sqrt(np.square(apart).mean(axis=1)) / own.norms[of_own]
-        of_loss = np.abs(losses - own.losses[of_own]) / np.abs(own.losses[of_own])
-        new = [Deviation(float(one), float(other)) for one, other in zip(of_projection, of_loss, strict=True)]
-        self.same += int((of_projection == 0).sum())
-        self.found += new
-        places = {int(index): place for place, index in enumerate(indices)}
-        for index, deviation_ in zip(places, new, strict=True):
-            first = index - index % CLAIM_LOTS
-            behind_it = [*range(index + 1, first + CLAIM_LOTS), *range(first, index)]
-            self.accused += not is_held(FP32, deviation_, (new[places[other]] for other in behind_it if other in places))
+        _, of_claimed, of_own = np.intersect1d(claimed.indices, own.indices, assume_unique=True, return_indices=True)
+        apart, norms = claimed.sums[of_claimed] - own.sums[of_own], own.norms[of_own]
+        parts = _rms(apart) / norms
+        self.same += int((parts == 0).sum())
+        self.parts += parts.tolist()
+        self.pairs.append((apart, norms))
 
     def __add__(self, other: "Compared") -> "Compared":
-        return Compared(self.found + other.found, self.same + other.same, self.accused + other.accused)
+        return Compared(self.parts + other.parts, self.same + other.same, self.pairs + other.pairs)
 
     def __str__(self) -> str:
-        if not self.found:
+        if not self.parts:
             return "nothing compared"
-        projections, losses = ([getattr(each, name) for each in self.found] for name in ("projection", "loss"))
-        refused = sum(not each.is_within(FP32) for each in self.found)
-        shown = ", ".join(f"{np.quantile(projections, part):.1e}" for part in (0.5, 0.99, 0.999, 1.0))
-        of_loss = ", ".join(f"{np.quantile(losses, part):.1e}" for part in (0.5, 0.999, 1.0))
-        counts = f"{len(self.found):,} compared, {self.same:,} the same to the bit, {refused} refused, {self.accused} accused"
-        return f"{counts}; projection {shown}; loss {of_loss}"
+        alone = FP32.bound([Part(1.0, StepGradient(NOTHING, 1.0, 1.0, NOTHING))])
+        refused = sum(part > alone for part in self.parts)
+        return f"{len(self.parts):,} compared, {self.same:,} the same, {refused} refused; parts of the norm {_shown(self.parts)}"
+
+    def claims(self, size: int) -> str:
+        """Return how far claims of so many lots are from each other, in parts of what is allowed, none with a lot twice."""
+        rng, found = np.random.default_rng(size), list[float]()
+        pairs = [pair for pair in self.pairs if len(pair[1]) >= size]
+        for _ in range(DRAWN_CLAIMS if pairs else 0):
+            apart, norms = pairs[int(rng.integers(len(pairs)))]
+            drawn = rng.choice(len(norms), size, replace=False)
+            gradient = StepGradient(NOTHING, float(np.square(norms[drawn] / size).sum()), float(norms[drawn].max() / size), NOTHING)
+            found.append(float(_rms(apart[drawn].mean(axis=0))) / FP32.bound([Part(1.0, gradient)]))
+        if not found:
+            return f"claims of {size}: too few lots"
+        return f"claims of {size}: {sum(part > 1 for part in found)} of {len(found):,} refused; parts of what is allowed {_shown(found)}"
 
 
-def honest(supernet: str, settings: Sequence[Setting], lots: int, each: int, samples: int, folder: Path, is_taught: int) -> None:
+def _rms(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    root: NDArray[np.float64] = np.sqrt(np.square(values).mean(axis=-1))
+    return root
+
+
+def _shown(parts: Sequence[float]) -> str:
+    return ", ".join(f"{np.quantile(parts, part):.1e}" for part in (0.5, 0.99, 0.999, 1.0))
+
+
+def honest(
+    supernet: str, settings: Sequence[Setting], lots: int, each: int, samples: int, folder: Path, is_taught: int, sizes: Sequence[int]
+) -> None:
     """Compute lots block by block and compare them; print what all so far come to after each block."""
     together = {other.differs_in(one): Compared() for one, other in combinations(settings, 2)}
     began = time.perf_counter()
@@ -219,54 +248,11 @@ def honest(supernet: str, settings: Sequence[Setting], lots: int, each: int, sam
         for one, other in combinations(range(len(settings)), 2):
             together[settings[other].differs_in(settings[one])].add(found[other], found[one])
         print(f"  {end:,} lots: {sum(together.values(), Compared())} ({time.perf_counter() - began:.0f} s)", flush=True)
+    every = sum(together.values(), Compared())
+    for size in sizes:
+        print(f"  {every.claims(size)}")
     for name, compared in together.items():
         print(f"  settings that differ in {name}: {compared}", flush=True)
-
-
-def record_of(lot: Lot, result: LotResult) -> LotRecord:
-    """Return what a peer would say of a lot."""
-    return LotRecord(lot.step, lot.index, lot.architecture.text, lot.samples, f"{result.loss:.6g}", result.projection)
-
-
-def cheats(supernet: str, weights: Path, lots: int, samples: int, is_taught: int) -> None:
-    """Print how far false lots are from the ones that they are claimed to be."""
-    space, states = space_named(supernet), torch.from_numpy(np.load(weights))
-    worker = Worker(supernet, load_dataset(usual(space.task).dataset))
-    noise = np.random.default_rng(0)
-    found: dict[str, list[Deviation]] = {}
-    for index in range(lots):
-        lot = lot_at(space, index, samples)
-        _load(worker, states[index % 2], is_taught)
-        own = worker.train(lot)
-        norm = float(own.gradient.double().norm())
-        other: dict[str, Callable[[], LotResult]] = {
-            "noise of the right norm": lambda: replace(own, projection=noise.normal(0, norm, 8).astype("<f4").tobytes()),  # noqa: B023
-            "another seed's images": lambda: worker.train(replace(lot, run_seed=SEED + 1)),  # noqa: B023
-            "another architecture": lambda: worker.train(replace(lot, architecture=_another(space, lot.architecture))),  # noqa: B023
-            "half of the samples": lambda: worker.train(replace(lot, samples=samples // 2)),  # noqa: B023
-            "all samples but one": lambda: worker.train(replace(lot, samples=samples - 1)),  # noqa: B023
-            "the gradient turned round": lambda: replace(own, projection=(-np.frombuffer(own.projection, "<f4")).tobytes()),  # noqa: B023
-        }
-        for name, make in other.items():
-            found.setdefault(name, []).append(deviation(record_of(lot, make()), own))
-        off = states[index % 2] * (1 + 0.05 * torch.randn(states.shape[1], generator=torch.Generator().manual_seed(index)))
-        _load(worker, off, is_taught)
-        found.setdefault("weights that are 5 % off", []).append(deviation(record_of(lot, worker.train(lot)), own))
-    for name, each in found.items():
-        passed = sum(one.is_within(FP32) for one in each)
-        by_projection = sum(one.projection <= FP32.projection for one in each)
-        nearest = ", ".join(f"{np.quantile([one.projection for one in each], part):.2g}" for part in (0, 0.01, 0.5))
-        of_loss = ", ".join(f"{np.quantile([one.loss for one in each], part):.1e}" for part in (0, 0.01, 0.5))
-        print(f"  {name}: projection {nearest}; loss {of_loss}; {passed} of {lots} would pass ({by_projection} by the projection alone)")
-
-
-def _another(space: SearchSpace, architecture: Architecture) -> Architecture:
-    """Return a random architecture of the same resolution that is not this one."""
-    rng = random.Random(architecture.text)
-    while True:
-        found = replace(space.sample(rng), resolution=architecture.resolution)
-        if found != architecture:
-            return found
 
 
 def states_of(supernet: str, steps: int, samples: int) -> Tensor:
@@ -291,7 +277,7 @@ def main() -> None:
     parser.add_argument("--supernets", default="classifier-tiny,stereo-tiny", metavar="NAMES")
     parser.add_argument("--lots", type=int, default=200, metavar="N", help="that are compared")
     parser.add_argument("--each", type=int, default=5, metavar="N", help="settings that a lot is computed in")
-    parser.add_argument("--cheats", type=int, default=40, metavar="N", help="lots of each cheat")
+    parser.add_argument("--claims", default="1,2,5,10,20,50,100,500", metavar="NUMBERS", help="lots of the claims that are compared")
     parser.add_argument("--threads", default="1,2", metavar="NUMBERS")
     parser.add_argument("--trained", type=int, default=60, metavar="N", help="steps to the second weights")
     parser.add_argument("--taught", action="store_true", help="lots learn from the largest network, too")
@@ -305,9 +291,7 @@ def main() -> None:
     settings = [Setting(int(number), *each) for number, *each in product(arguments.threads.split(","), LAYOUTS, INSTRUCTIONS)]
     if arguments.lots < 1 or not 2 <= arguments.each <= len(settings):
         parser.error(f"--lots is at least 1, --each between 2 and {len(settings)}")
-    print(
-        f"tolerance: projection {FP32.projection}, loss {FP32.loss}; torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
-    )
+    print(f"tolerance: each {FP32.each}, one {FP32.one}; torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}")
     with tempfile.TemporaryDirectory() if arguments.keep is None else nullcontext(arguments.keep) as folder:
         try:
             check_kept(
@@ -322,9 +306,8 @@ def main() -> None:
             if not weights.exists():
                 np.save(weights, states_of(supernet, arguments.trained, samples).numpy())
             print(f"{supernet}, lots of {samples}: middle, one in a hundred, one in a thousand, farthest")
-            honest(supernet, settings, arguments.lots, arguments.each, samples, Path(folder), is_taught)
-            print("  cheats: nearest, one in a hundred, middle")
-            cheats(supernet, weights, arguments.cheats, samples, is_taught)
+            sizes = [int(number) for number in arguments.claims.split(",")]
+            honest(supernet, settings, arguments.lots, arguments.each, samples, Path(folder), is_taught, sizes)
 
 
 def check_kept(folder: Path, options: str) -> None:

@@ -1,0 +1,56 @@
+"""What the process that computes audits is asked, and answers (see ``peer.aside.messages``).
+
+After each microbatch it says how long that took, and waits until it is told to go on: so it works no more than its share of the time, and
+is ended in the middle, however long an audit takes.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocol.auditing import MAX_HEADER_BYTES
+from protocol.exchange import MAX_COHORT
+from protocol.fields import require
+from protocol.records import Header
+from protocol.verdicts import Outcome
+
+MAX_ASK_BYTES = MAX_HEADER_BYTES + 8192  # beside a body
+MAX_ANSWER_BYTES = 4096
+MAX_REASON = 300
+
+
+class Said(IntEnum):
+    """What an answer means."""
+
+    WORKING = 0  # a microbatch is done; it is not over
+    DONE = 1
+    NEEDS = 2  # a step does not fit: the own vectors of its members are needed
+    LACKS = 3  # vectors are not here; the outcomes are what is found if they are not brought
+    NOTHING = 4  # it cannot be judged, by nobody's fault
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A contribution on the weights that were sent last; asked again, its audit goes on."""
+
+    round: int  # that has it
+    header: Header
+    body: bytes
+    floor: int  # of its base
+    residuals: tuple[bytes, ...]  # by claim: digest of what its key had left; empty: of zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of it."""
+
+    said: int  # of Said
+    outcomes: tuple[int, ...]  # DONE, LACKS: of ``protocol.verdicts.Outcome``, one a claim
+    step: int  # NEEDS: which; else 0
+    reason: str  # for people
+    cpu_ms: int  # that it took, since the last word
+
+    def __post_init__(self) -> None:
+        require(self.said in tuple(Said), "an unknown answer")
+        require(len(self.outcomes) <= MAX_COHORT and set(self.outcomes) <= set(Outcome), "an unknown outcome")
+        require(bool(self.outcomes) == (self.said in (Said.DONE, Said.LACKS)), "outcomes where something was found")
+        require(self.step >= 0 and self.cpu_ms >= 0 and len(self.reason) <= MAX_REASON, "numbers, or a reason, out of range")

@@ -1,0 +1,216 @@
+"""What peers, auditors and the log say to each other about audits of contributions: requests and their answers. Sizes are bounded.
+
+A peer asks what is *wanted* of its contributions, and *brings* it: the means of the steps, and the residuals of all claims; where a step
+does not fit, the own vectors of that step. An auditor asks for its *duties*, gets what was brought a page at a time, *needs* own vectors
+where a step does not fit, and says what it found: a named one by a verdict for the log, a volunteer by a *finding* for a named one.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocol.encoding import pack, unpack
+from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MIN_FLOOR
+from protocol.fields import MAX_ROUND, Signed, check_digest, require
+from protocol.records import Claim, Contribution, Header
+from protocol.signing import Identity, verify
+from protocol.verdicts import MAX_VERDICT_BYTES, Outcome
+
+WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
+DUTIES, NEED, FINDING, VERDICT = "audit.duties", "audit.need", "audit.finding", "audit.verdict"  # for auditors
+
+PAGE_BYTES = 1 << 20
+MAX_ASKED = 64  # contributions in one question
+MAX_WANTED = 64  # vectors of a contribution that are asked for at a time
+MAX_DUTIES = 8
+MAX_VECTOR_BYTES = 1 << 40
+MAX_ASK_BYTES = 128 + MAX_ASKED * 64
+MAX_WANTED_BYTES = 128 + MAX_ASKED * (64 + MAX_WANTED * 40)
+MAX_PAGE_BYTES = PAGE_BYTES + 256
+MAX_FINDING_BYTES = 512
+MAX_SIGNED_FINDING_BYTES = MAX_FINDING_BYTES + 128
+MAX_SIGNED_VERDICT_BYTES = MAX_VERDICT_BYTES + 128
+MAX_HEADER_BYTES = 65_535
+MAX_DUTIES_BYTES = 256 + MAX_DUTIES * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048)
+
+
+class Fate(IntEnum):
+    """What the log says of a contribution to one of its keys."""
+
+    LATER = 0  # its beacon is not there yet
+    NOTHING = 1  # it is not audited, or not any more: nothing of it has to be kept
+    BRING = 2  # it is audited: what is named has to be brought
+    HELD = 3  # it is audited, and nothing lacks now; something may still be asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A contribution, and the round that has it."""
+
+    round: int
+    contribution: bytes  # SignedContribution.digest
+
+    def __post_init__(self) -> None:
+        check_digest(self.contribution, "contribution")
+        require(1 <= self.round <= MAX_ROUND, "round out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class AskWanted:
+    """Asks what is wanted of own contributions."""
+
+    contributions: tuple[Placed, ...]
+
+    def __post_init__(self) -> None:
+        require(1 <= len(self.contributions) <= MAX_ASKED, f"1 to {MAX_ASKED} contributions are asked about")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedOf:
+    """What is wanted of one contribution."""
+
+    fate: int  # of Fate
+    vectors: tuple[bytes, ...]  # with BRING: their SHA-256; there may be more once these are there
+
+    def __post_init__(self) -> None:
+        require(self.fate in tuple(Fate), "an unknown fate")
+        require(len(self.vectors) <= MAX_WANTED and bool(self.vectors) == (self.fate == Fate.BRING), "vectors are named to be brought")
+        for digest in self.vectors:
+            check_digest(digest, "vector")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The answers, in the order of the question."""
+
+    answers: tuple[WantedOf, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.answers) <= MAX_ASKED, f"at most {MAX_ASKED} answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Brings a page of a vector (float32, little-endian); its pages come in order."""
+
+    contribution: bytes
+    vector: bytes  # SHA-256
+    first: int  # place of the page's first byte, a multiple of ``PAGE_BYTES``
+    data: bytes
+
+    def __post_init__(self) -> None:
+        check_digest(self.contribution, "contribution")
+        check_digest(self.vector, "vector")
+        require(0 <= self.first < MAX_VECTOR_BYTES and self.first % PAGE_BYTES == 0, "a page begins at a multiple of its size")
+        require(1 <= len(self.data) <= PAGE_BYTES, f"a page has 1 to {PAGE_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a volunteer found of a contribution, by computing it."""
+
+    run: bytes
+    by: bytes
+    round: int
+    contribution: bytes
+    outcomes: tuple[int, ...]  # of Outcome, one a claim
+
+    def __post_init__(self) -> None:
+        for what in ("run", "by", "contribution"):
+            check_digest(getattr(self, what), what)
+        require(1 <= self.round <= MAX_ROUND, "round out of range")
+        require(1 <= len(self.outcomes) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
+        require(all(outcome in tuple(Outcome) for outcome in self.outcomes), "an unknown outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedFinding(Signed):
+    """A finding's bytes with its volunteer's signature."""
+
+    def open(self) -> Finding:
+        """Return the finding, its signature checked.
+
+        Raises:
+            EncodingError: the payload is no finding.
+            SignatureError: its volunteer did not sign it.
+        """
+        finding = unpack(Finding, self.payload, max_bytes=MAX_FINDING_BYTES)
+        verify("audit-finding", finding.by, self.payload, self.signature)
+        return finding
+
+    @classmethod
+    def sign(cls, finding: Finding, volunteer: Identity) -> "SignedFinding":
+        """Return ``finding`` signed by the volunteer."""
+        payload = pack(finding)
+        return cls(payload, volunteer.sign("audit-finding", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class AskDuties:
+    """Asks what waits for this auditor; a volunteer that asks is counted on for some rounds."""
+
+    round: int  # the newest that the caller knows
+
+    def __post_init__(self) -> None:
+        require(0 <= self.round <= MAX_ROUND, "round out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """A contribution that waits for the caller's word."""
+
+    round: int  # that has it
+    header: Header
+    state: bytes  # digest of that of its base
+    floor: int  # of its base
+    residuals: tuple[bytes, ...]  # by claim: digest of what the last listed contribution of its key left; empty: of zeros
+    is_here: int  # 1: all that was asked for is here
+    is_late: int  # 1: the time to bring it is over
+    lacks_room: int  # 1: the log had no room for it: nobody is to blame for what lacks
+    volunteer: tuple[bytes, ...]  # who computes it, for a named auditor; none: nobody does
+    finding: tuple[SignedFinding, ...]  # what that one found
+
+    def __post_init__(self) -> None:
+        check_digest(self.state, "state")
+        require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR, "round or floor out of range")
+        require(len(self.residuals) == len(self.header.claims), "one residual a claim")
+        require(all(len(residual) in (0, 32) for residual in self.residuals), "a residual's digest has 32 bytes, or none")
+        require({self.is_here, self.is_late, self.lacks_room} <= {0, 1}, "a duty says yes or no")
+        require(len(self.volunteer) <= 1 and len(self.finding) <= len(self.volunteer), "a finding is a volunteer's")
+        for key in self.volunteer:
+            check_digest(key, "volunteer")
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What waits, accused contributions first, then the oldest."""
+
+    duties: tuple[Duty, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.duties) <= MAX_DUTIES, f"at most {MAX_DUTIES} duties at once")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A named auditor's word that a step of a contribution does not fit: its members have to bring their own vectors of it."""
+
+    contribution: bytes
+    step: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.contribution, "contribution")
+        require(0 <= self.step < MAX_LOCAL_STEPS, "step out of range")
+
+
+def vectors_of(contribution: Contribution, claims: tuple[Claim, ...], failed: tuple[int, ...] = ()) -> tuple[bytes, ...]:
+    """Return the digests of what has to be brought of a contribution, none twice, in the order in which it is asked for.
+
+    Args:
+        contribution: opened.
+        claims: its, opened, in order.
+        failed: steps of which the members' own vectors are asked for.
+    """
+    means = [step.mean for step in contribution.steps]
+    residuals = [claim.residual for claim in claims if claim.residual]
+    own = [claim.steps[step].vector for step in failed for claim in claims if step < len(claim.steps)]
+    return tuple(dict.fromkeys((*means, *residuals, *own)))

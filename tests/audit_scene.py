@@ -1,0 +1,279 @@
+"""A log in memory whose contributions are audited: peers that bring, operators' desks, auditors whose computing says what it is told to."""
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from aggregator.audits.brought import Brought
+from aggregator.audits.duties import DutiesDesk
+from exact.residuals import Vector, vector_digest
+from peer.auditing.auditor import Auditor, Known, Rest
+from peer.auditing.bringing import Bringing
+from peer.auditing.messages import Ask, Found, Said
+from peer.status import PeerStatus, StatusBoard
+from peer.store import PeerStore
+from protocol.errors import LedgerError
+from protocol.operators import Operators
+from protocol.records import ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
+from protocol.reputation import Pools, Reputation, Work
+from protocol.signing import Digest, Identity, PublicKey, sha256
+from protocol.vectors import PAGE_BYTES
+from protocol.verdicts import AuditRules, Outcome, SignedVerdict, Verdict
+from swarm.budget import Faults
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.operator_line import OperatorLine
+from swarm.vectors import VectorsFolder, serve_vectors
+from swarm.voice import Voice
+from tests.claim_steps import all_of
+from tests.protocol.record_samples import BASE, CLAIM, RUN
+
+OPERATORS = [Identity(sha256(b"operator %d" % number)) for number in range(4)]
+AUDITORS = [Identity(sha256(b"auditor %d" % number)) for number in range(4)]
+A, B, C, V = (Identity(sha256(name.encode())) for name in ("peer a", "peer b", "peer c", "volunteer"))
+NUM_WEIGHTS = PAGE_BYTES // 4 + 1000  # two pages
+KEPT_ROUNDS, PENDING_ROUNDS = 6, 20
+
+
+def vector(name: str) -> Vector:
+    """Return the vector of a name."""
+    return np.random.default_rng(list(name.encode())).standard_normal(NUM_WEIGHTS).astype(np.float32)
+
+
+def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False, name: str = "") -> Header:
+    """Return what a cohort hands in; the first member founds it. Vectors are those of ``names_of``."""
+    claims = []
+    for member in sorted(members, key=lambda each: each.public_key):
+        short = member.public_key.hex()[:8]
+        own = tuple(ClaimStep(10 * step, 10 * step + 2, (), vector_digest(vector(f"{name} own {short} {step}"))) for step in range(steps))
+        claim = replace(
+            CLAIM,
+            run=RUN,
+            key=member.public_key,
+            payout=member.public_key,
+            founder=members[0].public_key,
+            work=(3 * steps, 0, 0),
+            steps_root=sha256(b"steps") if steps > 1 else b"",
+            residual=vector_digest(vector(f"{name} residual {short}")) if residual else b"",
+            steps=own,
+        )
+        claims.append(SignedClaim.sign(claim, member))
+    means = tuple(StepMean(vector_digest(vector(f"{name} mean {step}")), 2 ** len(claims) - 1) for step in range(steps))
+    digests = tuple(signed.digest for signed in claims)
+    contribution = Contribution(RUN, 3, BASE, members[0].public_key, digests, all_of(claims), means, sha256(name.encode()), b"")
+    return Header(SignedContribution.sign(contribution, members[0]), tuple(claims))
+
+
+@dataclass(slots=True)
+class Scripted:
+    """Says what it is told to say; implements ``peer.auditing.auditor.Computing``."""
+
+    scene: "Scene"
+    answers: list[Found] = field(default_factory=list)  # in turn; then all is good
+    asked: list[Ask] = field(default_factory=list)
+    is_closed: bool = False
+
+    def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
+        """Take note of nothing."""
+
+    async def answer(self, ask: Ask, rest: Rest) -> Found:
+        """Return the next answer."""
+        self.asked.append(ask)
+        await rest(0.01)
+        if self.answers:
+            return self.answers.pop(0)
+        return Found(Said.DONE, (0,) * len(ask.header.claims), 0, "", 10)
+
+    async def close(self) -> None:
+        """Be closed."""
+        self.is_closed = True
+
+
+class Scene:
+    """One run with one operator or several, each of which has the whole log."""
+
+    def __init__(self, directory: Path, *, operators: int = 1, auditors: int = 1, proven: tuple[Identity, ...] = (A, B, C, V)) -> None:
+        self.directory = directory
+        self.network = MemoryNetwork()
+        named = tuple(sorted(each.public_key for each in AUDITORS[:auditors]))
+        self.rules = AuditRules(
+            named, tuple(sorted(each.public_key for each in proven)), 2, 100, 100, kept_rounds=KEPT_ROUNDS, pending_rounds=PENDING_ROUNDS
+        )
+        self._reputation = Reputation(self.rules, Pools(1000, 100))
+        self.headers: dict[bytes, Header] = {}
+        self.residuals: dict[bytes, bytes] = {}  # by key: what its last listed contribution left it
+        self.waiting: list[Verdict] = []  # before the next round
+        self.max_bytes = 1 << 30
+        self.operators = OPERATORS[:operators]
+        self.brought: dict[bytes, Brought] = {}
+        self.desks: dict[bytes, DutiesDesk] = {}
+        self.faults = Faults(lambda: 0.0)
+        for operator in self.operators:
+            self.network.endpoint(PublicKey(operator.public_key))
+
+    async def open(self) -> None:
+        """Let the operators answer."""
+        for operator in self.operators:
+            endpoint = self.network.endpoints[PublicKey(operator.public_key)]
+            brought = Brought(
+                self.directory / operator.public_key.hex()[:8],
+                num_weights=NUM_WEIGHTS,
+                max_bytes=self.max_bytes,
+                kept_rounds=PENDING_ROUNDS,
+                reputation=lambda: self._reputation,
+                header=lambda _round, contribution: self.headers[contribution],
+                faults=self.faults,
+                clock=asyncio.get_running_loop().time,
+            )
+            desk = DutiesDesk(brought, self, self.faults)
+            self.brought[operator.public_key], self.desks[operator.public_key] = brought, desk
+            await brought.serve(endpoint)
+            await desk.serve(endpoint)
+            await serve_vectors(endpoint, brought.folder)
+
+    # What desks are told (``aggregator.audits.duties.Facts``).
+
+    @property
+    def run(self) -> bytes:
+        return RUN
+
+    @property
+    def reputation(self) -> Reputation:
+        return self._reputation
+
+    def beacon(self, round: int) -> bytes:
+        return sha256(b"commit %d" % (round + 1))
+
+    def base(self, round: int) -> tuple[bytes, int]:
+        return sha256(b"state %d" % (round - 1)), -20
+
+    def residual(self, key: bytes, round: int) -> bytes:
+        return self.residuals.get(key, b"")
+
+    async def take(self, signed: SignedVerdict) -> None:
+        verdict = signed.open()
+        if any((one.auditor, one.contribution) == (verdict.auditor, verdict.contribution) for one in self.waiting):
+            raise LedgerError("said already")
+        self.waiting.append(verdict)
+
+    # Rounds.
+
+    def turn(self, *headers: Header) -> int:
+        """Commit a round with these contributions; return its number."""
+        round_ = self._reputation.round + 1
+        works = []
+        for header in headers:
+            contribution = header.contribution.open()
+            claims = [signed.open() for signed in header.claims]
+            keys = tuple(claim.key for claim in claims)
+            self.headers[header.contribution.digest] = header
+            proven = tuple(self._reputation.is_proven(key) for key in keys)
+            works.append(Work(header.contribution.digest, keys, keys, (1,) * len(keys), 3 * len(keys), proven))
+            del contribution
+        verdicts, self.waiting = self.waiting, []
+        self._reputation.turn(round_, sha256(b"commit %d" % round_), verdicts, works)
+        return round_
+
+    # Who takes part.
+
+    def endpoint(self, identity: Identity) -> MemoryEndpoint:
+        """Return a node's endpoint, the same one each time."""
+        key = PublicKey(identity.public_key)
+        return self.network.endpoints.get(key) or self.network.endpoint(key)
+
+    def line(self, identity: Identity) -> OperatorLine:
+        """Return a node's line to the operators."""
+        keys = tuple(each.public_key for each in self.operators)
+        return OperatorLine(self.endpoint(identity), Operators(Digest(RUN), keys, len(keys) // 2 + 1))
+
+    def peer(self, identity: Identity, header: Header, *, names: list[str]) -> "Peer":
+        """Return a peer that has the vectors of these names, of one contribution."""
+        return Peer(self, identity, header, names)
+
+    def auditor(self, identity: Identity, *answers: Found, rng: random.Random | None = None) -> tuple[Auditor, Scripted]:
+        """Return an auditor whose computing answers so."""
+        scripted = Scripted(self, list(answers))
+        folder = self.directory / f"auditor-{identity.public_key.hex()[:8]}"
+
+        async def start() -> Scripted:
+            return scripted
+
+        async def weights(_digest: bytes) -> tuple[torch.Tensor, torch.Tensor | None]:
+            return torch.zeros(4), None
+
+        async def body(_root: bytes) -> bytes:
+            return b"body"
+
+        auditor = Auditor(
+            self.endpoint(identity),
+            self.line(identity),
+            identity,
+            RUN,
+            self.rules,
+            Known(lambda: self._reputation.round, weights, body),
+            start,
+            StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice()),
+            VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=1 << 30),
+            NUM_WEIGHTS,
+            rng,
+        )
+        auditor.limit(100, 100)
+        return auditor, scripted
+
+
+class Peer:
+    """One that handed in a contribution."""
+
+    def __init__(self, scene: Scene, identity: Identity, header: Header, names: list[str]) -> None:
+        folder = scene.directory / f"peer-{identity.public_key.hex()[:8]}"
+        self.identity = identity
+        self.scene = scene
+        self.claim = next(signed for signed in header.claims if signed.open().key == identity.public_key)
+        self.contribution = header.contribution.digest
+        self.vectors = VectorsFolder(folder / "vectors", kept_rounds=1000, max_bytes=1 << 30)
+        for name in names:
+            self.vectors.keep(3, self.claim.digest, vector_digest(vector(name)), vector(name))
+        self.bringing = self.again()
+
+    def again(self) -> Bringing:
+        """Return its bringing, begun anew."""
+        folder = self.scene.directory / f"peer-{self.identity.public_key.hex()[:8]}"
+        line = self.scene.line(self.identity)
+        self.bringing = Bringing(
+            line,
+            self.vectors,
+            folder,
+            round=lambda: self.scene.reputation.round,
+            kept_rounds=KEPT_ROUNDS,
+            is_last_word=len(self.scene.operators) == 1,
+        )
+        return self.bringing
+
+
+def run(work: Awaitable[None]) -> None:
+    """Run a scene within a minute."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await work
+
+    asyncio.run(bounded())
+
+
+def good(count: int = 1) -> Found:
+    """Return what computing says where all fits."""
+    return Found(Said.DONE, (0,) * count, 0, "", 10)
+
+
+def found(*outcomes: Outcome, said: Said = Said.DONE, reason: str = "why") -> Found:
+    """Return what computing says of each claim."""
+    return Found(said, tuple(map(int, outcomes)), 0, reason, 10)
+
+
+def needs(step: int) -> Found:
+    """Return what computing says where a step does not fit."""
+    return Found(Said.NEEDS, (), step, "", 10)

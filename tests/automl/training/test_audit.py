@@ -1,0 +1,578 @@
+"""Audits of contributions of real gradients: honest ones are good, and each lie is found, and found of the key that told it."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from automl.data.images import ImageDataset
+from automl.spaces.cost import cost_table
+from automl.spaces.space import space_named
+from automl.training.audit import GOOD, Audit, Audited, Lacks, Needs, Outcomes, Verdict
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, Worker
+from automl.training.microbatches import Microbatches
+from automl.training.schedule import Plan
+from automl.training.update import State, initial_state
+from exact.coding import encode, parse
+from exact.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
+from protocol.encoding import pack
+from protocol.exchange import codec_named
+from protocol.lots import place_of_lot
+from protocol.manifest import Manifest
+from protocol.records import Claim, ClaimStep, Contribution, StepMean
+from protocol.rewards import architecture_cost
+from protocol.signing import Identity, sha256
+from tests.runs import EXCHANGE, manifest_of
+
+BASE, FLOOR = b"b" * 32, -32
+KEYS = (b"k" * 32, b"l" * 32, b"m" * 32)
+COUNTS = (2, 3, 6)  # microbatches of a step; the last ones weigh as much as the cap allows
+CAP = 80  # samples
+Change = Callable[[Vector], Vector]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, its first state, and who computes in it."""
+
+    manifest: Manifest
+    plan: Plan
+    state: State
+    worker: Worker
+    microbatches: Microbatches
+
+    @property
+    def num_steps(self) -> int:
+        return self.manifest.exchange.local_steps
+
+    @property
+    def is_sparse(self) -> bool:
+        return codec_named(self.manifest.exchange.codec).is_sparse
+
+
+_runs: dict[tuple[int, str], Run] = {}
+_trained: dict[object, Vector] = {}
+
+
+def run_of(digits: ImageDataset, steps: int, codec: str) -> Run:
+    if (steps, codec) not in _runs:
+        exchange = replace(EXCHANGE, local_steps=steps, codec=codec, weight_cap=CAP, residual_percent=70)
+        manifest = manifest_of(Identity(b"\x0b" * 32), exchange=exchange, costs=cost_table(space_named("classifier-tiny")))
+        plan = Plan.of(manifest)
+        worker = Worker("classifier-tiny", digits)
+        _runs[steps, codec] = Run(manifest, plan, initial_state(plan), worker, Microbatches(manifest, plan, digits))
+    return _runs[steps, codec]
+
+
+@pytest.fixture(params=[(1, "int16"), (1, "topk-256-4"), (3, "int16"), (3, "topk-256-4")], ids=lambda param: f"{param[0]}-{param[1]}")
+def run(request: pytest.FixtureRequest, digits: ImageDataset) -> Run:
+    return run_of(digits, *request.param)
+
+
+@pytest.fixture
+def dense(digits: ImageDataset) -> Run:
+    return run_of(digits, 1, "int16")
+
+
+@pytest.fixture
+def sparse(digits: ImageDataset) -> Run:
+    return run_of(digits, 1, "topk-256-4")
+
+
+@pytest.fixture
+def stepped(digits: ImageDataset) -> Run:
+    return run_of(digits, 3, "topk-256-4")
+
+
+@dataclass
+class Member:
+    """What one key did, or says that it did."""
+
+    key: bytes
+    indices: list[list[int]]  # of each step that it takes
+    residual: Vector | None
+    expected: bytes | None  # digest of what its last listed contribution left
+    steps: list[ClaimStep] = field(default_factory=list)
+    own: list[Vector] = field(default_factory=list)
+
+
+@dataclass
+class Shown:
+    """What is brought; tests take something away."""
+
+    means: dict[int, Vector]
+    residuals: dict[int, Vector]
+    owns: dict[tuple[int, int], Vector]
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def mean(self, step: int) -> Vector | None:
+        return self.means.get(step)
+
+    def residual(self, place: int) -> Vector | None:
+        return self.residuals.get(place)
+
+    def own(self, place: int, step: int) -> Vector | None:
+        self.asked.append((place, step))
+        return self.owns.get((place, step))
+
+
+class Cohort:
+    """What members of one roster do in a round; the first one is the founder."""
+
+    def __init__(self, run: Run, keys: Sequence[bytes] = KEYS, *, takes: Sequence[int] = (), counts: Sequence[int] = COUNTS) -> None:
+        """``takes``: steps that each takes; by default all."""
+        self.run = run
+        residual = None
+        if run.is_sparse:
+            residual = (np.random.default_rng(3).normal(size=run.worker.num_weights) * 1e-2).astype(np.float32)
+        steps = takes or [run.num_steps] * len(keys)
+        self.members = list[Member]()
+        for key, number, count in zip(keys, steps, counts, strict=False):
+            indices = [list(range(step * count, (step + 1) * count)) for step in range(number)]
+            self.members.append(Member(key, indices, residual, self.digest(residual)))
+        self.teacher = torch.empty(0)  # its parameters; none: there is no teacher
+        self.means: list[Vector] = []
+        self.learnt = np.zeros(0, np.float32)
+
+    @staticmethod
+    def digest(residual: Vector | None) -> bytes:
+        return b"" if residual is None else vector_digest(residual)
+
+    def work(
+        self,
+        *,
+        own: dict[tuple[int, int], Change] | None = None,
+        given_up: dict[tuple[int, int], Change] | None = None,
+        mean: dict[int, Change] | None = None,
+    ) -> "Cohort":
+        """Take all steps. By place and step: ``own`` changes what a member signs and gives, ``given_up`` only what it gives; by step:
+        ``mean`` changes what they go on with."""
+        run, own, given_up, mean = self.run, own or {}, given_up or {}, mean or {}
+        local = LocalSteps(run.state, run.plan)
+        for step in range(run.num_steps):
+            gives, weights = [], []
+            for place, member in enumerate(self.members):
+                if step >= len(member.indices):
+                    continue
+                vector = own.get((place, step), _as_it_is)(self.trained(member, step, local.weights))
+                indices = member.indices[step]
+                skipped = tuple(index for index in range(indices[0], indices[-1]) if index not in indices)
+                member.steps.append(ClaimStep(indices[0], indices[-1], skipped, vector_digest(vector)))
+                member.own.append(vector)
+                gift = given_up.get((place, step), _as_it_is)(vector)
+                gives.append(self.with_residual(gift, member) if run.num_steps == 1 else gift)
+                weights.append(min(CAP, len(indices) * run.manifest.lot_samples))
+            with np.errstate(all="ignore"):
+                self.means.append(mean.get(step, _as_it_is)(near_mean(gives, weights)))
+            local.step(torch.tensor(self.means[-1]))
+        self.learnt = local.learnt().numpy()
+        return self
+
+    def with_residual(self, learnt: Vector, member: Member) -> Vector:
+        return given(learnt, member.residual, self.run.manifest.exchange.residual_percent)
+
+    def trained(self, member: Member, step: int, weights: Tensor) -> Vector:
+        """Return the mean gradient of a member's step; each is trained once for all tests."""
+        at = (vector_digest(weights.numpy()), vector_digest(self.teacher.numpy()), self.run.num_steps, step)
+        which = (*at, member.key, tuple(member.indices[step]))
+        if which not in _trained:
+            self.run.worker.load(weights)
+            self.run.worker.teach(self.teacher if self.teacher.numel() else None)
+            _trained[which] = self.train(member, step)
+        return _trained[which]
+
+    def train(self, member: Member, step: int) -> Vector:
+        manifest, plan = self.run.manifest, self.run.plan
+        asked = plan.architectures(1, "home")
+        total = torch.zeros(self.run.worker.num_weights)
+        for index in member.indices[step]:
+            architecture = asked[place_of_lot(len(asked), BASE, member.key, index)]
+            strength = plan.augmentation(1, architecture)
+            lot = Lot(manifest.seed, BASE, step, member.key, index, architecture, manifest.lot_samples, strength)
+            total.add_(self.run.worker.train(lot).gradient, alpha=manifest.lot_samples)
+        return (total / float(len(member.indices[step]) * manifest.lot_samples)).numpy()
+
+    def claim(self, member: Member) -> Claim:
+        work = [0] * len(self.run.plan.architectures(1, "home"))
+        for index in (index for step in member.indices for index in step):
+            work[place_of_lot(len(work), BASE, member.key, index)] += 1
+        blank, of_steps = bytes(32), bytes(32) if len(member.steps) > 1 else b""
+        return Claim(
+            blank, 1, BASE, member.key, member.key, self.members[0].key, "home", tuple(member.steps), tuple(work), blank, of_steps, blank,
+            self.digest(member.residual), 10,
+        )  # fmt: skip
+
+    def audited(self, *, of_body: Change | None = None, left: bytes | None = None) -> Audited:
+        """Return what they hand in, or another body, or what leaves something else."""
+        run, codec = self.run, self.run.manifest.exchange.codec
+        claims = tuple(map(self.claim, self.members))
+        whole = self.means[0]
+        if run.num_steps > 1:
+            stayed = [member for member in self.members if len(member.steps) == run.num_steps]
+            weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.lot_samples) for member in stayed]
+            whole = near_mean([self.with_residual(self.learnt, member) for member in stayed], weights)
+        body = encode(codec, (of_body or _as_it_is)(np.nan_to_num(whole)), FLOOR)
+        leaves = residual_digest(left_over(whole, parse(codec, body, whole.size), FLOOR)) if run.is_sparse else b""
+        counted = [sum((len(member.steps) > step) << place for place, member in enumerate(self.members)) for step in range(run.num_steps)]
+        means = tuple(StepMean(vector_digest(mean), bits) for mean, bits in zip(self.means, counted, strict=True))
+        digests = tuple(sha256(pack(claim)) for claim in claims)
+        in_body, founder = counted[-1], self.members[0].key
+        contribution = Contribution(bytes(32), 1, BASE, founder, digests, in_body, means, bytes(32), leaves if left is None else left)
+        return Audited(contribution, claims, body, FLOOR, tuple(member.expected for member in self.members))
+
+    def shown(self) -> Shown:
+        owns = {(place, step): vector for place, member in enumerate(self.members) for step, vector in enumerate(member.own)}
+        residuals = {place: member.residual for place, member in enumerate(self.members) if member.residual is not None}
+        return Shown(dict(enumerate(self.means)), residuals, owns)
+
+    def audit(self, audited: Audited | None = None, teacher: Tensor | None = None) -> Audit:
+        run = self.run
+        return Audit(run.manifest, run.plan, audited or self.audited(), run.microbatches, run.state, teacher)
+
+    def outcomes(self, audited: Audited | None = None, shown: Shown | None = None) -> Outcomes:
+        """Return what is found once all that is shown was brought."""
+        return settled(self.audit(audited), shown or self.shown())
+
+
+def settled(audit: Audit, shown: Shown) -> Outcomes:
+    found = audit.run(shown)
+    while isinstance(found, Needs):
+        found = audit.run(shown)
+    assert isinstance(found, tuple), found
+    return found
+
+
+def verdicts(outcomes: Outcomes) -> list[str]:
+    return [outcome.verdict.value for outcome in outcomes]
+
+
+def _as_it_is(vector: Vector) -> Vector:
+    return vector
+
+
+def reversed_(vector: Vector) -> Vector:
+    return -vector
+
+
+def halved(vector: Vector) -> Vector:
+    return vector * np.float32(0.5)
+
+
+def doubled(vector: Vector) -> Vector:
+    return vector * np.float32(2)
+
+
+def zeroed(vector: Vector) -> Vector:
+    return vector * np.float32(0)
+
+
+def noise(vector: Vector) -> Vector:
+    values = np.random.default_rng(1).normal(size=len(vector))
+    scaled: Vector = (values * np.linalg.norm(vector) / np.linalg.norm(values)).astype(np.float32)
+    return scaled
+
+
+def huge(vector: Vector) -> Vector:
+    return np.where(np.arange(len(vector)) == 7, np.float32(1e30), vector)
+
+
+def nowhere(vector: Vector) -> Vector:
+    return np.where(np.arange(len(vector)) == 7, np.float32("nan"), vector)
+
+
+def signs(count: int) -> NDArray[np.float64]:
+    """Return (8, N) the signs of eight public sums, as docs/training.md has them."""
+    kinds = np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(count), np.uint8)
+    return np.unpackbits(kinds[None, :], axis=0).astype(np.float64) * 2.0 - 1.0
+
+
+def hidden(vector: Vector) -> Vector:
+    """Return the reversed vector, changed only where eight public sums cancel."""
+    of = signs(len(vector))
+    change = -2.0 * vector.astype(np.float64)
+    change -= of.T @ np.linalg.solve(of @ of.T, of @ change)
+    return (vector + change).astype(np.float32)
+
+
+def shifted(vector: Vector) -> Vector:
+    """Return it with all coordinates shifted by 5 % of their root mean square: the small ones are turned round."""
+    by = np.float32(0.05 * np.linalg.norm(vector) / np.sqrt(len(vector)))
+    moved: Vector = np.add(vector, by, dtype=np.float32)
+    return moved
+
+
+def sprinkled(vector: Vector) -> Vector:
+    """Return it with a trace where it is zero: an optimiser that divides by each coordinate's own size makes a whole step of it."""
+    trace = 1e-4 * np.linalg.norm(vector) / np.sqrt(len(vector))
+    return np.where(vector == 0, np.float32(trace), vector)
+
+
+CHEATS = [reversed_, halved, doubled, zeroed, noise, huge, nowhere, hidden]
+
+
+@pytest.mark.parametrize("keys", [KEYS[:1], KEYS], ids=["alone", "three"])
+def test_honest_work_is_good_and_nobody_is_asked_for_an_own_vector(run: Run, keys: Sequence[bytes]) -> None:
+    cohort = Cohort(run, keys).work()
+    shown = cohort.shown()
+    rests: list[None] = []
+    assert cohort.audit().run(shown, lambda: rests.append(None)) == (GOOD,) * len(keys)
+    assert shown.asked == []
+    assert len(rests) == sum(COUNTS[: len(keys)]) * run.num_steps
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_who_dropped_out_after_a_step_is_good_up_to_there(digits: ImageDataset, left: int) -> None:
+    cohort = Cohort(run_of(digits, 3, "topk-256-4"), takes=(3, left, 3)).work()
+    assert cohort.outcomes() == (GOOD,) * 3
+
+
+def test_a_lie_of_who_dropped_out_is_found(stepped: Run) -> None:
+    cohort = Cohort(stepped, takes=(3, 2, 3)).work(own={(1, 1): reversed_})
+    assert verdicts(cohort.outcomes()) == ["good", "void", "good"]
+
+
+@pytest.mark.parametrize(("place", "cheat"), [(number % 3, cheat) for number, cheat in enumerate(CHEATS)])
+def test_an_own_vector_that_its_microbatches_do_not_give_is_its_members_fault(run: Run, place: int, cheat: Change) -> None:
+    step = run.num_steps - 1
+    if cheat is nowhere:  # an honest founder makes no mean of it
+        cohort = Cohort(run).work()
+        cohort.members[place].own[step] = nowhere(cohort.members[place].own[step])
+        cohort.means[step] = nowhere(cohort.means[step])
+    else:
+        cohort = Cohort(run).work(own={(place, step): cheat})
+    found = verdicts(cohort.outcomes())
+    assert found[place] == "void"
+    if cheat is not nowhere:
+        assert found == ["void" if other == place else "good" for other in range(3)]
+
+
+def test_poison_hidden_from_eight_public_sums_is_hidden_from_them(dense: Run) -> None:
+    gradient = Cohort(dense, KEYS[:1]).work().means[0]
+    of, poison = signs(len(gradient)), hidden(gradient)
+    np.testing.assert_allclose(of @ poison, of @ gradient, atol=1e-4)
+    assert poison @ gradient < 0
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_mean_that_does_not_follow_is_the_founders_fault(run: Run, cheat: Change) -> None:
+    cohort = Cohort(run).work(mean={run.num_steps - 1: cheat})
+    if cheat is nowhere:
+        cohort.learnt = np.nan_to_num(cohort.learnt)
+    found = cohort.outcomes()
+    assert verdicts(found) == ["void", "good", "good"]
+    assert "mean" in found[0].reason
+
+
+def test_a_founder_alone_that_hands_in_another_mean_than_its_own_vector_is_found(run: Run) -> None:
+    for step in range(run.num_steps):
+        assert verdicts(Cohort(run, KEYS[:1]).work(mean={step: reversed_}).outcomes()) == ["void"]
+
+
+@pytest.mark.parametrize(("poison", "count"), [(shifted, 16), (sprinkled, 2)])
+def test_small_coordinates_that_are_changed_are_found_though_the_norm_hardly_moves(dense: Run, poison: Change, count: int) -> None:
+    alone = Cohort(dense, KEYS[:1], counts=(count,)).work()
+    gradient = alone.means[0]
+    assert np.linalg.norm(poison(gradient) - gradient) < 0.051 * np.linalg.norm(gradient)
+    assert (np.sign(poison(gradient)) != np.sign(gradient)).mean() > 0.1
+    assert alone.outcomes() == (GOOD,)
+    assert verdicts(Cohort(dense, KEYS[:1], counts=(count,)).work(own={(0, 0): poison}).outcomes()) == ["void"]
+
+
+def test_only_the_members_of_a_step_that_fails_are_asked(stepped: Run) -> None:
+    cohort = Cohort(stepped).work(own={(2, 1): noise})
+    audit, shown = cohort.audit(), cohort.shown()
+    assert audit.run(shown) == Needs(1, (0, 1, 2))
+    assert shown.asked == []
+    assert verdicts(settled(audit, shown)) == ["good", "good", "void"]
+    assert shown.asked == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_each_step_that_fails_is_looked_at(stepped: Run) -> None:
+    cohort = Cohort(stepped).work(own={(1, 0): noise, (2, 2): noise}, mean={1: reversed_})
+    assert verdicts(cohort.outcomes()) == ["void"] * 3
+
+
+@pytest.mark.parametrize("cheat", [reversed_, huge])
+def test_an_own_vector_that_is_not_brought_demotes_its_key_alone(run: Run, cheat: Change) -> None:
+    step = run.num_steps - 1
+    cohort = Cohort(run).work(own={(1, step): cheat})
+    shown = cohort.shown()
+    del shown.owns[1, step]
+    assert verdicts(cohort.outcomes(shown=shown)) == ["good", "demoted", "good"]
+
+
+def test_who_is_guilty_stays_so_whatever_else_is_not_brought(run: Run) -> None:
+    step = run.num_steps - 1
+    cohort = Cohort(run).work(own={(1, step): noise})
+    shown = cohort.shown()
+    del shown.owns[2, step]
+    assert verdicts(cohort.outcomes(shown=shown)) == ["good", "void", "demoted"]
+
+
+def test_a_body_that_does_not_follow_is_the_founders_fault(run: Run) -> None:
+    cohort = Cohort(run).work()
+    for poison in (reversed_, noise, huge):
+        found = cohort.outcomes(cohort.audited(of_body=poison))
+        assert verdicts(found) == ["void", "good", "good"]
+        assert "body" in found[0].reason
+
+
+def test_one_integer_of_a_body_is_enough(run: Run) -> None:
+    def nudged(whole: Vector) -> Vector:
+        return np.where(np.arange(len(whole)) == int(np.abs(whole).argmax()), np.float32(0), whole)
+
+    cohort = Cohort(run, KEYS[:1]).work()
+    assert verdicts(cohort.outcomes(cohort.audited(of_body=nudged))) == ["void"]
+
+
+def test_a_residual_that_coding_did_not_leave_is_the_founders_fault(run: Run) -> None:
+    cohort = Cohort(run).work()
+    for left in (b"r" * 32, *([b""] if run.is_sparse else [])):
+        assert verdicts(cohort.outcomes(cohort.audited(left=left))) == ["void", "good", "good"]
+
+
+def test_a_body_that_saturates_is_good_only_where_the_gradients_do(dense: Run) -> None:
+    """A larger state of the same network: its gradients are too large for the last window of exponents on this floor."""
+    cohort = Cohort(dense, KEYS[:1]).work()
+    low = replace(cohort.audited(), floor=-80)
+    honest = replace(low, body=encode("int16", cohort.means[0], -80))
+    assert (np.abs(parse("int16", honest.body, len(cohort.means[0])).values(-80)) < np.abs(cohort.means[0])).any()
+    assert cohort.outcomes(honest) == (GOOD,)
+    assert verdicts(cohort.outcomes(replace(low, body=encode("int16", huge(cohort.means[0]), -80)))) == ["void"]
+
+
+def test_a_ghost_that_never_trained_is_found_whatever_it_signs(run: Run) -> None:
+    honest = Cohort(run).work()
+    for step in range(run.num_steps):
+        copied = honest.members[0].own[step]
+        cohort = Cohort(run).work(own={(1, step): lambda _: copied})  # noqa: B023  (called in this turn)
+        assert verdicts(cohort.outcomes()) == ["good", "void", "good"]
+        shown = cohort.shown()
+        shown.owns = {key: vector for key, vector in shown.owns.items() if key[0] != 1}
+        assert verdicts(cohort.outcomes(shown=shown)) == ["good", "demoted", "good"]
+
+
+def test_a_mean_that_nobody_brings_demotes_all_who_counted_in_it(stepped: Run) -> None:
+    cohort = Cohort(stepped, takes=(3, 1, 3)).work()
+    audit, shown = cohort.audit(), cohort.shown()
+    mean = shown.means.pop(2)
+    lacks = audit.run(shown)
+    assert isinstance(lacks, Lacks)
+    assert (lacks.means, lacks.residuals) == ((2,), ())
+    assert verdicts(lacks.outcomes) == ["demoted", "unpaid", "demoted"]
+    shown.means[2] = mean
+    assert audit.run(shown) == (GOOD,) * 3
+
+
+def test_a_mean_that_nobody_brings_demotes_all(run: Run) -> None:
+    cohort = Cohort(run).work()
+    shown = cohort.shown()
+    shown.means.clear()
+    lacks = cohort.audit().run(shown)
+    assert isinstance(lacks, Lacks)
+    assert lacks.means == tuple(range(run.num_steps))
+    assert verdicts(lacks.outcomes) == ["demoted"] * 3
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_residual_that_is_not_brought_demotes_its_key_and_the_founder(digits: ImageDataset, steps: int) -> None:
+    cohort = Cohort(run_of(digits, steps, "topk-256-4")).work()
+    shown = cohort.shown()
+    del shown.residuals[2]
+    lacks = cohort.audit().run(shown)
+    assert isinstance(lacks, Lacks)
+    assert lacks.residuals == (2,)
+    assert verdicts(lacks.outcomes) == ["demoted", "unpaid", "demoted"]
+
+
+def test_nobody_asks_for_the_residual_of_who_dropped_out(stepped: Run) -> None:
+    cohort = Cohort(stepped, takes=(3, 3, 2)).work()
+    cohort.members[2].expected = b"another"
+    shown = cohort.shown()
+    del shown.residuals[2]
+    assert cohort.outcomes(shown=shown) == (GOOD,) * 3
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_another_residual_than_its_key_was_left_is_its_keys_fault(digits: ImageDataset, steps: int) -> None:
+    cohort = Cohort(run_of(digits, steps, "topk-256-4"))
+    other = noise(np.ones(cohort.run.worker.num_weights, np.float32))
+    cohort.members[1].residual = other
+    assert verdicts(cohort.work().outcomes()) == ["good", "void", "good"]
+
+
+def test_a_member_may_forget_its_residual(sparse: Run) -> None:
+    cohort = Cohort(sparse)
+    cohort.members[1].residual = None
+    assert cohort.work().outcomes() == (GOOD,) * 3
+
+
+def test_a_residual_of_which_nothing_is_known_is_not_judged(sparse: Run) -> None:
+    cohort = Cohort(sparse).work()
+    cohort.members[1].expected = None
+    assert verdicts(cohort.outcomes()) == ["good", "not judged", "good"]
+
+
+def test_microbatches_skipped_by_their_price_are_the_keys_fault(dense: Run) -> None:
+    manifest, asked = dense.manifest, dense.plan.architectures(1, "home")
+    costs = [architecture_cost(each.text, manifest.cost_table()) for each in asked]
+    dearest = [index for index in range(32) if costs[place_of_lot(len(asked), BASE, KEYS[1], index)] == max(costs)]
+    cohort = Cohort(dense)
+    cohort.members[1].indices = [dearest]
+    found = cohort.work().outcomes()
+    assert verdicts(found) == ["good", "void", "good"]
+    assert "pay less" in found[1].reason
+    gaps = Cohort(dense)
+    gaps.members[1].indices = [[index for index in range(20) if index % 3]]
+    assert gaps.work().outcomes() == (GOOD,) * 3
+
+
+def test_where_no_gradient_is_finite_nothing_is_good(dense: Run) -> None:
+    cohort = Cohort(dense).work()
+    broken = State(0, dense.state.parameters * 1e38, dense.state.moments)
+    audit = Audit(dense.manifest, dense.plan, cohort.audited(), dense.microbatches, broken, None)
+    assert verdicts(settled(audit, cohort.shown())) == ["not judged"] * 3
+
+
+def test_an_audit_that_is_given_up_says_nothing_but_what_is_known(sparse: Run) -> None:
+    cohort = Cohort(sparse)
+    cohort.members[1].residual = noise(np.ones(sparse.worker.num_weights, np.float32))
+    audit = cohort.work().audit()
+    found = audit.not_judged("there was no time for it")
+    assert verdicts(found) == ["not judged", "void", "not judged"]
+    assert found[0].reason == "there was no time for it"
+
+
+def test_members_that_are_off_together_frame_no_founder(dense: Run) -> None:
+    """Each is as far off as an honest one may be, all in one direction: together they are farther off than honest ones may be."""
+    counts = (1, 1, 1)
+
+    def less(vector: Vector) -> Vector:
+        return vector * np.float32(0.81)
+
+    cohort = Cohort(dense, counts=counts).work(own={(place, 0): less for place in range(3)})
+    audit, shown = cohort.audit(), cohort.shown()
+    assert audit.run(shown) == Needs(0, (0, 1, 2))
+    assert settled(audit, shown) == (GOOD,) * 3
+
+
+def test_a_teacher_is_part_of_what_is_computed(dense: Run) -> None:
+    cohort = Cohort(dense)
+    cohort.teacher = dense.state.parameters * 0.9
+    cohort.work()
+    assert settled(cohort.audit(teacher=cohort.teacher), cohort.shown()) == (GOOD,) * 3
+    assert Verdict.VOID in {outcome.verdict for outcome in cohort.outcomes()}
+
+
+def test_a_step_that_counts_nobody_who_has_it_is_no_contribution(stepped: Run) -> None:
+    cohort = Cohort(stepped, takes=(3, 1, 3)).work()
+    audited = cohort.audited()
+    steps = audited.contribution.steps
+    with pytest.raises(ValueError, match="not those that have it"):
+        cohort.audit(replace(audited, contribution=replace(audited.contribution, steps=(*steps[:2], replace(steps[2], counted=7)))))

@@ -1,0 +1,296 @@
+"""What verdicts add up to: each row of the table of outcomes, who may say what, and when a round is paid, and to whom."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from protocol.errors import LedgerError
+from protocol.reputation import FALSE, WITHHELD, Pools, Reputation, Work
+from protocol.signing import Identity, sha256
+from protocol.verdicts import AuditRules, Outcome, Verdict
+
+GOOD, UNPAID, DEMOTED, VOID = Outcome.GOOD, Outcome.UNPAID, Outcome.DEMOTED, Outcome.VOID
+RUN = sha256(b"run")
+
+
+def key_of(name: str) -> bytes:
+    return Identity(sha256(name.encode())).public_key
+
+
+A, B, C, NEW = (key_of(name) for name in ("a", "b", "c", "new"))
+AUDITORS = tuple(sorted(key_of(f"auditor {number}") for number in range(4)))
+POOLS = Pools(work=1000, audits=100)
+
+
+def rules(named: Sequence[bytes] = AUDITORS[:1], *, proven: Sequence[bytes] = (A, B, C), proven_after: int = 2) -> AuditRules:
+    """Return rules by which all is drawn."""
+    return AuditRules(tuple(named), tuple(sorted(proven)), proven_after, 100, 100, kept_rounds=2, pending_rounds=5)
+
+
+class Rounds:
+    """A run of rounds, in each of which some keys hand in."""
+
+    def __init__(self, of: AuditRules | None) -> None:
+        self.reputation = Reputation(of, POOLS)
+        self.verdicts: list[Verdict] = []
+
+    def works(self, *contributions: Sequence[bytes], accounts: dict[bytes, bytes] | None = None) -> tuple[Work, ...]:
+        round_ = self.reputation.round + 1
+        return tuple(
+            Work(
+                sha256(b"%d" % round_ + b"".join(keys)),
+                tuple(keys),
+                tuple((accounts or {}).get(key, key) for key in keys),
+                (10,) * len(keys),
+                100 * len(keys),
+                tuple(map(self.reputation.is_proven, keys)),
+            )
+            for keys in contributions
+        )
+
+    def turn(self, *contributions: Sequence[bytes], accounts: dict[bytes, bytes] | None = None) -> None:
+        works = self.works(*contributions, accounts=accounts)
+        verdicts, self.verdicts = self.verdicts, []
+        self.reputation.turn(self.reputation.round + 1, sha256(b"commit %d" % self.reputation.round), verdicts, works)
+
+    def turns(self, count: int) -> None:
+        for _ in range(count):
+            self.turn([C])
+
+    def say(self, keys: Sequence[bytes], round_: int, outcomes: Sequence[Outcome], auditor: bytes, by: bytes | None = None) -> None:
+        """Put in a verdict on what ``keys`` handed in, before the next round."""
+        contribution = sha256(b"%d" % round_ + b"".join(keys))
+        verdict = Verdict(RUN, auditor, round_, contribution, tuple(map(int, outcomes)), by or auditor)
+        self.reputation.check(verdict)
+        self.verdicts.append(verdict)
+
+    def auditor(self, keys: Sequence[bytes], round_: int) -> bytes:
+        return self.reputation.audits[sha256(b"%d" % round_ + b"".join(keys))].auditor
+
+
+def test_without_audits_a_round_is_paid_with_its_entry() -> None:
+    rounds = Rounds(None)
+    rounds.turn([A], [B, C])
+    assert rounds.reputation.earned == {A: 333, B: 333, C: 334} or sum(rounds.reputation.earned.values()) == 1000
+    assert rounds.reputation.is_proven(NEW)
+    assert not rounds.reputation.unpaid
+
+
+def test_a_proven_key_is_paid_once_its_round_is_old_enough_though_nobody_judged_it() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], [B])
+    rounds.turns(4)
+    assert not rounds.reputation.credit
+    rounds.turns(1)
+    assert rounds.reputation.credit == {A: 500, B: 500}
+
+
+def test_keys_that_are_not_proven_take_nothing_from_those_that_are() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], *([key_of(f"free {number}")] for number in range(100)))
+    rounds.turns(5)
+    assert rounds.reputation.credit == {A: 1000}
+
+
+def test_a_newcomer_is_paid_for_what_was_found_good_and_is_proven_after_so_much_of_it() -> None:
+    rounds = Rounds(rules())
+    for round_ in (1, 2):
+        rounds.turn([A], [NEW])
+        rounds.turn([A])
+        rounds.say([NEW], 2 * round_ - 1, [GOOD], AUDITORS[0])
+    assert not rounds.reputation.is_proven(NEW)
+    rounds.turn([A], [NEW])
+    assert rounds.reputation.is_proven(NEW)
+    rounds.turns(5)
+    assert rounds.reputation.earned[NEW] == 500 + 500  # the third was handed in before it was proven, and nobody judged it
+
+
+def test_a_claim_pays_the_account_that_it_names() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], [B], accounts={A: NEW, B: NEW})
+    rounds.turns(5)
+    assert rounds.reputation.credit == {NEW: 1000}
+    assert rounds.reputation.earned == {A: 500, B: 500}
+
+
+def test_a_false_vector_makes_its_key_guilty_and_leaves_the_others_what_they_did() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A, B], [C])
+    rounds.turn([A], [B], [C])
+    rounds.say([A, B], 1, [GOOD, VOID], AUDITORS[0])
+    rounds.turns(1)
+    reputation = rounds.reputation
+    assert (reputation.guilty[B].reason, reputation.is_proven(B), reputation.is_proven(A)) == (FALSE, False, True)
+    rounds.turns(3)
+    assert reputation.earned == {A: 500, C: 500, AUDITORS[0]: 100}
+    rounds.turns(1)
+    assert reputation.earned == {A: 1000, C: 1000, AUDITORS[0]: 100}  # what B handed in before it was found out is not paid
+
+
+def test_what_was_not_brought_is_not_paid_and_its_keys_begin_anew() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A, B], [C])
+    rounds.turns(1)
+    with pytest.raises(LedgerError, match="may still come"):
+        rounds.say([A, B], 1, [DEMOTED, UNPAID], AUDITORS[0])
+    rounds.turns(1)
+    rounds.say([A, B], 1, [DEMOTED, UNPAID], AUDITORS[0])
+    rounds.turns(1)
+    reputation = rounds.reputation
+    assert [reputation.is_proven(key) for key in (A, B)] == [False, True]
+    assert [fault.reason for fault in reputation.faults[A]] == [WITHHELD]
+    assert not reputation.guilty
+    rounds.turns(2)
+    assert reputation.earned == {C: 1000, AUDITORS[0]: 100}
+
+
+def test_a_demoted_key_is_proven_again_by_good_work() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A])
+    rounds.turns(2)
+    rounds.say([A], 1, [DEMOTED], AUDITORS[0])
+    rounds.turns(1)
+    for _ in range(2):
+        rounds.turn([A])
+        rounds.turns(1)
+        rounds.say([A], rounds.reputation.round - 1, [GOOD], AUDITORS[0])
+    rounds.turns(1)
+    assert rounds.reputation.is_proven(A)
+
+
+def test_good_is_the_word_of_the_one_auditor_drawn() -> None:
+    rounds = Rounds(rules(AUDITORS))
+    rounds.turn([NEW], [C])
+    rounds.turns(1)
+    drawn = rounds.auditor([NEW], 1)
+    for auditor in AUDITORS:
+        if auditor != drawn:
+            rounds.say([NEW], 1, [GOOD], auditor)
+    rounds.turns(1)
+    assert not rounds.reputation.good[NEW]
+    rounds.say([NEW], 1, [GOOD], drawn)
+    rounds.turns(1)
+    assert rounds.reputation.good[NEW] == 1
+
+
+def test_one_liar_of_four_auditors_takes_nothing_from_anybody() -> None:
+    rounds = Rounds(rules(AUDITORS))
+    rounds.turn([A], [C])
+    rounds.turns(1)
+    for auditor in AUDITORS[:2]:
+        rounds.say([A], 1, [VOID], auditor)
+        rounds.turns(1)
+        assert rounds.reputation.is_proven(A)
+    rounds.say([A], 1, [VOID], AUDITORS[2])
+    rounds.turns(1)
+    assert A in rounds.reputation.guilty
+
+
+def test_auditors_that_differ_in_how_much_agree_on_the_least() -> None:
+    rounds = Rounds(rules(AUDITORS))
+    rounds.turn([A], [C])
+    rounds.turns(2)
+    for auditor, outcome in zip(AUDITORS, (VOID, VOID, UNPAID), strict=False):
+        rounds.say([A], 1, [outcome], auditor)
+    rounds.turns(1)
+    assert not rounds.reputation.guilty
+    assert rounds.reputation.is_proven(A)
+    rounds.turns(2)
+    assert A not in rounds.reputation.earned
+
+
+def test_a_quorum_overrules_the_good_word_of_the_one_auditor_drawn() -> None:
+    rounds = Rounds(rules(AUDITORS))
+    rounds.turn([NEW], [C])
+    rounds.turns(1)
+    drawn = rounds.auditor([NEW], 1)
+    rounds.say([NEW], 1, [GOOD], drawn)
+    rounds.turns(1)
+    for auditor in AUDITORS:
+        if auditor != drawn:
+            rounds.say([NEW], 1, [VOID], auditor)
+    rounds.turns(3)
+    assert NEW in rounds.reputation.guilty
+    assert NEW not in rounds.reputation.earned
+
+
+def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], [C])
+    rounds.turns(1)
+    rounds.say([A], 1, [GOOD], AUDITORS[0], by=B)
+    rounds.say([C], 1, [GOOD], AUDITORS[0])
+    rounds.turns(4)
+    assert rounds.reputation.earned == {A: 500, B: 50, C: 500, AUDITORS[0]: 50}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (Verdict(RUN, A, 1, sha256(b"1" + A), (0,), A), "no named auditor"),
+        (Verdict(RUN, AUDITORS[0], 2, sha256(b"1" + A), (0,), AUDITORS[0]), "not audited"),
+        (Verdict(RUN, AUDITORS[0], 1, sha256(b"other"), (0,), AUDITORS[0]), "not audited"),
+        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0, 0), AUDITORS[0]), "other claims"),
+        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0,), A), "may not look"),
+        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0,), NEW), "may not look"),
+    ],
+)
+def test_what_may_not_be_said_is_refused(said: Verdict, why: str) -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A])
+    rounds.turns(1)
+    with pytest.raises(LedgerError, match=why):
+        rounds.reputation.check(said)
+
+
+def test_an_auditor_judges_a_contribution_once_and_none_that_is_paid() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A])
+    rounds.turns(1)
+    rounds.say([A], 1, [GOOD], AUDITORS[0])
+    rounds.turns(1)
+    with pytest.raises(LedgerError, match="has judged"):
+        rounds.say([A], 1, [VOID], AUDITORS[0])
+    rounds.turns(3)
+    with pytest.raises(LedgerError, match="not audited"):
+        rounds.say([A], 1, [VOID], AUDITORS[0])
+
+
+def test_of_two_verdicts_of_one_auditor_before_one_round_the_first_counts() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A])
+    rounds.turns(1)
+    rounds.say([A], 1, [GOOD], AUDITORS[0])
+    rounds.say([A], 1, [VOID], AUDITORS[0])
+    rounds.turns(1)
+    assert not rounds.reputation.guilty
+
+
+def test_an_auditor_that_hands_in_is_not_asked_about_its_own_work() -> None:
+    rounds = Rounds(rules(AUDITORS[:2], proven=(A, AUDITORS[0])))
+    rounds.turn([AUDITORS[0]])
+    rounds.turns(1)
+    assert rounds.auditor([AUDITORS[0]], 1) == AUDITORS[1]
+    with pytest.raises(LedgerError, match="may not look"):
+        rounds.say([AUDITORS[0]], 1, [GOOD], AUDITORS[0])
+
+
+def test_the_settlement_pays_what_is_pending_by_the_verdicts_that_are_there() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], [NEW])
+    rounds.turn([A], [B])
+    rounds.say([NEW], 1, [GOOD], AUDITORS[0])
+    rounds.reputation.settle(rounds.verdicts)
+    assert rounds.reputation.earned == {A: 1000, NEW: 500, B: 500, AUDITORS[0]: 100}
+    assert not rounds.reputation.unpaid
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A])
+    rounds.turns(1)
+    before = rounds.reputation.copy()
+    rounds.say([A], 1, [VOID], AUDITORS[0])
+    rounds.turns(1)
+    assert A in rounds.reputation.guilty
+    assert (before.guilty, before.round, before.is_proven(A)) == ({}, 2, True)
