@@ -228,7 +228,7 @@ def test_a_proof_is_checked_in_the_browser_and_one_that_was_tampered_with_is_fal
     watched.open()
     watched.see_all()
     assert _check(page, 0) == "verdict true"
-    assert "claim" in page.locator("#entry-answer caption").text_content()
+    assert [text.partition(",")[0] for text in page.locator("#entry-answer caption").all_text_contents()] == ["Entry 0", "Its claim 1"]
     for path, change in (("**/api/ledger/proof*", _spoil_proof), ("**/api/ledger/entries/0", _spoil_entry)):
         page.route(path, _spoilt(change))
         assert _check(page, 0) == "verdict false"
