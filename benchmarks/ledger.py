@@ -106,9 +106,7 @@ class Rounds:
             cohort="here",
             steps=(ClaimStep(0, lots - 1, (), secrets.token_bytes(32)),),
             work=(1,) * lots,
-            lots_root=secrets.token_bytes(32),
-            steps_root=b"",
-            vector=secrets.token_bytes(32),
+            given=secrets.token_bytes(32),
             residual=b"",
             lot_ms=80,
         )

@@ -159,9 +159,7 @@ class MadeUpRun:
                 cohort=f"cohort-{founder[0]}",
                 steps=(ClaimStep(0, lots - 1, (), os.urandom(32)),),
                 work=(1,) * lots,
-                lots_root=os.urandom(32),
-                steps_root=b"",
-                vector=os.urandom(32),
+                given=os.urandom(32),
                 residual=b"",
                 lot_ms=80,
             )

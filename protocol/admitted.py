@@ -27,7 +27,8 @@ class Admitted:
 
     def __post_init__(self) -> None:
         manifest = self.manifest
-        self.named = frozenset((*manifest.operators, *manifest.admission.keys, *manifest.trust.proven, *manifest.trust.auditors))
+        of_audits = [key for rules in manifest.audits for key in (*rules.named, *rules.proven)]
+        self.named = frozenset((*manifest.operators, *manifest.admission.keys, *of_audits))
 
     def copy(self) -> "Admitted":
         """Return the same, which can go another way."""

@@ -17,12 +17,14 @@ from protocol.verdicts import MAX_VERDICT_BYTES, Outcome
 
 WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
 DUTIES, NEED, FINDING, VERDICT = "audit.duties", "audit.need", "audit.finding", "audit.verdict"  # for auditors
+VECTOR = "audit.vector"  # of operators and of peers, for auditors: the answer is the bytes of the page
 
 PAGE_BYTES = 1 << 20
 MAX_ASKED = 64  # contributions in one question
 MAX_WANTED = 64  # vectors of a contribution that are asked for at a time
 MAX_DUTIES = 8
 MAX_VECTOR_BYTES = 1 << 40
+MAX_ASK_VECTOR_BYTES = 128
 MAX_ASK_BYTES = 128 + MAX_ASKED * 64
 MAX_WANTED_BYTES = 128 + MAX_ASKED * (64 + MAX_WANTED * 40)
 MAX_PAGE_BYTES = PAGE_BYTES + 256
@@ -105,6 +107,20 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class AskVector:
+    """Asks for a page of a vector: its bytes from ``first`` on, ``PAGE_BYTES`` or what is left."""
+
+    kept_by: bytes  # what it is kept by: at an operator the digest of the contribution, at a peer that of its claim
+    digest: bytes  # SHA-256 of the vector
+    first: int  # place of the page's first byte, a multiple of ``PAGE_BYTES``
+
+    def __post_init__(self) -> None:
+        check_digest(self.kept_by, "kept_by")
+        check_digest(self.digest, "digest")
+        require(0 <= self.first < MAX_VECTOR_BYTES and self.first % PAGE_BYTES == 0, "a page begins at a multiple of its size")
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What a volunteer found of a contribution, by computing it."""
 
@@ -162,7 +178,7 @@ class Duty:
     header: Header
     state: bytes  # digest of that of its base
     floor: int  # of its base
-    residuals: tuple[bytes, ...]  # by claim: digest of what the last listed contribution of its key left; empty: of zeros
+    left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key, see ``protocol.residuals.was_left``
     is_here: int  # 1: all that was asked for is here
     is_late: int  # 1: the time to bring it is over
     lacks_room: int  # 1: the log had no room for it: nobody is to blame for what lacks
@@ -172,9 +188,8 @@ class Duty:
     def __post_init__(self) -> None:
         check_digest(self.state, "state")
         require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR, "round or floor out of range")
-        require(len(self.residuals) == len(self.header.claims), "one residual a claim")
-        require(all(len(residual) in (0, 32) for residual in self.residuals), "a residual's digest has 32 bytes, or none")
-        require({self.is_here, self.is_late, self.lacks_room} <= {0, 1}, "a duty says yes or no")
+        require(len(self.left) == len(self.header.claims), "one word on a residual a claim")
+        require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "a duty says yes or no")
         require(len(self.volunteer) <= 1 and len(self.finding) <= len(self.volunteer), "a finding is a volunteer's")
         for key in self.volunteer:
             check_digest(key, "volunteer")

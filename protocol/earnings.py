@@ -1,7 +1,7 @@
 """What a committed round pays to whom, from its contributions and claims alone: checked against the round's entry. Integers, pure.
 
 A claim is paid by what it weighs (``protocol.rewards``). Where claims are audited that is not all: whose keys are proven, and what audits
-found, is known to the fold over the whole log (``protocol.standing``).
+found, is known to the fold over the whole log (``protocol.reputation``).
 
 Here too: what a contribution weighs in the mean, and a claim in the rewards, which the ledger keeps to as well.
 """
@@ -95,7 +95,7 @@ def earned(manifest: Manifest, course: Course, proven: ProvenRound, found: Round
         RemoteFault: as ``claims_of``.
         TableError: claims are audited in this run: what a round paid follows from the whole log.
     """
-    if manifest.trust.is_audited:
+    if manifest.is_audited:
         raise TableError("what a round of an audited run paid follows from its log, not from the round's claims alone")
     return shares_by(manifest, course, claims_of(course, proven, found))
 

@@ -1,10 +1,11 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
-Between two round entries stand the admissions of keys that came in since, and what was taken back; then extras, sorted by digest; then the
-contributions of a table, sorted by founder, each with the claims that it lists: ``(admission | revocation)* extra* contribution+ round``.
-Who is admitted is in at once, extras take effect with the round's entry. A key's work on one base counts once, and a key stands once in a
-table. A claim names the founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes
-don't say how it is handed in.
+Between two round entries stand the admissions of keys that came in since, and what was taken back; then verdicts, sorted by digest;
+then the round's contributions, sorted by founder, each with the claims that it lists: ``(admission | revocation)* verdict* contribution+
+round``. After the last round of an audited run stands ``verdict* settlement``. Who is admitted is in at once; verdicts take effect with
+the round's entry, or with the settlement. A key's work on one base counts once, and a key stands once in a round. A claim names the
+founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is
+handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
@@ -15,7 +16,6 @@ from collections.abc import Sequence
 
 from protocol.admission import PROVEN, SignedAdmission
 from protocol.admitted import Admitted
-from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
@@ -23,14 +23,15 @@ from protocol.exchange import MAX_AGE, codec_named
 from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, work_fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
+from protocol.reputation import Pools, Reputation
 from protocol.revocation import SignedRevocation
 from protocol.signing import Digest
-from protocol.standing import Standing, claimed_in
-from protocol.turns import Step, Turn
+from protocol.turns import Settled, Step, Turn
+from protocol.verdicts import Settlement, SignedVerdict
 from protocol.verified import Verified
 
 KEPT_TABLES = 8  # newest tables that are kept whole
-MAX_EXTRAS = 2048  # before the contributions of one round
+MAX_VERDICTS = 2048  # before the contributions of one round
 
 _COPIED = (
     "_commits",
@@ -40,7 +41,7 @@ _COPIED = (
     "_table",
     "_keys",
     "_tables",
-    "standing",
+    "reputation",
     "admitted",
 )
 
@@ -59,6 +60,7 @@ class Ledger:
         self.course = course
         self.verified = verified or Verified()
         self._size = 0
+        self._settlement: int | None = None  # the place of its entry in the log
         self._newest: Round | None = None
         self._commits: list[Digest] = [self.run]  # [r] is the digest of the commit of round r
         self._floors: list[int] = [self.manifest.exchange.first_floor]  # [r] is the floor of bodies on that commit
@@ -67,7 +69,8 @@ class Ledger:
         self._table = Table()
         self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
-        self.standing = Standing.of(self.manifest)  # what audits add up to, and what everybody has earned; to be read only
+        pools = Pools(self.manifest.work_pool, self.manifest.audit_pool, self.manifest.credit_cap)
+        self.reputation = Reputation(self.manifest.audit_rules, pools)  # who is proven, and what all have earned; to be read only
         self.admitted = Admitted(self.manifest, self.run)
 
     def copy(self) -> "Ledger":
@@ -119,6 +122,16 @@ class Ledger:
         return self.round == self.manifest.num_rounds
 
     @property
+    def settled(self) -> bool:
+        """Whether all is paid: after the last round, and where contributions are audited, after the settlement."""
+        return self.finished if self.reputation.rules is None else self._settlement is not None
+
+    @property
+    def settlement(self) -> int | None:
+        """The place in the log of the settlement that ends an audited run; None: it is not there."""
+        return self._settlement
+
+    @property
     def last_keys(self) -> frozenset[bytes]:
         """The keys of the claims of the last table."""
         return frozenset(key for one in self._tables[-1] for key in one.keys) if self._tables else frozenset()
@@ -126,7 +139,7 @@ class Ledger:
     @property
     def is_between_rounds(self) -> bool:
         """Whether the newest entry is a round, or there is none."""
-        return not self._table.extras and not self._table.listed
+        return not self._table.verdicts and not self._table.listed
 
     def commit_at(self, round: int) -> Digest | None:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
@@ -158,19 +171,15 @@ class Ledger:
 
     def has_earned(self, key: bytes) -> bool:
         """Return whether a committed table has a claim of ``key``."""
-        return self.standing.accounts.has_earned(key)
+        return key in self.reputation.payouts
 
     def credits(self) -> dict[bytes, int]:
-        """Return payout account -> what adds up to it, pending and final; accounts in order, who has nothing is not in it."""
-        return self.standing.accounts.credits()
-
-    def credit_of(self, account: bytes) -> int:
-        """Return what adds up to a payout account, pending and final."""
-        return self.standing.accounts.of_account(account).credit
+        """Return payout account -> what was paid to it; accounts in order, who has nothing is not in it."""
+        return self.reputation.credits()
 
     def shares(self, listed: Sequence[Listed]) -> dict[bytes, int]:
-        """Return key -> what a table of these pays it."""
-        return shares_of(self.manifest, dict(pair for one in listed for pair in one.rewards))
+        """Return key -> what a round of these pays it where nothing is audited."""
+        return shares_of(self.manifest, dict(pair for one in listed for pair in zip(one.keys, one.weights, strict=True)))
 
     def listed(self, header: Header, round: int) -> Listed:
         """Return what the header's contribution would be in the table of ``round``, the next one or the one after it.
@@ -191,19 +200,21 @@ class Ledger:
             raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
         opened = [claim for _, claim in claims]
         check_steps(self.manifest, contribution, opened)
-        return listed_in(self.manifest, self.course, self.standing.is_proven, header.contribution.digest, contribution, opened, round)
+        return listed_in(self.manifest, self.course, self.reputation.is_proven, header.contribution.digest, contribution, opened, round)
 
-    def check_extra(self, signed: SignedExtra) -> None:
-        """Check that an extra may stand before the next round's contributions, whatever else stands there.
+    def check_verdict(self, signed: SignedVerdict) -> None:
+        """Check that a verdict may stand before the next round's contributions, or before the settlement, whatever else stands there.
 
         Raises:
             EncodingError, SignatureError: it is malformed, or its signature does not hold.
             LedgerError: it may not.
         """
-        extra = self.verified.extra(signed)
-        if extra.run != self.run:
+        verdict = self.verified.verdict(signed)
+        if verdict.run != self.run:
             raise LedgerError("of another run")
-        self.standing.check(extra)
+        if self._settlement is not None:
+            raise LedgerError("the run is settled")
+        self.reputation.check(verdict)
 
     def append(self, entry: bytes) -> Step | None:
         """Take ``entry`` as the next one. On any error the state stays as it was.
@@ -217,7 +228,7 @@ class Ledger:
             LedgerError: it may not follow this log.
         """
         record = self.verified.entry(entry)
-        if self.finished:
+        if self.settled or (self.finished and not isinstance(record, SignedVerdict | Settlement)):
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
         step: Step | None = None
         if isinstance(record, SignedAdmission | SignedRevocation):
@@ -226,8 +237,10 @@ class Ledger:
             self._take_contribution(record)
         elif isinstance(record, Round):
             self._take_turn(step := self._checked_turn(record, entry))
+        elif isinstance(record, Settlement):
+            self._settle(step := self._checked_settlement(record))
         else:
-            self._take_extra(record)
+            self._take_verdict(record)
         self._size += 1
         return step
 
@@ -235,6 +248,9 @@ class Ledger:
         """Go on as another ledger did, which stood where this one stands when it took what ``step`` came from."""
         if isinstance(step, Turn):
             self._take_turn(step)
+            self._size = step.index + 1
+        elif isinstance(step, Settled):
+            self._settle(step)
             self._size = step.index + 1
         else:
             self._take_word(step)
@@ -248,19 +264,30 @@ class Ledger:
             return
         admission, invitation = self.admitted.take(signed, self.round + 1)
         if invitation.role == PROVEN:
-            self.standing.name(admission.key)
+            self.reputation.admit(admission.key)
 
-    def _take_extra(self, signed: SignedExtra) -> None:
-        self.check_extra(signed)
+    def _take_verdict(self, signed: SignedVerdict) -> None:
+        self.check_verdict(signed)
         table, digest = self._table, signed.digest
         if table.listed:
-            raise LedgerError("an extra after the contributions of a round")
-        if table.extras and table.extras[-1][0] >= digest:
-            raise LedgerError("the extras before a round are sorted by digest")
-        extra = self.verified.extra(signed)
-        if len(table.extras) >= MAX_EXTRAS:
-            raise LedgerError(f"a round has at most {MAX_EXTRAS} extras before it")
-        table.extras.append((digest, extra))
+            raise LedgerError("a verdict after the contributions of a round")
+        if table.verdicts and table.verdicts[-1][0] >= digest:
+            raise LedgerError("the verdicts before a round are sorted by digest")
+        if len(table.verdicts) >= MAX_VERDICTS:
+            raise LedgerError(f"a round has at most {MAX_VERDICTS} verdicts before it")
+        table.verdicts.append((digest, self.verified.verdict(signed)))
+
+    def _checked_settlement(self, settlement: Settlement) -> Settled:
+        if not self.finished:
+            raise LedgerError("a settlement before the last round")
+        if (settlement.run, settlement.commit) != (self.run, self.last_commit):
+            raise LedgerError("a settlement of another run, or of another last round")
+        return Settled(settlement, self._size, [verdict for _, verdict in self._table.verdicts])
+
+    def _settle(self, step: Settled) -> None:
+        self.reputation.settle(step.verdicts)
+        self._settlement = step.index
+        self._table = Table()
 
     def _take_contribution(self, header: Header) -> None:
         table, max_rows = self._table, self.manifest.exchange.max_rows
@@ -293,12 +320,11 @@ class Ledger:
             raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        claimed = claimed_in(listed, round_.round)
-        return Turn(round_, commit_digest(entry), self._size, self._table, claimed, self.shares(listed))
+        return Turn(round_, commit_digest(entry), self._size, self._table)
 
     def _take_turn(self, turn: Turn) -> None:
         round_, listed = turn.entry, turn.table.listed
-        self.standing.turn(round_.round, turn.commit, turn.extras, turn.claimed, turn.shares)
+        self.reputation.turn(round_.round, turn.commit, turn.verdicts, [one.work for one in listed])
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._tables.append(tuple(listed))
         self._commits.append(turn.commit)

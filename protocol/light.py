@@ -2,7 +2,7 @@
 
 A *lease* is the whole work of one claim: lots of one architecture on one base, for a key of the contributor's own. With it come the weights
 that this architecture covers and the samples of these lots, both named by digest. Back comes the claim, what was learnt as a body of the
-covered weights, and the two numbers of each lot that nobody else can tell. Requests and leases are signed, so that it does not matter
+covered weights. Requests and leases are signed, so that it does not matter
 through whose hands they go.
 """
 
@@ -15,7 +15,7 @@ from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_M
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
 from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
+from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, SignedClaim, SignedContribution, SignedTicket
 from protocol.signing import Digest, Identity, sha256, verify
 
 PREFIX = "/light/v1"
@@ -36,17 +36,14 @@ MAX_LEASE_LOTS = 4096  # over all steps
 MAX_ARCHITECTURE_TEXT = 1024
 MAX_BLOB_BYTES = 2**26  # weights, or samples: 64 MiB
 
-_MAX_LOSS_TEXT = 16
-_PROJECTION_BYTES = 32
 _MAX_REASON = 200
-_RECORD_BYTES = 128  # of a lot's or a step's part of a return, at most
 
 
 def why_no_leases(manifest: Manifest) -> str:
     """Return why a run has nothing for light contributors; empty: it has."""
     if manifest.is_private:
         return NO_LEASES
-    return NO_AUDITED_STEPS if manifest.trust.is_audited and manifest.exchange.local_steps > 1 else ""
+    return NO_AUDITED_STEPS if manifest.is_audited and manifest.exchange.local_steps > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,44 +187,16 @@ class LeaseAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class LotNote:
-    """What of a lot's record does not follow from its lease."""
-
-    loss: str
-    projection: bytes
-
-    def __post_init__(self) -> None:
-        if not (0 < len(self.loss) <= _MAX_LOSS_TEXT and self.loss.isascii() and len(self.projection) == _PROJECTION_BYTES):
-            raise ValueError("no record of a lot")
-
-
-@dataclass(frozen=True, slots=True)
-class StepNote:
-    """What of a step's record does not follow from its lease: digests of the weights before it, and of its mean gradient."""
-
-    state: bytes
-    vector: bytes
-
-    def __post_init__(self) -> None:
-        check_digest(self.state, "state")
-        check_digest(self.vector, "vector")
-
-
-@dataclass(frozen=True, slots=True)
 class LightReturn:
     """What came of a lease."""
 
     claim: SignedClaim
     counts: tuple[int, ...]  # lots of each local step that there was time for: of the lease's the first ones, at least one
-    lots: tuple[LotNote, ...]  # in the order of their indices
-    steps: tuple[StepNote, ...]  # none where there is one local step
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
 
     def __post_init__(self) -> None:
-        if len(self.lots) > MAX_LEASE_LOTS or len(self.steps) > MAX_LOCAL_STEPS:
-            raise ValueError("more lots or steps than a lease has")
-        if len(self.counts) > MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) != len(self.lots):
-            raise ValueError("other lots than it counts")
+        if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_LOTS:
+            raise ValueError("more lots or steps than a lease has, or a step without lots")
 
     @property
     def name(self) -> Digest:
@@ -235,9 +204,9 @@ class LightReturn:
         return sha256(pack(self))
 
 
-def max_return_bytes(lots: int, body_bytes: int) -> int:
-    """Return how long a packed return of so many lots is at most."""
-    return MAX_CLAIM_BYTES + _RECORD_BYTES * 2 * lots + body_bytes + MAX_REQUEST_BYTES
+def max_return_bytes(body_bytes: int) -> int:
+    """Return how long a packed return with a body of so many bytes is at most."""
+    return MAX_CLAIM_BYTES + body_bytes + MAX_REQUEST_BYTES
 
 
 class Fate(IntEnum):
@@ -262,21 +231,6 @@ class LightWord:
         if self.fate not in tuple(Fate) or not len(self.contribution) == len(self.ticket) == (self.fate == Fate.TAKEN):
             raise ValueError("a word without its meaning")
         _check_words(self.reason, self.wait_ms)
-
-
-def lot_records(lots: tuple[LotNote, ...], places: tuple[tuple[int, int], ...], architecture: str, samples: int) -> list[LotRecord]:
-    """Return the records of a lease's lots; ``places`` has the step and the index of each."""
-    return [
-        LotRecord(step, index, architecture, samples, note.loss, note.projection) for (step, index), note in zip(places, lots, strict=True)
-    ]
-
-
-def step_records(steps: tuple[StepNote, ...], samples: tuple[int, ...]) -> list[StepRecord]:
-    """Return the records of a lease's steps, each taken alone, of so many samples."""
-    return [
-        StepRecord(number, count, note.state, note.vector, note.vector)
-        for number, (note, count) in enumerate(zip(steps, samples, strict=True))
-    ]
 
 
 def _check_words(reason: str, wait_ms: int) -> None:

@@ -3,26 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.audits import Extra
 from protocol.course import Course
-from protocol.earnings import capped_samples, reward_weight, weighing_of
+from protocol.earnings import reward_weight, weighing_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import Exchange, codec_named, next_open_ms
 from protocol.lots import work_of
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution
+from protocol.reputation import Work
 from protocol.table import Weighed, Weighing
+from protocol.verdicts import Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
-
-
-@dataclass(frozen=True, slots=True)
-class Lots:
-    """What audits go by of a claim."""
-
-    count: int
-    root: bytes  # over their records
-    samples: int  # that weigh: capped
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +32,30 @@ class Listed:
     claims: tuple[bytes, ...]  # their digests
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
-    lots: tuple[Lots, ...]  # one a claim
-    rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
+    weights: tuple[int, ...]  # what each claim weighs in the pay
+    proven: tuple[bool, ...]  # which of the keys are proven
 
     @property
     def by_key(self) -> Mapping[bytes, bytes]:
         """The digests of its claims, by their keys."""
         return dict(zip(self.keys, self.claims, strict=True))
 
+    @property
+    def work(self) -> Work:
+        """What audits and pay go by."""
+        return Work(self.contribution, self.keys, self.payouts, self.weights, self.counted, self.proven)
+
 
 @dataclass(slots=True)
 class Table:
     """What stands in the log after the newest round entry."""
 
-    extras: list[tuple[bytes, Extra]] = field(default_factory=list)  # digest, opened
+    verdicts: list[tuple[bytes, Verdict]] = field(default_factory=list)  # digest, opened
     listed: list[Listed] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)  # of their claims
 
     def copy(self) -> "Table":
-        return Table(list(self.extras), list(self.listed), set(self.keys))
+        return Table(list(self.verdicts), list(self.listed), set(self.keys))
 
 
 def listed_in(
@@ -71,7 +68,6 @@ def listed_in(
     round: int,
 ) -> Listed:
     """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key."""
-    lots = tuple(Lots(claim.lots, claim.lots_root, capped_samples(manifest, claim)) for claim in claims)
     return Listed(
         contribution=digest,
         founder=contribution.founder,
@@ -84,8 +80,8 @@ def listed_in(
         claims=contribution.claims,
         counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
         lots_ms=tuple(claim.lot_ms for claim in claims),
-        lots=lots,
-        rewards=tuple((claim.key, reward_weight(manifest, course, claim)) for claim in claims),
+        weights=tuple(reward_weight(manifest, course, claim) for claim in claims),
+        proven=tuple(is_proven(claim.key) for claim in claims),
     )
 
 
@@ -97,9 +93,11 @@ def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) ->
 def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
     """Return why a claim says more, or other work than a run may have of one key on one base; None: it does not."""
     exchange, lots = manifest.exchange, claim.lots
-    may_be_fewer = manifest.trust.is_audited and claim.founder != claim.key
+    may_be_fewer = manifest.is_audited and claim.founder != claim.key  # it dropped out, which its cohort pays up to there
     if not (1 if may_be_fewer else exchange.local_steps) <= len(claim.steps) <= exchange.local_steps:
         return f"a claim of {len(claim.steps)} local steps in a run of {exchange.local_steps}"
+    if bool(claim.given) != (len(claim.steps) == exchange.local_steps) and (claim.given or not may_be_fewer):
+        return "it gives a vector for the body with all local steps, and only with all"
     if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
     if any(step.every not in (1, len(claim.work)) for step in claim.steps):
@@ -138,21 +136,19 @@ def check_steps(manifest: Manifest, contribution: Contribution, claims: Sequence
     """Check that a contribution of these claims names the mean of each step, and who counted in it and in the body.
 
     Raises:
-        LedgerError: it does not; or its founder, or a claim alone, has fewer steps than the run.
+        LedgerError: it does not; or its founder, or a claim alone, gives nothing for the body.
     """
     steps, every = manifest.exchange.local_steps, (1 << len(claims)) - 1
     own = sum(1 << place for place, claim in enumerate(claims) if claim.key == contribution.founder)
-    whole = sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) == steps)
-    if not own & whole:
-        raise LedgerError("its founder has fewer local steps than the run")
+    giving = sum(1 << place for place, claim in enumerate(claims) if claim.given)
     if len(contribution.steps) != steps:
         raise LedgerError(f"the means of {len(contribution.steps)} local steps in a run of {steps}")
     for number, step in enumerate(contribution.steps):
         if step.counted != sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) > number):
             raise LedgerError(f"in step {number} others counted than have claimed it")
-    if not own & contribution.counted or contribution.counted & ~whole:
-        raise LedgerError("a body without its founder, or with a claim of fewer steps than the run")
-    if contribution.counted != every and not (manifest.trust.is_audited and steps > 1):
+    if not own & contribution.counted or contribution.counted & ~giving:
+        raise LedgerError("a body without its founder, or with a claim that gives nothing for it")
+    if contribution.counted != every and not (manifest.is_audited and steps > 1):
         raise LedgerError("a claim that is not in the body")
 
 

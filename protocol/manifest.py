@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 
 from protocol.admission import EVERYBODY, AdmissionRule
-from protocol.audits import ALL_ALIKE, Trust
 from protocol.encoding import decode, from_value, pack, unpack
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
 from protocol.exchange import Exchange
@@ -16,6 +15,7 @@ from protocol.private import DATA, PRIVATE, SHARED, PrivateData
 from protocol.recipe import USUAL, Recipe
 from protocol.shards import TravellingShards
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
+from protocol.verdicts import AuditRules
 from protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
 
 MAX_MANIFEST_BYTES = 262_144
@@ -80,7 +80,7 @@ class Manifest:
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
     recipe: Recipe = USUAL  # how lots are augmented, and what decays
     shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
-    trust: Trust = ALL_ALIKE  # whether audits count, and what they lead to
+    audits: tuple[AuditRules, ...] = ()  # one where contributions are audited; none: all weigh alike, and a round is paid at once
     admission: AdmissionRule = EVERYBODY  # who may take part
     quorum: int = 1  # of the operators sign a tree head of the log before it counts
 
@@ -114,13 +114,24 @@ class Manifest:
                 raise ValueError(f"operators: {error}") from error
         require(len(self.private) == int(self.is_private), "what private images have to be is said once where data are private, else not")
         require(self.task == "classification" or not self.is_private, "private data are labelled images: the task is classification")
-        require(not (self.is_private and self.trust.is_audited), "private data are nobody's but their peer's: no audit can look at them")
+        require(len(self.audits) <= 1, "a run has one set of rules of audits, or none")
+        require(not (self.is_private and self.is_audited), "private data are nobody's but their peer's: no audit can look at them")
         require(len(self.shards) <= int(not self.is_private), "of at most one data set shards travel, and of none where data are private")
 
     @property
     def is_private(self) -> bool:
         """Whether each peer trains on images of its own: nobody can compute its lots again, so credits are unaudited."""
         return self.data == PRIVATE
+
+    @property
+    def audit_rules(self) -> AuditRules | None:
+        """The rules of audits; None: there are none."""
+        return self.audits[0] if self.audits else None
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether contributions are audited."""
+        return bool(self.audits)
 
     @property
     def credit_cap(self) -> int:
@@ -139,7 +150,7 @@ class Manifest:
 
     @property
     def _audit_percent(self) -> int:
-        return self.trust.audit_pool_percent if self.trust.is_audited else 0
+        return self.audits[0].pool_percent if self.audits else 0
 
     @property
     def train_shards(self) -> int:

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
-from protocol.audits import SignedExtra, SignedFinding
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, check_name, require
@@ -19,6 +18,7 @@ from protocol.revocation import SignedRevocation
 from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 from protocol.sizes import ALL, is_size, size_of
+from protocol.verdicts import Settlement, SignedVerdict
 
 MAX_ENTRY_BYTES = 65_535  # what a bundle of C2SP's tlog-tiles has room for
 MAX_HEADER_BYTES = MAX_ENTRY_BYTES - 32  # the kind of its entry and the framing are fewer bytes
@@ -100,15 +100,13 @@ class Claim:
     cohort: str  # the name, with the size, that model-parallel's architectures follow from
     steps: tuple[ClaimStep, ...]  # its local steps from the first on: all of the round's, or up to where it dropped out
     work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order: what the steps' indices come to
-    lots_root: bytes  # RFC 9162 root over the packed LotRecords in the order of their index
-    steps_root: bytes  # the same over the packed StepRecords, one a local step; empty of one step
-    vector: bytes  # SHA-256 of what was learnt, float32: the mean gradient, or the change of the weights over all steps; up to a step: its
-    residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros; up to a step: empty
+    given: bytes  # SHA-256 of what it gives for the body, float32: what it learnt, with a part of its residual; up to a step: empty
+    residual: bytes  # SHA-256 of that residual; empty: of zeros; up to a step: empty
     lot_ms: int  # median duration of its lots
     shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
 
     def __post_init__(self) -> None:
-        for what in ("run", "base", "lots_root", "vector", "key", "founder"):
+        for what in ("run", "base", "key", "founder"):
             check_digest(getattr(self, what), what)
         check_key(self.payout, "payout")
         check_name(self.cohort, "cohort")
@@ -116,11 +114,11 @@ class Claim:
         require(1 <= len(self.steps) <= MAX_LOCAL_STEPS, f"a claim has 1 to {MAX_LOCAL_STEPS} local steps")
         in_order = all(before.last < step.first for before, step in pairwise(self.steps))
         require(in_order, "the indices of a step come after those of the step before")
-        require(len(self.steps_root) == (32 if len(self.steps) > 1 else 0), "steps_root is a digest where there are several local steps")
         require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
         require(all(0 <= lots <= MAX_LOTS for lots in self.work), "lots out of range")
         require(sum(self.work) == sum(step.count for step in self.steps), "a claim counts as many lots as its steps have")
-        require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
+        require({len(self.given), len(self.residual)} <= {0, 32}, "the digest of a vector has 32 bytes, or none")
+        require(bool(self.given) or not self.residual, "a residual is a part of what is given")
         require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
 
@@ -128,29 +126,6 @@ class Claim:
     def lots(self) -> int:
         """Lots over all architectures."""
         return sum(self.work)
-
-
-@dataclass(frozen=True, slots=True)
-class LotRecord:
-    """One lot as a leaf of ``Claim.lots_root``."""
-
-    step: int  # from 0, below the number of ``Claim.steps``
-    index: int
-    architecture: str
-    samples: int
-    loss: str  # as C's printf writes it with %.6g
-    projection: bytes  # a few signed random sums of the gradient, float32 little-endian: what an audit compares
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One local step as a leaf of ``Claim.steps_root``; digests are SHA-256 of float32 vectors, little-endian."""
-
-    step: int  # from 0
-    samples: int  # that this peer trained in it
-    state: bytes  # digest of the weights before it
-    vector: bytes  # of this peer's mean gradient
-    mean: bytes  # of the cohort's; the same as ``vector`` where the step was taken alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +334,10 @@ _ENTRIES: dict[str, type] = {
     "revocation": SignedRevocation,
     "contribution": Header,
     "round": Round,
-    "finding": SignedFinding,
+    "verdict": SignedVerdict,
+    "settlement": Settlement,
 }
-Logged = SignedAdmission | SignedRevocation | Header | Round | SignedExtra
+Logged = SignedAdmission | SignedRevocation | Header | Round | SignedVerdict | Settlement
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,20 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """What one key has earned, and what was found out about it."""
+
+    paid: int
+    pending: tuple[tuple[int, int], ...]  # (round, what it would get of it if nothing more were found), the oldest first
+    faults: tuple[Fault, ...]  # the oldest first
+
+    @property
+    def credit(self) -> int:
+        """What it has, for good or for now."""
+        return self.paid + sum(amount for _, amount in self.pending)
+
+
+@dataclass(frozen=True, slots=True)
 class Pools:
     """What a round pays."""
 
@@ -82,9 +96,11 @@ class Reputation:
     faults: dict[bytes, tuple[Fault, ...]] = field(default_factory=dict)  # by key, the oldest first
     unpaid: dict[int, tuple[Work, ...]] = field(default_factory=dict)  # by round: those that are not paid yet, the oldest first
     audits: dict[bytes, Audit] = field(default_factory=dict)  # by contribution: those of the unpaid rounds that were drawn
-    credit: Counter[bytes] = field(default_factory=Counter)  # by account: all that was paid
+    paid: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)  # by key and account: all that was paid
     earned: Counter[bytes] = field(default_factory=Counter)  # by key: the same
     payouts: dict[bytes, bytes] = field(default_factory=dict)  # by key: the account that its newest claim named
+
+    _shares: dict[int, dict[bytes, int]] = field(default_factory=dict, repr=False)  # by unpaid round: see ``expected``
 
     def __post_init__(self) -> None:
         if self.rules is not None and not self.round:
@@ -100,9 +116,10 @@ class Reputation:
             faults=self.faults.copy(),
             unpaid=self.unpaid.copy(),
             audits=self.audits.copy(),
-            credit=self.credit.copy(),
+            paid=self.paid.copy(),
             earned=self.earned.copy(),
             payouts=self.payouts.copy(),
+            _shares=self._shares.copy(),
         )
 
     # What is.
@@ -115,7 +132,25 @@ class Reputation:
 
     def expected(self, round: int) -> dict[bytes, int]:
         """Return what each key would get of a round that is not paid yet, if nothing more were found."""
-        return share_out(self.pools.work, self._weights(round), self.pools.cap)
+        if round not in self._shares:
+            self._shares[round] = share_out(self.pools.work, self._weights(round), self.pools.cap)
+        return self._shares[round]
+
+    def account(self, key: bytes) -> Account:
+        """Return what a key has earned, for whichever account."""
+        pending = [(round_, self.expected(round_).get(key, 0)) for round_ in self.unpaid]
+        return Account(self.earned[key], tuple(each for each in pending if each[1]), self.faults.get(key, ()))
+
+    def credits(self) -> dict[bytes, int]:
+        """Return account -> what was paid to it; accounts in order, who has nothing is not in it."""
+        return {account: sum(amounts.values()) for account, amounts in self.by_account().items()}
+
+    def by_account(self) -> dict[bytes, dict[bytes, int]]:
+        """Return account -> key -> what the key was paid for that; all in order."""
+        found = dict[bytes, dict[bytes, int]]()
+        for account, key in sorted((account, key) for (key, account), amount in self.paid.items() if amount):
+            found.setdefault(account, {})[key] = self.paid[key, account]
+        return found
 
     # What may be handed in.
 
@@ -192,6 +227,7 @@ class Reputation:
         self.audits[verdict.contribution] = replace(audit, verdicts=verdicts, outcomes=outcomes)
         for key, was, now in zip(keys, audit.outcomes or (None,) * len(keys), outcomes, strict=True):
             if now is not None and now != was:
+                self._shares.clear()
                 self._decided(key, was, now, Fault(self.round, FALSE if now == Outcome.VOID else WITHHELD, verdict.contribution))
 
     def _outcome(self, auditor: bytes, verdicts: Sequence[Verdict], place: int) -> Outcome | None:
@@ -231,6 +267,7 @@ class Reputation:
         accounts = {key: account for work in self.unpaid[round] for key, account in zip(work.keys, work.payouts, strict=True)}
         self._credit(self.expected(round), accounts)
         self._credit(share_out(self.pools.audits, self._audited(round)), self.payouts)
+        self._shares.pop(round, None)
         for work in self.unpaid.pop(round):
             self.audits.pop(work.contribution, None)
 
@@ -247,4 +284,10 @@ class Reputation:
     def _credit(self, shares: Mapping[bytes, int], accounts: Mapping[bytes, bytes]) -> None:
         for key, amount in shares.items():
             self.earned[key] += amount
-            self.credit[accounts.get(key, key)] += amount
+            self.paid[key, accounts.get(key, key)] += amount
+
+
+def paid_with(rules: AuditRules | None, num_rounds: int, round: int) -> int | None:
+    """Return the round with whose entry a round is paid, in a run of so many; None: with the settlement after the last one."""
+    paid = round if rules is None else round + rules.pending_rounds
+    return paid if paid <= num_rounds else None

@@ -1,7 +1,7 @@
 """Pay slips: what a peer keeps of a round that counted it, so that what it earned can be shown later, without the log. Pure.
 
 A slip proves that a round is in the operators' log, that its table has the peer's claim, and, where it has the claims of the whole table,
-what the round paid. It proves nothing of what came after: whether a verdict took it back is in the log (``protocol.standing``).
+what the round paid. It proves nothing of what came after: whether a verdict took it back is in the log (``protocol.reputation``).
 """
 
 from collections.abc import Iterable

@@ -1,15 +1,14 @@
 """What the state between two rounds of a log goes on by, once one ledger has checked it (``protocol.ledger``)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.admission import SignedAdmission
-from protocol.audits import Extra
 from protocol.listed import Table
 from protocol.records import Round
 from protocol.revocation import SignedRevocation
 from protocol.signing import Digest
-from protocol.standing import Claimed
+from protocol.verdicts import Settlement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,20 @@ class Turn:
     commit: Digest  # its digest
     index: int  # its place in the log
     table: Table
-    claimed: Sequence[Claimed]  # the table's
-    shares: Mapping[bytes, int]  # key -> what it pays
 
     @property
-    def extras(self) -> list[Extra]:
-        """What stands before the table."""
-        return [extra for _, extra in self.table.extras]
+    def verdicts(self) -> list[Verdict]:
+        """What stands before its contributions."""
+        return [verdict for _, verdict in self.table.verdicts]
 
 
-Step = Turn | SignedAdmission | SignedRevocation
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The settlement that ends an audited run, which a ledger has taken."""
+
+    entry: Settlement
+    index: int  # its place in the log
+    verdicts: Sequence[Verdict]  # that stand before it
+
+
+Step = Turn | Settled | SignedAdmission | SignedRevocation

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.encoding import pack, unpack
-from protocol.errors import SignatureError
 from protocol.exchange import MAX_COHORT
-from protocol.fields import MAX_ROUND, Signed, check_digest, require
-from protocol.signing import Identity, check_public_key, verify
+from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, require
+from protocol.signing import Identity, verify
 
 MAX_VERDICT_BYTES = 1024  # of a packed one
 MAX_PROVEN = 1024
@@ -41,6 +40,7 @@ class AuditRules:
     newcomer_percent: int = 10  # of the samples of those, that audits of contributions without a proven key cost at most
     kept_rounds: int = 60  # within which what an audit needs of a contribution has to be brought
     pending_rounds: int = 120  # after which a round is paid
+    pool_percent: int = 10  # of the reward pool, for audits
 
     def __post_init__(self) -> None:
         require(len(self.named) >= 1, "there is a named auditor")
@@ -48,13 +48,14 @@ class AuditRules:
             keys: tuple[bytes, ...] = getattr(self, what)
             require(len(keys) <= most and list(keys) == sorted(set(keys)), f"{what}: at most {most} keys, sorted, none twice")
             for key in keys:
-                _check_key(key, what)
+                check_key(key, what)
         require(1 <= self.proven_after <= 2**16, "proven_after is between 1 and 65536")
         require(1 <= self.kept_rounds <= MAX_KEPT_ROUNDS, f"kept_rounds is between 1 and {MAX_KEPT_ROUNDS}")
         least = self.kept_rounds + LEAST_PENDING
         require(least <= self.pending_rounds <= 2 * MAX_KEPT_ROUNDS, f"pending_rounds is at least kept_rounds and {LEAST_PENDING} more")
         require(1 <= self.audit_percent <= 100, "audit_percent is between 1 and 100")
         require(1 <= self.newcomer_percent <= 100, "newcomer_percent is between 1 and 100")
+        require(0 <= self.pool_percent <= 50, "audits are paid with at most half of the pool")
 
     @property
     def quorum(self) -> int:
@@ -76,8 +77,8 @@ class Verdict:
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
         check_digest(self.contribution, "contribution")
-        _check_key(self.auditor, "auditor")
-        _check_key(self.by, "by")
+        check_key(self.auditor, "auditor")
+        check_key(self.by, "by")
         require(1 <= self.round <= MAX_ROUND, "round out of range")
         require(1 <= len(self.outcomes) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
         require(all(outcome in tuple(Outcome) for outcome in self.outcomes), "an unknown outcome")
@@ -117,10 +118,3 @@ class Settlement:
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
         check_digest(self.commit, "commit")
-
-
-def _check_key(key: bytes, what: str) -> None:
-    try:
-        check_public_key(key)
-    except SignatureError as error:
-        raise ValueError(f"{what}: {error}") from error

@@ -5,19 +5,24 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
-from protocol.audits import Extra, SignedExtra
+from protocol.fields import Signed
 from protocol.records import Claim, Contribution, Logged, SignedClaim, SignedContribution, open_entry
+from protocol.verdicts import SignedVerdict, Verdict
+
+MAX_BYTES = 4 << 20  # of entries, of claims, of contributions and of verdicts each
 
 Known = TypeVar("Known", bound=Hashable)
 Opened = TypeVar("Opened")
 
 
 class _Newest(Generic[Known, Opened]):
-    """The newest results of a function whose answers never change. For any thread."""
+    """The newest results of a function whose answers never change, as many as were made of so many bytes. For any thread."""
 
-    def __init__(self, open_: Callable[[Known], Opened], capacity: int) -> None:
+    def __init__(self, open_: Callable[[Known], Opened], size_of: Callable[[Known], int], max_bytes: int) -> None:
         self._open = open_
-        self._capacity = capacity
+        self._size_of = size_of
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
         self._opened: OrderedDict[Known, Opened] = OrderedDict()
         self._mutex = Lock()
 
@@ -26,23 +31,28 @@ class _Newest(Generic[Known, Opened]):
         if found is None:
             found = self._open(what)
             with self._mutex:
-                self._opened[what] = found
-                if len(self._opened) > self._capacity:
-                    self._opened.popitem(last=False)
+                if what not in self._opened:
+                    self._opened[what] = found
+                    self._num_bytes += self._size_of(what)
+                while self._num_bytes > self._max_bytes:
+                    oldest, _ = self._opened.popitem(last=False)
+                    self._num_bytes -= self._size_of(oldest)
         return found
 
 
 class Verified:
-    """The newest entries that could be read, and the newest claims, contributions and extras whose signatures held. For any thread."""
+    """The newest entries that could be read, and the newest claims, contributions and verdicts whose signatures held. For any thread."""
 
-    def __init__(self, capacity: int = 8192, *, signed_before: bool = False) -> None:
-        """Remember so many of each, of entries half as many; with ``signed_before`` the signatures of claims and contributions are known
-        to hold: for entries under a tree head that was signed once they did.
+    def __init__(self, max_bytes: int = MAX_BYTES, *, signed_before: bool = False) -> None:
+        """Remember what so many bytes of each kind were opened to, which takes some times as much memory.
+
+        With ``signed_before`` the signatures of claims and contributions are known to hold: for entries under a tree head that was signed
+        once they did.
         """
-        self._entries = _Newest(open_entry, capacity // 2)
-        self._claims = _Newest(SignedClaim.unchecked if signed_before else SignedClaim.open, capacity)
-        self._contributions = _Newest(SignedContribution.unchecked if signed_before else SignedContribution.open, capacity)
-        self._extras = _Newest(_open_extra, capacity)
+        self._entries = _Newest(open_entry, len, max_bytes)
+        self._claims = _Newest(SignedClaim.unchecked if signed_before else SignedClaim.open, _num_bytes, max_bytes)
+        self._contributions = _Newest(SignedContribution.unchecked if signed_before else SignedContribution.open, _num_bytes, max_bytes)
+        self._verdicts = _Newest(SignedVerdict.open, _num_bytes, max_bytes)
 
     def entry(self, data: bytes) -> Logged:
         """Return the record inside an entry's bytes, read now or before.
@@ -68,14 +78,14 @@ class Verified:
         """
         return self._contributions(signed)
 
-    def extra(self, signed: SignedExtra) -> Extra:
-        """Return the finding, its signature checked now or before.
+    def verdict(self, signed: SignedVerdict) -> Verdict:
+        """Return the verdict, its signature checked now or before.
 
         Raises:
-            EncodingError, SignatureError: as its ``open``.
+            EncodingError, SignatureError: as ``SignedVerdict.open``.
         """
-        return self._extras(signed)
+        return self._verdicts(signed)
 
 
-def _open_extra(signed: SignedExtra) -> Extra:
-    return signed.open()
+def _num_bytes(signed: Signed) -> int:
+    return len(signed.payload)

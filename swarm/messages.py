@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from protocol.accounts import Void
 from protocol.cosignatures import Cosignature
 from protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES
 from protocol.errors import EncodingError
@@ -11,7 +10,7 @@ from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
 from protocol.operators import MAX_COUNTED_BYTES
 from protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Included, Receipt, SignedTicket
-from protocol.standing import REASONS
+from protocol.reputation import FALSE, WITHHELD, Fault
 from protocol.tiles import WIDTH
 
 MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note
@@ -203,32 +202,33 @@ class AskCredit:
 
 @dataclass(frozen=True, slots=True)
 class CreditWord:
-    """What the log says that a key has earned, whichever accounts it adds up to; see ``protocol.accounts``."""
+    """What the log says that a key has earned, whichever accounts it adds up to; see ``protocol.reputation``."""
 
     round: int  # the newest that is counted
-    final: int
-    pending: int
-    until: int  # the round with which the last of what is pending is final; 0: nothing is pending
-    void: int  # of all faults
-    faults: tuple[Void, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
-    samples: int  # that audits found good since the last fault
+    paid: int
+    pending: int  # what it would get of rounds that are not paid yet, if nothing more were found
+    until: int  # the round with whose entry the last of that is paid; 0: nothing is pending, or the last of it is paid with the settlement
+    faults: tuple[Fault, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
+    good: int  # contributions that were found good since the last fault
     proven: int  # 1: the key is; in an open run all are
     earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
 
     def __post_init__(self) -> None:
-        amounts = (self.final, self.pending, self.void, self.samples, *self.earned, *(each.amount for each in self.faults))
-        rounds = (self.round, self.until, *(each.fault.round for each in self.faults))
+        amounts, rounds = (
+            (self.paid, self.pending, *self.earned),
+            (self.round, self.until, self.good, *(each.round for each in self.faults)),
+        )
         if len(self.earned) > 1 or not all(0 <= each < 2**80 for each in amounts) or not all(0 <= each < 2**62 for each in rounds):
             raise ValueError("credit of more than one round, or out of range")
         if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
             raise ValueError("more faults than are told, or a key that is neither proven nor not")
-        if any(each.fault.reason not in REASONS or len(each.fault.claim) != 32 for each in self.faults):
-            raise ValueError("a fault without a reason that there is, or of something that is no claim")
+        if any(each.reason not in (WITHHELD, FALSE) or len(each.contribution) != 32 for each in self.faults):
+            raise ValueError("a fault without a reason that there is, or of something that is no contribution")
 
     @property
     def credit(self) -> int:
         """What the key has, for good or for now."""
-        return self.final + self.pending
+        return self.paid + self.pending
 
 
 @dataclass(frozen=True, slots=True)

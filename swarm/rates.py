@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from protocol.auditing import FINDING, VERDICT
 from protocol.errors import SignatureError, Unreachable
-from protocol.evidence import GIVE
 from protocol.rates import Rates
 from protocol.signing import PublicKey, public_key_of
 
@@ -26,10 +26,10 @@ AT_ONCE_S = 10  # so many seconds' calls may come at once
 COSTS = {
     "header": 20,
     "admission": 20,
-    "extra": 20,
     "measure": 20,
     "cosigned": 20,
-    GIVE: 20,
+    FINDING: 20,
+    VERDICT: 20,
     "entries": 5,
     "contributions": 5,
     "DHTProtocol.rpc_store": 10,

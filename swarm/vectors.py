@@ -1,8 +1,9 @@
-"""Vectors of claims in a folder, for as long as audits may want them, under a budget; handed to whoever asks, and got from who has them.
+"""Vectors in a folder, for as long as audits may want them, under a budget; handed to whoever asks.
 
-DIR/<round, 8 digits>/<digest of the claim>/<digest of the vector>   float32, little-endian, by the round of its claim
+DIR/<round, 8 digits>/<digest of the claim, or of the contribution>/<digest of the vector>   float32, little-endian
 
-A peer keeps those of its own claims, the log those that it fetched. All but ``fetch_vector`` and the calls block, each for a file or a few.
+A peer keeps those of its own claims, an operator those of the contributions that were brought. All but the calls block, each for a file or
+a few.
 """
 
 import asyncio
@@ -20,12 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.residuals import vector_digest
-from protocol.encoding import pack, unpack
+from protocol.auditing import MAX_ASK_VECTOR_BYTES, PAGE_BYTES, VECTOR, AskVector
+from protocol.encoding import unpack
 from protocol.errors import EncodingError
-from protocol.records import SignedClaim
 from protocol.signing import PublicKey
-from protocol.vectors import ASK, MAX_ASK_BYTES, PAGE_BYTES, AskVector
-from swarm import waits
 from swarm.disk import disk_errors, make_directory
 from swarm.round_folders import RoundFolders, folder_of
 from swarm.rpc import Endpoint
@@ -258,46 +257,17 @@ async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder, missing: Ca
     """
 
     def found(ask: AskVector) -> bytes | None:
-        pages = (folder.page(ask.claim, ask.digest, ask.first) for folder in folders)
+        pages = (folder.page(ask.kept_by, ask.digest, ask.first) for folder in folders)
         return next((page for page in pages if page is not None), None)
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskVector, request, max_bytes=MAX_ASK_BYTES)
+        ask = unpack(AskVector, request, max_bytes=MAX_ASK_VECTOR_BYTES)
         page = await asyncio.to_thread(found, ask)
         if page is None:
-            await missing(ask.claim)
+            await missing(ask.kept_by)
             page = await asyncio.to_thread(found, ask)
         if page is None:
             raise EncodingError("no such vector is here")
         return page
 
-    await endpoint.serve(ASK, answer)
-
-
-async def fetch_vector(
-    endpoint: Endpoint, key: PublicKey, signed: SignedClaim, digest: bytes, num_values: int, into: VectorsFolder
-) -> None:
-    """Get a vector of a claim, of ``num_values`` values, from a node, page by page into a folder; nothing is done if it is there.
-
-    Raises:
-        Unreachable: the node does not answer.
-        RemoteFault: it has not got it, or what it sends is something else.
-        NoRoom: the folder has no room; the node is not to blame.
-        StorageError: the disk refuses.
-    """
-    if into.has(signed.digest, digest):
-        return
-    num_bytes = _VALUE_BYTES * num_values
-    part = await asyncio.to_thread(into.begin, signed.open().round, signed.digest, digest, num_bytes)
-    try:
-        for first in range(0, num_bytes, PAGE_BYTES):
-            request = pack(AskVector(signed.digest, digest, first))
-            page = await endpoint.call(key, ASK, request, timeout_s=waits.PIECE_S, large_answer=True)
-            if len(page) != min(PAGE_BYTES, num_bytes - first):
-                raise EncodingError("a page of a vector of another length")
-            await asyncio.to_thread(part.write, page)
-        if part.digest != digest:
-            raise EncodingError("another vector than was asked for")
-        await asyncio.to_thread(part.finish)
-    finally:
-        part.close()
+    await endpoint.serve(VECTOR, answer)

@@ -57,7 +57,6 @@ def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False
             payout=member.public_key,
             founder=members[0].public_key,
             work=(3 * steps, 0, 0),
-            steps_root=sha256(b"steps") if steps > 1 else b"",
             residual=vector_digest(vector(f"{name} residual {short}")) if residual else b"",
             steps=own,
         )

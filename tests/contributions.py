@@ -43,9 +43,7 @@ def claim_of(
         cohort=cohort,
         steps=steps,
         work=lots,
-        lots_root=sha256(b"lots"),
-        steps_root=sha256(b"steps") if len(steps) > 1 else b"",
-        vector=sha256(b"vector"),
+        given=sha256(b"given") if len(steps) == ledger.manifest.exchange.local_steps else b"",
         residual=b"",
         lot_ms=10,
     )
@@ -63,8 +61,8 @@ def listing(claims: Iterable[SignedClaim], founder: Identity, *, body: bytes | N
     """
     ordered = sorted(claims, key=lambda signed: signed.open().key)
     opened = [signed.open() for signed in ordered]
-    first, most = opened[0], max(len(claim.steps) for claim in opened)
-    counted = sum(1 << place for place, claim in enumerate(opened) if len(claim.steps) == most)
+    first = opened[0]
+    counted = sum(1 << place for place, claim in enumerate(opened) if claim.given) or 1
     root = body or sha256(b"".join(signed.open().key for signed in ordered) + first.base)
     contribution = Contribution(
         run=first.run,

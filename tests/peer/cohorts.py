@@ -50,9 +50,7 @@ def claim_of_steps(identity: Identity, steps: Sequence[ClaimStep], *, founder: P
         cohort=cohort,
         steps=tuple(steps),
         work=(sum(step.count for step in steps),),
-        lots_root=sha256(b"lots"),
-        steps_root=sha256(b"steps") if len(steps) > 1 else b"",
-        vector=sha256(b"vector"),
+        given=sha256(b"given"),
         residual=b"",
         lot_ms=10,
     )

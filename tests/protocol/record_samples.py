@@ -16,16 +16,15 @@ from protocol.records import (
     ClaimStep,
     Contribution,
     Header,
-    LotRecord,
     Round,
     SignedClaim,
     SignedContribution,
     StepMean,
-    StepRecord,
     Threshold,
     Ticket,
 )
 from protocol.signing import Identity, sha256
+from protocol.verdicts import Settlement, Verdict
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 RUN, BASE = sha256(b"run"), sha256(b"base")
@@ -39,9 +38,7 @@ CLAIM = Claim(
     cohort="east",
     steps=(ClaimStep(0, 3, (2,), sha256(b"own vector")),),
     work=(2, 0, 1),
-    lots_root=sha256(b"lots"),
-    steps_root=b"",
-    vector=sha256(b"vector"),
+    given=sha256(b"given"),
     residual=b"",
     lot_ms=250,
 )
@@ -68,8 +65,8 @@ ROUND = Round(
 )
 POSITION = Position(1, b"h" * 16, b"s" * 8, ((b"a" * 8, 0), (b"b" * 8, 7)))
 ANNOUNCEMENT = Announcement(RUN, ALICE.public_key, "east", 3, 5, POSITION)
-LOT = LotRecord(0, 2, "r32 u0.0:k3e2", 16, "0.693147", b"p" * 32)
-STEP = StepRecord(1, 32, sha256(b"weights"), sha256(b"gradient"), sha256(b"mean"))
+VERDICT = Verdict(RUN, ALICE.public_key, 3, SIGNED_CONTRIBUTION.digest, (0,), BOB.public_key)
+SETTLEMENT = Settlement(RUN, BASE)
 
 LARGEST_CLAIM = replace(
     CLAIM,
@@ -78,7 +75,6 @@ LARGEST_CLAIM = replace(
     founder=BOB.public_key,
     steps=(ClaimStep(0, MAX_LOTS * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
     work=(MAX_LOTS,) * MAX_ARCHITECTURES,
-    steps_root=sha256(b"steps"),
     residual=sha256(b"residual"),
     lot_ms=MAX_LOT_MS,
 )
