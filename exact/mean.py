@@ -1,8 +1,8 @@
 """The mean of a round's bodies, and where the next bodies' exponents begin.
 
 The sum is one of integers, so the order in which bodies come changes nothing; only then is it divided, by operations that IEEE 754 rounds
-exactly. What a row weighs and how far it is clipped says ``protocol.table``. Where rows cover parts of the vector (masks), each value is
-divided by the weight of the rows that cover it.
+exactly. What a contribution weighs and how far it is clipped says ``protocol.table``. Where contributions cover parts of the vector
+(masks), each value is divided by the weight of those that cover it.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from protocol.table import weighted_median
 _ABOVE = 7  # exponents that a window has above the largest usual one, for growth; those below it are for smaller chunks
 _MAX_TOTAL = 2**53 - 1  # of weights: a float64 has it exactly
 
-Mask = NDArray[np.bool_]  # (N,): the values that a row covers
-Masks = Sequence[Mask | None]  # of each row; None: it covers all
+Mask = NDArray[np.bool_]  # (N,): the values that a contribution covers
+Masks = Sequence[Mask | None]  # of each contribution; None: it covers all
 
 
 class Sum:
@@ -55,7 +55,7 @@ class Sum:
             self._sums[places] += products  # a place comes once
 
     def mean(self, total_weight: int | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the sums divided by the weight of all rows, before they were clipped, as ``total_weights`` has it; 0 where that is 0.
+        """Return the sums divided by the total weight before clipping, as ``total_weights`` has it; 0 where that is 0.
 
         Each step is rounded alike everywhere: IEEE 754 rounds every conversion and the quotient to the nearest, ties to even, and they
         are separate calls, so that nothing can fuse them. The weight is below 2^53, so a float64. The power of two changes no digit: it
@@ -91,7 +91,7 @@ def _divisor(total_weight: int | NDArray[np.int64], start: int) -> np.float64 | 
 
 
 def total_weights(weights: Sequence[int], masks: Masks | None, count: int) -> int | NDArray[np.int64]:
-    """Return what the sums of ``count`` values are divided by: the weight of all rows, or, with masks, of those that cover each value.
+    """Return what the sums of ``count`` values are divided by: the whole weight, or, with masks, that of who covers each value.
 
     Rows that cover the same may share one array, which is then looked at once.
 
@@ -114,17 +114,17 @@ def total_weights(weights: Sequence[int], masks: Masks | None, count: int) -> in
 def group_mean(
     bodies: Sequence[Body], weights: Sequence[int], floors: Sequence[int], masks: Masks | None, total_weight: int | NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return a mean, or one group of it from the same group of its rows' bodies, each of which is a body of the group's own values.
+    """Return a mean, or one group of it from the same group of all bodies, each of which is a body of the group's own values.
 
     A group has the bits that it has in the mean of whole bodies: values are averaged one by one, and the floor that sums are counted in
     scales every step by a power of two.
 
     Args:
         bodies: of the group's values; at least one.
-        weights: of the rows, clipped: those under ``Round.weights``.
-        floors: exponent floor of each row's base.
+        weights: of the contributions, clipped: those under ``Round.weights``.
+        floors: exponent floor of each contribution's base.
         masks: as ``Sum.add`` takes them, cut to the group's values.
-        total_weight: of the rows before they were clipped, as ``total_weights`` has it for the group's values.
+        total_weight: of the contributions before they were clipped, as ``total_weights`` has it for the group's values.
 
     Raises:
         ValueError: lengths, weights or floors that no table has.
@@ -140,16 +140,16 @@ def group_mean(
 def next_floor(max_exponents: Sequence[int], weights: Sequence[int], floor: int, window: int) -> int:
     """Return the floor for bodies on the next commit.
 
-    It follows the median of the rows' largest exponents, by one step at most, so that a table's floors stay near each other.
+    It follows the median of the contributions' largest exponents, by one step at most, so that a round's floors stay near each other.
 
     Args:
-        max_exponents: each row's largest exponent, its base's floor added.
-        weights: of the rows, before they were clipped.
+        max_exponents: each contribution's largest exponent, its base's floor added.
+        weights: of the contributions, before they were clipped.
         floor: for bodies on the commit before.
-        window: exponents that the rows' codec has.
+        window: exponents that the contributions' codec has.
 
     Raises:
-        ValueError: no rows, or not a weight for each.
+        ValueError: no contributions, or not a weight for each.
     """
     wanted = weighted_median(zip(max_exponents, weights, strict=True)) - (window - 1 - _ABOVE)
     moved = floor + (wanted > floor) - (wanted < floor)

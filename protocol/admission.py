@@ -9,8 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.errors import EncodingError, SignatureError
-from protocol.fields import MAX_ROUND, SignedRecord, check_digest, require
-from protocol.signing import check_public_key
+from protocol.fields import MAX_ROUND, SignedRecord, check_digest, check_key, require
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
@@ -20,13 +19,6 @@ MAX_LISTED = 2048  # keys that a manifest lists
 MAX_LET_IN = 2**20  # keys by one invitation
 MAX_ADMISSION_BYTES = 1024
 MAX_PASS_BYTES = 192
-
-
-def _check_key(key: bytes, what: str) -> None:
-    try:
-        check_public_key(key)
-    except SignatureError as error:
-        raise ValueError(f"{what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class AdmissionRule:
         require(len(self.keys) <= MAX_LISTED, f"at most {MAX_LISTED} keys are listed")
         require(list(self.keys) == sorted(set(self.keys)), "the listed keys are sorted, each once")
         for key in self.keys:
-            _check_key(key, "a listed key")
+            check_key(key, "a listed key")
 
     @property
     def is_open(self) -> bool:
@@ -66,8 +58,8 @@ class Invitation:
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
-        _check_key(self.operator, "operator")
-        _check_key(self.key, "an invitation's key")
+        check_key(self.operator, "operator")
+        check_key(self.key, "an invitation's key")
         require(1 <= self.keys <= MAX_LET_IN, f"an invitation lets in 1 to {MAX_LET_IN} keys")
         require(1 <= self.until_round <= MAX_ROUND, "until_round out of range")
         require(self.role in ROLES, f"role must be one of {', '.join(ROLES)}")
@@ -88,7 +80,7 @@ class Admission:
     key: bytes
 
     def __post_init__(self) -> None:
-        _check_key(self.key, "an admitted key")
+        check_key(self.key, "an admitted key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ means. Times are milliseconds of any clock that does not go back. What a header 
 (``protocol.ledger``, ``exact.coding``), nor are bytes kept.
 
 A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round.
-Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but they are not in the table; whoever
-has a ticket for one is served by the cohort's row, which lists the same claim. A key stands in no other two contributions.
+Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list
+them; whoever has a ticket for one is served by the cohort's contribution, which has the same claim. A key stands in no two others.
 
 What holds at every moment: a key stands once in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
 what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is
-waited for after the deadline whose keys were all missing in the last table. Headers count in the next round only once this one is sure of a
-contribution: so the work of whatever is good is in the table of the round that ``header`` named, whatever else comes or fails to.
+waited for after the deadline whose keys were all missing in the last round. Headers count in the next round only once this one is sure of a
+contribution: so the work of whatever is good is in the round that ``header`` named, whatever else comes or fails to.
 """
 
 from collections import Counter, defaultdict
@@ -49,7 +49,7 @@ class Stage(Enum):
     IDLE = "idle"  # it opens at the first header
     OPEN = "open"  # until the deadline, and until one contribution is good
     WAITING = "waiting"  # past the deadline, for bodies whose headers came in time
-    CLOSED = "closed"  # its table is settled; headers that come now are for the next round
+    CLOSED = "closed"  # what it lists is settled; headers that come now are for the next round
 
 
 class _Body(Enum):
@@ -105,7 +105,7 @@ class Closing:
         """Prepare; ``open`` begins.
 
         Args:
-            max_rows: a table has at most so many contributions.
+            max_rows: a round takes at most so many contributions.
             address_percent: of these places, and of those for newcomers, what one address has at most while others ask for the rest.
         """
         self._max_rows = max_rows
@@ -114,7 +114,7 @@ class Closing:
         self._stage = Stage.CLOSED
         self._open_ms = 0
         self._deadline = 0
-        self._expected: frozenset[bytes] = frozenset()  # keys of the last table
+        self._expected: frozenset[bytes] = frozenset()  # keys of the last round
         self._handed: dict[bytes, _Handed] = {}  # by contribution, for this round and the next one
         self._by_key: defaultdict[bytes, list[_Handed]] = defaultdict(list)
         self.dropped: Counter[str] = Counter()  # headers that came to nothing, by reason, over the whole life
@@ -164,7 +164,7 @@ class Closing:
 
     @property
     def expected(self) -> frozenset[bytes]:
-        """The keys of the last table, for which bodies are waited for."""
+        """The keys of the last round, for which bodies are waited for."""
         return self._expected
 
     def has_claim(self, claim: bytes) -> bool:
@@ -177,7 +177,7 @@ class Closing:
         return found is not None and found.body is _Body.GOOD
 
     def is_superseded(self, contribution: bytes) -> bool:
-        """Return whether a contribution of one key is in, but its cohort's will be in the table: nobody needs its body any more."""
+        """Return whether a contribution of one key is in, but its cohort's will be in the round: nobody needs its body any more."""
         found = self._handed.get(contribution)
         return found is not None and found.is_superseded
 
@@ -200,7 +200,7 @@ class Closing:
         Args:
             round: its number.
             open_ms: how long it is open.
-            expected: the keys of the last table, for whose bodies it is worth waiting.
+            expected: the keys of the last round, for whose bodies it is worth waiting.
             now: None: it opens at its first header.
         """
         self._round, self._open_ms, self._expected = round, open_ms, expected
@@ -298,8 +298,8 @@ class Closing:
             return None
         self._drop(self._in_round(_Body.MISSING), NO_BODY)
         self._stage = Stage.CLOSED
-        table = [one for one in self._in_round(_Body.GOOD) if not one.is_superseded]
-        return tuple(one.contribution for one in sorted(table, key=lambda one: one.founder))
+        good = [one for one in self._in_round(_Body.GOOD) if not one.is_superseded]
+        return tuple(one.contribution for one in sorted(good, key=lambda one: one.founder))
 
     # What the methods above share.
 
@@ -311,7 +311,7 @@ class Closing:
         return self._round + (1 if self._stage in (Stage.WAITING, Stage.CLOSED) else 0)
 
     def _pass_deadline(self, now: int) -> None:
-        """OPEN -> WAITING at the deadline, or OPEN again; whose keys were all missing in the last table had to bring the body by then."""
+        """OPEN -> WAITING at the deadline, or OPEN again; whose keys were all missing in the last round had to bring the body by then."""
         if self._stage is not Stage.OPEN or now < self._deadline:
             return
         if self._in_round(_Body.GOOD):
@@ -381,11 +381,11 @@ class Closing:
         return not self._in_round(_Body.MISSING) or self._is_over(now)
 
     def _make_place(self, new: _Handed, outdone: list[_Handed], now: int) -> None:
-        """Keep places for the keys of the table before, so that any number of newcomers cannot push them out.
+        """Keep places for the keys of the round before, so that any number of newcomers cannot push them out.
 
         Nor can headers alone keep newcomers out: where their places are taken, that of one whose body did not come within a grace is free.
-        What is superseded takes no place, but of everything together there is no more than twice what a table has. And of all places, as of
-        those for newcomers, one address has its share, however many keys it has.
+        What is superseded takes no place, but of everything together there is no more than twice what a round takes. And of all places, as
+        of those for newcomers, one address has its share, however many keys it has.
 
         Raises:
             NotTaken: there is no place.
@@ -394,18 +394,20 @@ class Closing:
         if new.round != self._round:
             expected = frozenset(key for one in self._handed.values() if one.round == self._round for key in one.keys)
         in_round = [one for one in self._handed.values() if one.round == new.round and one not in outdone]
-        rows = [one for one in in_round if not one.is_superseded]
-        newcomers = [one for one in rows if one.keys.isdisjoint(expected)]
+        listed = [one for one in in_round if not one.is_superseded]
+        newcomers = [one for one in listed if one.keys.isdisjoint(expected)]
         places = max(self._max_rows - len(expected), self._max_rows // 8, 1)
         is_newcomer = new.keys.isdisjoint(expected)
-        if self._has_its_share(new.address, rows, self._max_rows) or (is_newcomer and self._has_its_share(new.address, newcomers, places)):
+        if self._has_its_share(new.address, listed, self._max_rows) or (
+            is_newcomer and self._has_its_share(new.address, newcomers, places)
+        ):
             raise NotTaken("its address has its share of the round's places")
-        is_full = len(rows) >= self._max_rows or len(in_round) >= 2 * self._max_rows
+        is_full = len(listed) >= self._max_rows or len(in_round) >= 2 * self._max_rows
         if not is_full and (len(newcomers) < places or not is_newcomer):
             return
         idle = [one for one in newcomers if one.body is _Body.MISSING and now - one.since >= grace_ms(self._open_ms)]
         if not idle:
-            raise NotTaken("the round's table is full" if is_full else "the round's places for newcomers are taken")
+            raise NotTaken("the round is full" if is_full else "the round's places for newcomers are taken")
         self._drop([min(idle, key=lambda one: one.since)], CROWDED_OUT)
 
     def _has_its_share(self, address: str, of: list[_Handed], places: int) -> bool:

@@ -16,7 +16,7 @@ from protocol.merkle import verify_consistency
 from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Receipt
+from protocol.records import Included, Receipt
 from protocol.signing import Digest, PublicKey
 
 
@@ -68,15 +68,6 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundProof:
-    """A round's entry, and its inclusion proof under a tree head."""
-
-    entry: bytes
-    index: int
-    proof: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Histories:
     """The evidence: two tree heads, the one that was held and the one that was shown after it, signed by one operator at least.
 
@@ -87,7 +78,7 @@ class Histories:
     manifest: SignedManifest
     heads: tuple[str, str]  # signed
     consistency: tuple[bytes, ...] = ()  # that came with the second one, from the size of the first one
-    rounds: tuple[RoundProof, ...] = ()  # the round up to which the log had come with the first head, and one under the second beside it
+    rounds: tuple[Included, ...] = ()  # the round up to which the log had come with the first head, and one under the second beside it
 
     def __post_init__(self) -> None:
         if len(self.rounds) > 2:
@@ -148,5 +139,5 @@ class Histories:
         return found
 
 
-def _under(receipt: Receipt) -> RoundProof:
-    return RoundProof(receipt.entry, receipt.index, receipt.proof)
+def _under(receipt: Receipt) -> Included:
+    return Included(receipt.entry, receipt.index, receipt.proof)

@@ -1,6 +1,6 @@
 """A cohort's size, in model-parallel: how large the architectures are that it trains. It is said by the end of the cohort's name.
 
-The name is in each claim and in each row of a table, so whoever has the log knows which architecture a contribution is of. A size is its
+The name is in each claim, so whoever has the log knows which architecture a contribution is of. A size is its
 peers' own choice: credit pays for what the architecture costs, and the lots can be computed again whatever the size.
 """
 

@@ -17,7 +17,7 @@ STREAM_S = 60.0  # for the caller of a large call to be behind the slowest pace 
 STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that have sent a lot lately, and everybody
 
 # One call of another node, by what it asks for; it may have to be connected to first.
-CALL_S = 20.0  # a short answer from memory: a manifest, a row, a table
+CALL_S = 20.0  # a short answer from memory: a manifest, a contribution
 DIAL_BACK_S = 5.0  # a connection to a caller's own port, to see whether others reach it
 REACH_S = 15.0  # the answer of who was asked to dial back
 RECORDS_S = 30.0  # a page of the records of a claim's lots, at most a megabyte, for the log or from whoever has it
@@ -33,7 +33,7 @@ PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
 ASKED_S = (10.0, 60.0)  # and so long, beyond four rounds and at most, for audits to ask for what that rests on
-LAST_ROWS_S = 5.0  # at its end a peer waits so long to see that its last contribution is in its table
+LAST_ROUND_S = 5.0  # at its end a peer waits so long to see that a round has listed its last contribution
 
 # Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.
 HEADER_S = 20.0

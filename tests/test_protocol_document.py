@@ -102,7 +102,7 @@ TOLD = {  # records that the document tells in a sentence, by the module that ha
     "protocol.duties": "AskDuties Duties Duty",
     "protocol.evaluations": "Question Result Answer EvaluationWord",
     "protocol.evidence": "RecordsPage AskRecords",
-    "protocol.histories": "Histories RoundProof",
+    "protocol.histories": "Histories",
     "protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
     "protocol.manifest": "Optimizer SignedManifest",
     "protocol.offers": "TableOffer",

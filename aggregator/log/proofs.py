@@ -14,7 +14,7 @@ from protocol.manifest import Manifest
 from protocol.signing import Digest, PublicKey
 from swarm.wrong_group import Measure, WrongGroup
 
-MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of each of the most rows, dense, and more
+MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of the body of each of the most contributions, dense, and more
 
 _KINDS: tuple[tuple[type[Histories | WrongGroup], int], ...] = (
     (Histories, MAX_EVIDENCE_BYTES),

@@ -6,11 +6,10 @@ from statistics import median_low
 
 from aggregator.monitor.opened import Opened
 from protocol.course import Course
-from protocol.earnings import shares_of
+from protocol.earnings import shares_by
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Round
-from protocol.rewards import claim_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +91,9 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
         raise LedgerError("a round without contributions")
     if (last.said.first, last.said.contributions) != (listed[0][0], len(listed)):
         raise LedgerError("a round about other contributions than those before it")
-    earned = _earned([claim for _, _, claims in listed for claim in claims], manifest, course)
+    earned = shares_by(manifest, course, [claim for _, _, claims in listed for claim in claims])  # before verdicts, in an audited run
     rows = tuple(_row(index, said, claims, last.said.round, earned, manifest, course) for index, said, claims in listed)
     return TableSeen(first + len(before), last.said, rows)
-
-
-def _earned(claims: Sequence[Claim], manifest: Manifest, course: Course) -> dict[bytes, int]:
-    """Return key -> credit, as ``protocol.ledger`` shares it out; where claims are audited for work alone: all else goes by verdicts."""
-    cap = manifest.exchange.weight_cap
-    weights = {claim.key: claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, cap) for claim in claims}
-    return shares_of(manifest, weights)
 
 
 def _row(

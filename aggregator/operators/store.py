@@ -19,7 +19,7 @@ from protocol.newcomers import Newcomer
 from swarm.disk import disk_errors, make_directory, sync_directory, write_durably
 
 FOLDER = "operators"
-MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions of 32 claims each have 130 MB at most
+MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions have 67 MB at most
 _MEMORY, _KEPT, _NEWCOMER = "memory", "kept", "newcomer"
 _MAX_KEPT_BYTES = MAX_KEPT * 256
 _MAX_NEWCOMER_BYTES = 4096

@@ -79,11 +79,6 @@ class Gathered:
         self.mean = near_mean(vectors, weights)
         self.dropped = tuple(claim for key, claim in self._so_far.items() if key not in self.keys)  # counted in a step, not in the body
 
-    @property
-    def are_same(self) -> bool:
-        """Whether all gave the same vector."""
-        return all(vector is self._vectors[0] for vector in self._vectors)
-
     def without(self, keys: frozenset[PublicKey]) -> "Gathered":
         """Return what there is without the members of these keys; who counted in a step that is computed again stays listed up to there.
 

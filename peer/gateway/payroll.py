@@ -52,7 +52,7 @@ class Payroll:
         """Ask for no more claims; what is asked for already is waited for, but not for long."""
         tasks = [each.claims for each in self._counted.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=waits.LAST_ROWS_S)
+            await asyncio.wait(tasks, timeout=waits.LAST_ROUND_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -117,7 +117,7 @@ class Credit:
     async def settle(self) -> None:
         """Wait for what is being found out, but not for long."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=waits.LAST_ROWS_S)
+            await asyncio.wait(self._tasks, timeout=waits.LAST_ROUND_S)
 
     async def close(self) -> None:
         """Find out nothing more."""

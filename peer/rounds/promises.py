@@ -120,7 +120,7 @@ class Promises:
         """Look for what is still expected, but not for long."""
         self.look()
         if self._looking:
-            await asyncio.wait(self._looking.values(), timeout=waits.LAST_ROWS_S)
+            await asyncio.wait(self._looking.values(), timeout=waits.LAST_ROUND_S)
 
     async def close(self) -> None:
         """Look no longer."""

@@ -82,11 +82,6 @@ class Pile:
         return self._step_lots
 
     @property
-    def step_samples(self) -> int:
-        """Samples of the step under way."""
-        return self._step_samples
-
-    @property
     def samples(self) -> int:
         """Samples of all steps."""
         return self._samples

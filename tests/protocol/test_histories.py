@@ -7,14 +7,14 @@ import pytest
 from protocol.cosignatures import cosign, with_cosignatures
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
-from protocol.histories import Departure, Histories, RoundProof, contradict, departure
+from protocol.histories import Departure, Histories, contradict, departure
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, parse_tree_head, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Receipt, entry_of
+from protocol.records import Included, Receipt, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, header_of, round_of
 from tests.runs import FixedCourse, manifest_of
@@ -139,4 +139,4 @@ def test_what_the_operator_did_not_sign_shows_nothing() -> None:
     with pytest.raises(ProofError, match="another log"):
         OPERATORS.open(elsewhere)
     with pytest.raises(EncodingError):
-        unpack(Histories, pack((SIGNED, (log.note(), log.note()), (), (RoundProof(b"", 0, ()),) * 3)), max_bytes=2**20)
+        unpack(Histories, pack((SIGNED, (log.note(), log.note()), (), (Included(b"", 0, ()),) * 3)), max_bytes=2**20)

@@ -150,7 +150,7 @@ def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
         await found.promises.settle()
-        assert now() == waits.LAST_ROWS_S
+        assert now() == waits.LAST_ROUND_S
 
     found = seen(story, *[Unreachable("away")] * 100)
     assert (found.kept, found.broken) == ([], [])

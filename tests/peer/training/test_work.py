@@ -82,10 +82,10 @@ def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_whe
 def test_a_step_that_ended_is_recorded_and_the_next_one_has_a_gradient_of_its_own() -> None:
     pile = three_lots()
     assert pile.steps_root() == b""
-    assert (pile.step_lots, pile.step_samples) == (3, 80)
+    assert (pile.step_lots, pile.samples) == (3, 80)
     first = pile.gradient()
     pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
-    assert (pile.step_lots, pile.step_samples, pile.samples, len(pile)) == (0, 0, 80, 3)
+    assert (pile.step_lots, pile.samples, len(pile)) == (0, 80, 3)
     pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     assert pile.gradient().tolist() == [3.0, 5.0]
     assert first.tolist() == [0.0, 4.0]

@@ -15,6 +15,7 @@ const FOR = {
   "log, before verdicts": "for work that was counted, before verdicts: anybody can compute them",
   aggregator: "for work that was counted and for audits, less what verdicts took back: as the aggregator says, and whoever has the log can compute",
 };
+const KEYS = ["key", "founder", "payout", "operator", "auditor"]; // fields that are shown as a computer's name
 const KINDS = {
   contribution: "work handed in",
   round: "a round",
@@ -235,7 +236,7 @@ function fieldsGrid(caption, fields) {
 }
 
 function shownField(name, value) {
-  return (name === "key" || name === "founder" || name === "signer") && value instanceof Uint8Array ? peerName(value) : inWords(value);
+  return KEYS.includes(name) && value instanceof Uint8Array ? peerName(value) : inWords(value);
 }
 
 function numbered(made) {
