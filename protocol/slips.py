@@ -29,7 +29,7 @@ class Slip:
     listing: Listing  # of the contribution that has its claim
     claim: SignedClaim  # its own
     claims: tuple[RoundContributions, ...] = ()  # all of the round, under the listing's tree head, at most one; see ``peer.rounds.credit``
-    paid: tuple[int, ...] = ()  # what the round paid, at most one: without ``claims`` nobody can tell whether it is true
+    paid: tuple[int, ...] = ()  # what the round is said to have paid, at most one: without ``claims`` nobody can tell whether it is true
 
     def __post_init__(self) -> None:
         require(len(self.claims) <= 1 and len(self.paid) <= 1, "a slip of more than one round")
@@ -88,8 +88,8 @@ def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenS
         raise ProofError("a claim of another run")
     shares = earned(manifest, course, proven, slip.claims[0]) if slip.claims else None
     amount = None if shares is None else shares.get(claim.key, 0)
-    if amount is not None and slip.paid != (amount,):
-        raise ProofError(f"it says that the round paid {slip.paid[0] if slip.paid else 'nothing'}, and its claims come to {amount}")
+    if amount is not None and slip.paid not in ((), (amount,)):
+        raise ProofError(f"it says that the round paid {slip.paid[0]}, and its claims come to {amount}")
     return ProvenSlip(
         proven.round, proven.commit, slip.listing.receipt.index, proven.tree_head, claim.key, claim.payout, claim.lots, amount
     )

@@ -15,12 +15,9 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
-from protocol.earnings import earned
 from protocol.errors import MantaError, RemoteFault
 from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
 from protocol.records import SignedClaim
 from protocol.slips import Slip, prove
 from swarm.light_pay import LightPay
@@ -93,12 +90,9 @@ class Pay:
             RemoteFault: it is not.
             StorageError: the disk refuses.
         """
-        proven = open_round_receipt(pay.listing.receipt, Operators.of(self._manifest, self._run))
-        entry = proven.round
-        paid = (earned(self._manifest, self._course, proven, pay.claims[0]).get(self._key, 0),) if pay.claims else pay.word.earned
-        slip = Slip(pay.listing, owed.claim, pay.claims, paid)
-        prove(slip, self._manifest, self._run, self._course)
-        self._slips.keep(entry.round, slip)
+        proven = prove(Slip(pay.listing, owed.claim, pay.claims), self._manifest, self._run, self._course)
+        entry, paid = proven.round, pay.word.earned if proven.earned is None else (proven.earned,)
+        self._slips.keep(entry.round, Slip(pay.listing, owed.claim, pay.claims, paid))
         kept = self._kept.told(pay.word)
         if pay.claims:
             kept = kept.computed(entry.round, paid[0])
