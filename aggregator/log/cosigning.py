@@ -86,9 +86,9 @@ class CosigningDesk:
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
-        found = await asyncio.to_thread(self._log.entries, ask.first, ask.count)
-        if len(found) < ask.count:
+        if ask.first + ask.count > self._log.head.size:
             raise lacking(self._log.ledger, "this log has not so many entries")
+        found = await asyncio.to_thread(self._log.entries, ask.first, ask.count, MAX_ENTRIES_BYTES)
         ends = list(accumulate(2 + len(entry) for entry in found))
         return pack_bundle(found[: max(1, bisect_right(ends, MAX_ENTRIES_BYTES))])
 

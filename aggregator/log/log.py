@@ -20,7 +20,7 @@ Whether a round's digests are true is not decided here. Open the log after whate
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import RLock
@@ -311,8 +311,13 @@ class Log:
                 raise ValueError(f"a log of {self._head.size} entries has no entry {index}")
             return self.entries(index, 1)[0]
 
-    def entries(self, start: int, limit: int) -> list[bytes]:
+    def entries(self, start: int, limit: int, max_bytes: int | None = None) -> list[bytes]:
         """Return at most ``limit`` entries from ``start`` on; fewer, or none, at the end.
+
+        Args:
+            start: index of the first one.
+            limit: entries.
+            max_bytes: of all of them, with the first one always among them; none is read that would not be returned but one. None: any.
 
         Raises:
             ValueError: a negative start or limit.
@@ -328,7 +333,9 @@ class Log:
             try:
                 with sqlite_errors(self._directory / DATABASE):
                     query = "SELECT bytes FROM entries WHERE position >= ? AND position < ? ORDER BY position"
-                    found = [entry for (entry,) in self._connection.execute(query, (start, end))]
+                    rows = self._connection.execute(query, (start, end))
+                    found = [entry for (entry,) in rows] if max_bytes is None else _fitting(rows, max_bytes)
+                    rows.close()
             except StorageError as error:
                 self._stopped = str(error)
                 raise
@@ -408,6 +415,16 @@ class Log:
         note = sign_tree_head(head, self._origin, self._operator) if counted is None else counted
         write_durably(self._directory / TREE_HEAD, note.encode())
         return head, note
+
+
+def _fitting(rows: Iterable[tuple[bytes]], max_bytes: int) -> list[bytes]:
+    found, num_bytes = list[bytes](), 0
+    for (entry,) in rows:
+        num_bytes += len(entry)
+        if found and num_bytes > max_bytes:
+            break
+        found.append(entry)
+    return found
 
 
 def _checkpoint(connection: sqlite3.Connection) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.refusals import NotTheirs, bringer_of, check_trusted, is_too_much, noted
+from aggregator.rounds.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
 from aggregator.rounds.uploads import Upload, Uploads
 from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from protocol.closing import Closing, NotTaken
@@ -226,6 +226,7 @@ class Intake:
         if is_too_much(self.faults, caller):  # later, not no: what it brings may be good, and another member's
             return self._answer(HandIn.LATER, self._closing.round, now)
         header = unpack(Header, request, max_bytes=MAX_HEADER_BYTES)
+        check_lengths(header, ledger.manifest.exchange.local_steps)
         digest = header.contribution.digest
         claims = [ledger.verified.claim(signed) for signed in header.claims]
         if caller not in [claim.key for claim in claims]:

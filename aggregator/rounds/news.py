@@ -30,7 +30,7 @@ _MAX_REQUEST_BYTES = 128
 
 
 class _Proven:
-    """A round's receipt, and its contributions under the same head, made once for all who ask."""
+    """A round's receipt, and where its contributions stand under the same head. Entries are read, in a thread, when they are asked for."""
 
     def __init__(self, log: Log, index: int, listed: Sequence[Listed]) -> None:
         """Use the round whose entry is at ``index``."""
@@ -41,19 +41,14 @@ class _Proven:
         self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
         self._count = len(listed)
         self._first = index - len(listed)
-        self._included: dict[int, Included] = {}
         self.weights: bytes | None = None  # as they travel, once somebody asked for them
 
-    def contribution(self, key: bytes) -> Included | None:
+    async def contribution(self, key: bytes) -> Included | None:
         """Return the contribution that has a claim of ``key``; None: none has."""
         place = self._places.get(key)
-        if place is None:
-            return None
-        if place not in self._included:
-            self._included[place] = self._log.included(self._first + place, self._size)
-        return self._included[place]
+        return None if place is None else await asyncio.to_thread(self._log.included, self._first + place, self._size)
 
-    def contributions(self, place: int, size: int) -> bytes:
+    async def contributions(self, place: int, size: int) -> bytes:
         """Return its contributions from a place on as they travel, as many as an answer has room for; proven under a head of this size.
 
         Raises:
@@ -65,7 +60,11 @@ class _Proven:
             raise EncodingError("that round has no contribution there, or is not under that head")
         if size > self._log.head.size:
             raise lacking(self._log.ledger, "this log has not so many entries")
-        entries = self._log.entries(self._first + place, self._count - place)
+        return await asyncio.to_thread(self._page, place, size)
+
+    def _page(self, place: int, size: int) -> bytes:
+        end = self._first + self._count
+        entries = self._log.entries(self._first + place, self._count - place, MAX_CLAIMS_BYTES)
         lengths = list(accumulate(len(entry) + 8 for entry in entries))
         fitting = entries[: max(1, bisect_right(lengths, MAX_CLAIMS_BYTES))]
         return pack(RoundContributions(tuple(fitting), self._log.range_proof(self._first, end, size)))
@@ -138,7 +137,7 @@ class NewsDesk:
         if self._round <= ask.round:
             return pack(News((), (), left_ms))
         table = self._table_of(self._round)
-        found = table.contribution(caller)
+        found = await table.contribution(caller)
         return pack(News((table.receipt,), () if found is None else (found,), left_ms))
 
     async def _wait(self, caller: PublicKey) -> None:
@@ -157,7 +156,7 @@ class NewsDesk:
         """Answer with the listing of the contribution that has a key's claim, or with nothing: the round has none."""
         ask = unpack(AskListing, request, max_bytes=_MAX_REQUEST_BYTES)
         table = self._table_of(ask.round)
-        found = table.contribution(ask.key)
+        found = await table.contribution(ask.key)
         return b"" if found is None else pack(Listing(table.receipt, found))
 
     async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
@@ -169,7 +168,7 @@ class NewsDesk:
 
     async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskContributions, request, max_bytes=_MAX_REQUEST_BYTES)
-        return self._table_of(ask.round).contributions(ask.place, ask.size)
+        return await self._table_of(ask.round).contributions(ask.place, ask.size)
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)

@@ -12,8 +12,9 @@ from contextvars import ContextVar
 from protocol.closing import GONE, NotTaken
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
-from protocol.records import Claim
+from protocol.records import MAX_SKIPPED, Claim, Header
 from protocol.revocation import TAKEN_BACK
+from protocol.rosters import claim_bytes
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 
@@ -30,6 +31,8 @@ _REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
 )
 _OTHER = "other"
 _KEY_BYTES = 32
+_INDEX_BYTES = 9  # of a microbatch that was left out, at most
+_CONTRIBUTION_BYTES, _DIGEST_BYTES, _MEAN_BYTES = 512, 34, 44  # of a contribution: at most, for each claim, for each step
 _passed_on_by: ContextVar[bytes] = ContextVar("passed_on_by", default=b"")  # of the call that is being answered; empty: nobody passed it on
 REASONS = (*(reason for _, reason in _REASONS), _OTHER, *GONE)  # all that there are
 
@@ -69,6 +72,20 @@ def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
     except RemoteFault as error:
         faults.note(bringer_of(caller), next((reason for kind, reason in _REASONS if isinstance(error, kind)), _OTHER))
         raise
+
+
+def check_lengths(header: Header, local_steps: int) -> None:
+    """Refuse what is longer than anything that a run of so many local steps has, before it is opened: what was opened is remembered.
+
+    Raises:
+        EncodingError: it is.
+    """
+    most = claim_bytes(local_steps) + local_steps * MAX_SKIPPED * _INDEX_BYTES
+    if any(len(signed.payload) > most for signed in header.claims):
+        raise EncodingError(f"a claim of more than {most} bytes in a run of {local_steps} local steps")
+    most = _CONTRIBUTION_BYTES + len(header.claims) * _DIGEST_BYTES + local_steps * _MEAN_BYTES
+    if len(header.contribution.payload) > most:
+        raise EncodingError(f"a contribution of more than {most} bytes in a run of {local_steps} local steps")
 
 
 def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:

@@ -135,6 +135,18 @@ def test_a_reopened_log_is_the_same_and_goes_on(log: Log, directory: Path) -> No
         assert again.ledger.round == 5
 
 
+def test_entries_end_at_the_bytes_that_are_asked_for_and_there_is_one_at_least(log: Log) -> None:
+    grow(log, 2)
+    written = log.entries(0, 100)
+    sizes = [len(entry) for entry in written]
+    assert log.entries(0, 100, 0) == written[:1]
+    assert log.entries(1, 100, sizes[1] + sizes[2]) == written[1:3]
+    assert log.entries(1, 100, sizes[1] + sizes[2] + sizes[3] - 1) == written[1:3]
+    assert log.entries(0, 3, sum(sizes)) == written[:3]
+    assert log.entries(0, 100, sum(sizes)) == written
+    assert log.entries(len(written), 100, sum(sizes)) == []
+
+
 def test_what_does_not_exist_is_a_value_error(log: Log) -> None:
     grow(log, 1)
     for index in (-1, ENTRIES, 2**70):

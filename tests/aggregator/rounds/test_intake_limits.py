@@ -3,16 +3,32 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from aggregator.rounds.refusals import check_lengths
+from protocol.encoding import pack
 from protocol.errors import StorageError
-from protocol.signing import Identity
+from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
+from protocol.fields import MAX_ROUND
+from protocol.records import (
+    MAX_ARCHITECTURES,
+    MAX_INDEX,
+    MAX_SKIPPED,
+    ClaimStep,
+    Header,
+    SignedClaim,
+    SignedContribution,
+    StepMean,
+)
+from protocol.signing import Identity, sha256
 from swarm.budget import FAULTS_FORGIVEN, FORGET_S
 from swarm.messages import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
+from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN
 
 A, B, C, D, E = PEERS[:5]
 
@@ -280,3 +296,48 @@ def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_ticket(p
         assert len(desk.commit()) == 2
 
     play(story)
+
+
+# Lengths.
+
+
+def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        opened = list[object]()
+        monkeypatch.setattr(desk.ledger.verified, "claim", opened.append)
+        made = desk.made(A)
+        signed, claim = made.header.claims[0], made.header.claims[0].open()
+        steps = tuple(ClaimStep(10 * step, 10 * step + 1, (), sha256(b"vector")) for step in range(MAX_LOCAL_STEPS))
+        long = SignedClaim.sign(replace(claim, steps=steps, steps_root=sha256(b"steps"), work=(2 * len(steps), 0)), A)
+        contribution = made.header.contribution.open()
+        means = tuple(StepMean(sha256(b"mean"), 1) for _ in range(MAX_LOCAL_STEPS))
+        for header, what in (
+            (Header(made.header.contribution, (signed, long)), "a claim of more than"),
+            (Header(SignedContribution.sign(replace(contribution, steps=means), A), (signed,)), "a contribution of more than"),
+        ):
+            await says_no(desk.call(A, "header", pack(header)), what)
+        assert opened == []
+        assert desk.refused(A) == {"malformed": 2}
+
+    play(story)
+
+
+def test_the_longest_claims_that_a_run_may_have_are_not_too_long() -> None:
+    for steps in (1, 2, 16):
+        claims = tuple(SignedClaim(bytes(size), b"") for size in [longest_claim(steps)] * MAX_COHORT)
+        means = tuple(StepMean(sha256(b"mean"), 2**MAX_COHORT - 1) for _ in range(steps))
+        contribution = replace(
+            CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, counted=2**MAX_COHORT - 1, steps=means, residual=RUN
+        )
+        check_lengths(Header(SignedContribution(pack(contribution), b""), claims), steps)
+
+
+def longest_claim(steps: int) -> int:
+    """Return how many bytes a claim has whose numbers are as large as can be, and which left out as much as can be."""
+    skipped = 2 * MAX_SKIPPED
+    firsts = [MAX_INDEX - 1 - (steps - step) * 2 * skipped for step in range(steps)]
+    each = tuple(ClaimStep(first, first + skipped, tuple(range(first + 1, first + skipped, 2)), RUN) for first in firsts)
+    work = (*(0,) * (MAX_ARCHITECTURES - 1), sum(step.count for step in each))
+    root = RUN if steps > 1 else b""
+    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, steps_root=root, residual=RUN, lot_ms=MAX_LOT_MS)
+    return len(pack(claim)) + 8 * MAX_ARCHITECTURES  # whose counts may be large

@@ -1,6 +1,7 @@
 """Where the run stands, as the log tells it: at once, at the commit, or when it is time to ask again. Waiting costs no time here."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -378,22 +379,26 @@ def test_each_member_of_a_cohort_is_shown_the_contribution_that_has_its_claim(pl
     play(story)
 
 
-def test_a_contribution_is_read_once_for_all_who_ask(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_read_in_threads_and_none_of_them_is_kept(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
         scene.commit()
-        read = []
+        entries, beside = scene.log.entries, list[int]()
 
-        def included(index: int, size: int) -> Included:
-            read.append(index)
-            return prove(index, size)
+        def read(start: int, limit: int, max_bytes: int | None = None) -> list[bytes]:
+            assert threading.current_thread() is not threading.main_thread()
+            found = entries(start, limit, max_bytes)
+            beside.append(sum(map(len, found)))
+            return found
 
-        prove = scene.log.included
-        monkeypatch.setattr(scene.log, "included", included)
+        client, proven = scene.client(PEERS[0]), scene.client(PEERS[0]).proven(scene.log.receipt(scene.log.ledger.index_at(1) or 0))
+        table = scene.desk._table_of(1)  # reads the round's entry
+        monkeypatch.setattr(scene.log, "entries", read)
         for _ in range(3):
-            for peer in PEERS:
-                await scene.client(peer).counted(1)
-                await scene.ask(peer, 0)
-        assert sorted(read) == list(range(len(PEERS)))
+            await client.counted(1)
+            await scene.ask(PEERS[0], 0)
+            assert len((await client.contributions(proven)).entries) == len(PEERS)
+        assert not any(isinstance(value, Included | list) for value in vars(table).values())
+        assert len(beside) == 9
 
     play(story)
 
