@@ -1,12 +1,12 @@
 """Which residual a claim may name: one that a contribution, listed not long before it, left to its key.
 
-The log takes any digest; an audit looks for that contribution (docs/protocol.md, section 27). A peer adds the residual that it was left
+The log takes any digest; an audit looks for that contribution. A peer adds the residual that it was left
 last, so it always finds one. A residual that was spent already is found as well: that is no more than what coding left once before.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from protocol.records import Claim
+from protocol.records import Claim, Header
 
 RESIDUAL_ROUNDS = 32  # a residual is added to work on the bases of so many rounds after the table that left it, and then forgotten
 
@@ -33,3 +33,15 @@ def was_left(claim: Claim, round: int, sorts_after: Callable[[int], bool], left_
         if left_by(before).get(claim.key) == claim.residual:
             return True
     return False
+
+
+def left_by(headers: Iterable[Header]) -> Mapping[bytes, bytes]:
+    """Return the residual that contributions of a log leave to each key with a claim in their body; who is left with none is not in it."""
+    opened = ((header, header.contribution.unchecked()) for header in headers)
+    return {
+        signed.unchecked().key: contribution.residual
+        for header, contribution in opened
+        if contribution.residual
+        for signed in header.claims
+        if signed.digest in contribution.in_body
+    }

@@ -34,9 +34,7 @@ def claim_of(
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
     steps = steps_of((lots, 0), base.commit, key)
-    return SignedClaim.sign(
-        Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", root, b"", 10), peer
-    )
+    return SignedClaim.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", 10), peer)
 
 
 def listing(claims: list[SignedClaim], founder: Identity) -> Header:

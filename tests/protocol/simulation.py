@@ -55,7 +55,7 @@ def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | 
     """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
     root, key = sha256(b"lots %d" % lots), identity.public_key
     steps = steps_of((lots, 0), base.commit, key)
-    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (lots, 0), root, b"", root, residual, 10)
+    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (lots, 0), root, residual, 10)
     return SignedClaim.sign(claim, identity)
 
 

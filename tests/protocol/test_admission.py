@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.admitted import LOOKS_ON, NOT_ADMITTED
-from protocol.audits import Trust
 from protocol.encoding import pack
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import entry_of, open_entry
 from protocol.signing import Identity, sha256
+from protocol.verdicts import AuditRules
 from swarm.invitation import Token
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
@@ -49,8 +49,7 @@ def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
 
 
 def test_whom_the_manifest_names_is_in_from_the_start() -> None:
-    trust = Trust("audited", proven=(ALICE.public_key,), auditors=(BOB.public_key,))
-    ledger = invited_run(trust=trust)
+    ledger = invited_run(audits=(AuditRules(named=(BOB.public_key,), proven=(ALICE.public_key,)),))
     commit(ledger, [header_of(ledger, peer) for peer in (OPERATOR, ALICE, BOB)])
     assert ledger.admitted.roles == {}
 
@@ -67,12 +66,12 @@ def test_a_guest_is_in_and_its_claims_count_nowhere() -> None:
 
 
 def test_who_comes_in_by_an_invitation_of_the_proven_is_proven_from_the_start_as_whom_the_manifest_lists() -> None:
-    ledger = invited_run(trust=Trust("audited", proven=(CAROL.public_key,)))
+    ledger = invited_run(audits=(AuditRules(named=(OPERATOR.public_key,), proven=(CAROL.public_key,)),))
     before = ledger.copy()
     for peer, secret, role in ((ALICE, SECRET, PROVEN), (BOB, OTHER_SECRET, "member")):
         ledger.append(admission(invitation(ledger, secret=secret, role=role), peer, secret))
-    assert [ledger.standing.is_proven(peer.public_key) for peer in (ALICE, BOB, CAROL)] == [True, False, True]
-    assert not before.standing.is_proven(ALICE.public_key)
+    assert [ledger.reputation.is_proven(peer.public_key) for peer in (ALICE, BOB, CAROL)] == [True, False, True]
+    assert not before.reputation.is_proven(ALICE.public_key)
 
 
 def test_an_invitation_lets_in_as_many_keys_as_it_says_each_once() -> None:
@@ -180,7 +179,7 @@ def test_an_invitation_out_of_range_is_none(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("role", [GUEST, "member", PROVEN])
 def test_a_token_lets_in_whoever_has_it_and_a_ledger_that_follows_goes_the_same_way(role: str) -> None:
-    ledger = invited_run(trust=Trust("audited"))
+    ledger = invited_run(audits=(AuditRules(named=(OPERATOR.public_key,)),))
     token = Token.from_text(Token(invitation(ledger, role=role), b"\x21" * 32).to_text())
     assert token.open().keys == 2
     follower = ledger.copy()

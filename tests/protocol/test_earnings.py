@@ -16,8 +16,8 @@ from protocol.receipts import ProvenRound
 from protocol.records import Header, SignedClaim, entry_of
 from protocol.signing import Identity
 from protocol.table import TableError
-from tests.audited import audited_ledger, work_of
-from tests.contributions import PEERS, cohort_header_of, commit, header_of, in_order, listing
+from tests.audited import audited_ledger
+from tests.contributions import PEERS, cohort_header_of, commit, header_of, in_order
 from tests.protocol.ledgers import ledger_of
 
 Lots = tuple[int, int]
@@ -51,8 +51,8 @@ def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Lots]
 
 
 def test_what_a_round_of_an_audited_run_paid_does_not_follow_from_its_claims() -> None:
-    ledger = audited_ledger(proven=(PEERS[0].public_key,))
-    log = commit(ledger, [listing([work_of(ledger, peer)], peer) for peer in PEERS[:2]])
+    ledger = audited_ledger(proven=PEERS[:1])
+    log = commit(ledger, [header_of(ledger, peer) for peer in PEERS[:2]])
     with pytest.raises(TableError, match="audited"):
         paid(ledger, log)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from aggregator.audits.tables import left_by
-from protocol.audits import AUDITED, Trust
 from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
 from protocol.lots import place_of_lot, work_of
 from protocol.records import ClaimStep, Header, SignedClaim, StepMean, entry_of
+from protocol.residuals import left_by
 from protocol.signing import Identity, sha256
+from tests.audited import RULES
 from tests.claim_steps import MEAN, VECTOR
 from tests.contributions import PEERS, claim_of, commit, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused
@@ -25,8 +25,8 @@ WHOLE = tuple(ClaimStep(2 * step, 2 * step + 1, (), VECTOR) for step in range(ST
 
 
 def ledger(*, is_audited: bool = False, local_steps: int = STEPS, **changes: Any) -> Ledger:
-    trust = {"trust": Trust(AUDITED)} if is_audited else {}
-    return ledger_of(exchange=replace(EXCHANGE, local_steps=local_steps, **changes), **trust)
+    audits = (RULES,) if is_audited else ()
+    return ledger_of(exchange=replace(EXCHANGE, local_steps=local_steps, **changes), audits=audits)
 
 
 def claimed(log: Ledger, peer: Identity, steps: Sequence[ClaimStep], founder: Identity = A, **changes: Any) -> SignedClaim:
@@ -84,7 +84,7 @@ def test_who_dropped_out_of_an_audited_run_s_cohort_is_listed_and_paid_up_to_the
     listed = log.table_at(1)
     assert listed is not None
     assert (listed[0].weighing.samples, listed[0].counted) == (80 + 64 + 80, 96 + 64 + 96)
-    weights = dict(listed[0].rewards)
+    weights = dict(zip(listed[0].keys, listed[0].weights, strict=True))
     assert 0 < weights[B.public_key] < weights[A.public_key] == weights[C.public_key]
     assert opened.in_body == (header.claims[0].digest, header.claims[2].digest)
     assert left_by([header]) == {peer.public_key: LEFT for peer in (A, C)}  # B gave nothing, and nothing is left to it
@@ -115,7 +115,7 @@ def test_a_founder_has_all_steps() -> None:
         ({"steps": (StepMean(MEAN, 7), StepMean(MEAN, 6), StepMean(MEAN, 5))}, "in step 1 others counted"),  # without its founder
         ({"steps": (StepMean(MEAN, 15), StepMean(MEAN, 7), StepMean(MEAN, 5))}, "in step 0 others counted"),
         ({"counted": 4}, "a body without its founder"),
-        ({"counted": 7}, "a claim of fewer steps"),
+        ({"counted": 7}, "a claim that gives nothing"),
         ({"counted": 1}, ""),  # C gave its last step, and nothing at the end
     ],
 )

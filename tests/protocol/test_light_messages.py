@@ -17,15 +17,11 @@ from protocol.light import (
     LeaseRequest,
     LightReturn,
     LightWord,
-    LotNote,
     SignedLease,
     SignedLeaseRequest,
-    StepNote,
-    lot_records,
     max_return_bytes,
-    step_records,
 )
-from protocol.records import LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
+from protocol.records import SignedClaim, SignedContribution, SignedTicket
 from protocol.signing import Identity, sha256
 
 KEY, GATEWAY = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -34,7 +30,6 @@ REQUEST = LeaseRequest(RUN, GATEWAY.public_key, KEY.public_key, 100, 50)
 LEASE = Lease(
     RUN, GATEWAY.public_key, KEY.public_key, 3, BASE, -32, "here", "r24 u1.0:k3e2", 4, 9_000, sha256(b"w"), 400, sha256(b"s"), 20, 1442, b""
 )
-NOTE = LotNote("2.30259", bytes(32))
 CLAIM = SignedClaim(b"p" * 300, b"s" * 64)
 
 
@@ -87,12 +82,6 @@ def test_a_request_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> N
         replace(REQUEST, **change)
 
 
-@pytest.mark.parametrize("note", [("", bytes(32)), ("1" * 17, bytes(32)), ("1é", bytes(32)), ("1", bytes(31))])
-def test_a_note_of_a_lot_is_short(note: tuple[str, bytes]) -> None:
-    with pytest.raises(ValueError, match="no record"):
-        LotNote(*note)
-
-
 def test_a_word_has_the_ticket_exactly_if_the_log_has_the_claim() -> None:
     contribution, ticket = SignedContribution(b"c" * 4000, b"s" * 64), SignedTicket(b"t" * 100, b"s" * 64)
     taken = LightWord(int(Fate.TAKEN), "", (contribution,), (ticket,), 0)
@@ -105,27 +94,16 @@ def test_a_word_has_the_ticket_exactly_if_the_log_has_the_claim() -> None:
 
 
 def test_a_return_is_named_by_all_of_it_and_bounded() -> None:
-    back = LightReturn(CLAIM, (20,) * 5, (NOTE,) * 100, (StepNote(RUN, BASE),) * 5, b"b" * 1000)
+    back = LightReturn(CLAIM, (20,) * 5, b"b" * 1000)
     assert back.name == sha256(pack(back)) != replace(back, body=b"c" * 1000).name
-    assert len(pack(back)) <= max_return_bytes(100, 1000)
+    assert len(pack(back)) <= max_return_bytes(1000)
     with pytest.raises(EncodingError):
         unpack(LightReturn, pack(back), max_bytes=1000)
-    with pytest.raises(ValueError, match="more lots"):
-        LightReturn(CLAIM, (4097,), (NOTE,) * 4097, (), b"")
-    for counts in ((), (1,), (3,), (2, 0)):
-        with pytest.raises(ValueError, match="other lots than it counts"):
-            LightReturn(CLAIM, counts, (NOTE,) * 2, (), b"")
+    for counts in ((), (2, 0), (4096, 1), (1,) * 513):
+        with pytest.raises(ValueError, match="than a lease has"):
+            LightReturn(CLAIM, counts, b"")
 
 
 def test_the_longest_return_of_a_lease_fits_what_is_allowed_for_it() -> None:
-    note = LotNote("-1.23457e-123", bytes(range(32)))
-    back = LightReturn(SignedClaim(bytes(32_600), bytes(64)), (1,) * 512, (note,) * 512, (StepNote(RUN, BASE),) * 512, bytes(5000))
-    assert len(pack(back)) <= max_return_bytes(512, 5000)
-
-
-def test_the_records_of_a_lease_follow_from_its_notes() -> None:
-    assert lot_records((NOTE, NOTE), ((0, 2), (1, 6)), "r24", 16) == [
-        LotRecord(0, 2, "r24", 16, "2.30259", bytes(32)),
-        LotRecord(1, 6, "r24", 16, "2.30259", bytes(32)),
-    ]
-    assert step_records((StepNote(RUN, BASE),), (32,)) == [StepRecord(0, 32, RUN, BASE, BASE)]
+    back = LightReturn(SignedClaim(bytes(32_600), bytes(64)), (8,) * 512, bytes(5000))
+    assert len(pack(back)) <= max_return_bytes(5000)

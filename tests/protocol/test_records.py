@@ -43,6 +43,8 @@ from protocol.records import (
     open_entry,
 )
 from protocol.signing import Identity, sha256
+from protocol.verdicts import SignedVerdict
+from tests.audited import RULES
 from tests.protocol.record_samples import (
     ALICE,
     ANNOUNCEMENT,
@@ -56,15 +58,15 @@ from tests.protocol.record_samples import (
     LARGEST_CONTRIBUTION,
     LARGEST_HEADER,
     LARGEST_ROUND,
-    LOT,
     POSITION,
     ROUND,
     RUN,
+    SETTLEMENT,
     SIGNED_CLAIM,
     SIGNED_CONTRIBUTION,
-    STEP,
     THRESHOLD,
     TICKET,
+    VERDICT,
 )
 from tests.runs import EXCHANGE, manifest_of
 
@@ -86,8 +88,10 @@ RECORDS: list[Any] = [
     LARGEST_ROUND,
     ANNOUNCEMENT,
     LARGEST_ANNOUNCEMENT,
-    LOT,
-    STEP,
+    VERDICT,
+    SignedVerdict.sign(VERDICT, ALICE),
+    SETTLEMENT,
+    RULES,
     LARGEST_CONTRIBUTION,
     Entry("contribution", pack(HEADER)),
     Receipt(entry_of(HEADER), 3, (b"h" * 32,), "a note\n\n— name abcd\n"),
@@ -131,14 +135,9 @@ def steps_and_work(draw: st.DrawFn) -> tuple[tuple[ClaimStep, ...], tuple[int, .
 
 
 claims = st.builds(
-    lambda made, root, **rest: Claim(
-        steps=made[0],
-        work=made[1],
-        steps_root=root if len(made[0]) > 1 else b"",
-        **rest,
-    ),
+    lambda made, given, **rest: Claim(steps=made[0], work=made[1], given=given[0], residual=given[1], **rest),
     steps_and_work(),
-    digests,
+    st.one_of(st.just((b"", b"")), st.tuples(digests, residuals)),
     run=digests,
     round=rounds,
     base=digests,
@@ -146,9 +145,6 @@ claims = st.builds(
     key=digests,
     payout=keys,
     founder=digests,
-    lots_root=digests,
-    vector=digests,
-    residual=residuals,
     lot_ms=st.integers(1, MAX_LOT_MS),
 )
 contributions = st.builds(
@@ -310,21 +306,18 @@ def test_an_optimizer_out_of_range_is_refused(manifest: Manifest, change: dict[s
 SHORT, LONG = b"d" * 31, b"d" * 33
 TWO_STEPS = (ClaimStep(0, 1, (), RUN), ClaimStep(2, 2, (), RUN))
 OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
-    *((CLAIM, {field: wrong}) for field in ("run", "base", "lots_root", "vector", "key", "founder") for wrong in (b"", SHORT, LONG)),
+    *((CLAIM, {field: wrong}) for field in ("run", "base", "key", "founder") for wrong in (b"", SHORT, LONG)),
     (CLAIM, {"key": SHORT, "founder": SHORT}),
     (CLAIM, {"round": 0}),
     (CLAIM, {"round": MAX_ROUND + 1}),
     (CLAIM, {"cohort": "East"}),
     (CLAIM, {"steps": ()}),
-    (CLAIM, {"steps": TWO_STEPS}),  # without their root
-    (
-        CLAIM,
-        {"steps": tuple(ClaimStep(n, n, (), RUN) for n in range(MAX_LOCAL_STEPS + 1)), "work": (MAX_LOCAL_STEPS + 1,), "steps_root": BASE},
-    ),
-    (CLAIM, {"steps_root": BASE}),
-    (CLAIM, {"steps": TWO_STEPS, "steps_root": SHORT}),
-    (CLAIM, {"steps": TWO_STEPS[::-1], "steps_root": BASE}),
-    (CLAIM, {"steps": (TWO_STEPS[0], ClaimStep(1, 2, (), RUN)), "work": (4,), "steps_root": BASE}),  # index 1 in both
+    (CLAIM, {"steps": tuple(ClaimStep(n, n, (), RUN) for n in range(MAX_LOCAL_STEPS + 1)), "work": (MAX_LOCAL_STEPS + 1,)}),
+    (CLAIM, {"steps": TWO_STEPS[::-1]}),
+    (CLAIM, {"steps": (TWO_STEPS[0], ClaimStep(1, 2, (), RUN)), "work": (4,)}),  # index 1 in both
+    (CLAIM, {"given": SHORT}),
+    (CLAIM, {"given": LONG}),
+    (CLAIM, {"given": b"", "residual": RUN}),  # a part of nothing
     (CLAIM, {"work": (2, 0, 2)}),  # its steps have three
     *((CLAIM.steps[0], {"vector": wrong}) for wrong in (b"", SHORT, LONG)),
     (CLAIM.steps[0], {"first": -1}),
@@ -387,6 +380,26 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (ROUND, {"floor": MAX_FLOOR + 1}),
     (ROUND, {"open_ms": 0}),
     (ROUND, {"open_ms": MAX_OPEN_MS + 1}),
+    *((VERDICT, {field: wrong}) for field in ("run", "auditor", "contribution", "by") for wrong in (b"", SHORT, LONG)),
+    (VERDICT, {"auditor": (1).to_bytes(32, "little")}),
+    (VERDICT, {"round": 0}),
+    (VERDICT, {"round": MAX_ROUND + 1}),
+    (VERDICT, {"outcomes": ()}),
+    (VERDICT, {"outcomes": (0,) * (MAX_COHORT + 1)}),
+    (VERDICT, {"outcomes": (4,)}),
+    (VERDICT, {"outcomes": (-1,)}),
+    *((VERDICT, {"outcomes": (outcome,)}) for outcome in (1, 2, 3)),  # by the work of another
+    *((SETTLEMENT, {field: wrong}) for field in ("run", "commit") for wrong in (b"", SHORT, LONG)),
+    (RULES, {"named": ()}),
+    (RULES, {"named": RULES.named * 2}),
+    (RULES, {"proven": (SHORT,)}),
+    (RULES, {"proven_after": 0}),
+    (RULES, {"audit_percent": 0}),
+    (RULES, {"audit_percent": 101}),
+    (RULES, {"newcomer_percent": 0}),
+    (RULES, {"kept_rounds": 0}),
+    (RULES, {"pending_rounds": RULES.kept_rounds + 2}),
+    (RULES, {"pool_percent": 51}),
     (ANNOUNCEMENT, {"run": SHORT}),
     (ANNOUNCEMENT, {"cohort": ""}),
     (ANNOUNCEMENT, {"cohort": "east.size-1"}),
@@ -495,7 +508,9 @@ def test_changed_bytes_are_refused_or_the_bytes_of_another_record(record: Any, d
 @pytest.mark.parametrize(
     "data",
     [
+        encode(("finding", b"")),
         encode(("verdict", b"")),
+        encode(("settlement", pack(VERDICT))),
         encode(("", b"")),
         encode(("claim", pack(SIGNED_CLAIM))),
         encode(("contribution", b"")),

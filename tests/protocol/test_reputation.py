@@ -80,16 +80,16 @@ def test_a_proven_key_is_paid_once_its_round_is_old_enough_though_nobody_judged_
     rounds = Rounds(rules())
     rounds.turn([A], [B])
     rounds.turns(4)
-    assert not rounds.reputation.credit
+    assert not rounds.reputation.credits()
     rounds.turns(1)
-    assert rounds.reputation.credit == {A: 500, B: 500}
+    assert rounds.reputation.credits() == {A: 500, B: 500}
 
 
 def test_keys_that_are_not_proven_take_nothing_from_those_that_are() -> None:
     rounds = Rounds(rules())
     rounds.turn([A], *([key_of(f"free {number}")] for number in range(100)))
     rounds.turns(5)
-    assert rounds.reputation.credit == {A: 1000}
+    assert rounds.reputation.credits() == {A: 1000}
 
 
 def test_a_newcomer_is_paid_for_what_was_found_good_and_is_proven_after_so_much_of_it() -> None:
@@ -109,7 +109,7 @@ def test_a_claim_pays_the_account_that_it_names() -> None:
     rounds = Rounds(rules())
     rounds.turn([A], [B], accounts={A: NEW, B: NEW})
     rounds.turns(5)
-    assert rounds.reputation.credit == {NEW: 1000}
+    assert rounds.reputation.credits() == {NEW: 1000}
     assert rounds.reputation.earned == {A: 500, B: 500}
 
 

@@ -145,9 +145,7 @@ def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
 def test_a_claim_is_short() -> None:
     assert len(pack(SIGNED_CLAIM)) < 440
     step = ClaimStep(0, 399, (), BASE)
-    four = replace(
-        LARGEST_CLAIM, steps=(step,), steps_root=b"", work=(100,) * 4
-    )  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+    four = replace(LARGEST_CLAIM, steps=(step,), work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
     assert len(pack(SignedClaim.sign(four, ALICE))) < 540
     assert len(pack(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 900
 

@@ -19,7 +19,7 @@ RUN = sha256(b"run")
 
 def claim_of(number: int) -> SignedClaim:
     key = ALICE.public_key
-    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", steps_of((1,), RUN, key), (1,), RUN, b"", RUN, b"", 1), ALICE)
+    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", steps_of((1,), RUN, key), (1,), RUN, b"", 1), ALICE)
 
 
 def contribution_of(number: int) -> SignedContribution:
@@ -85,8 +85,8 @@ def test_a_remembered_claim_is_no_contribution_and_the_other_way_round() -> None
     assert verified.claim(claim) == claim.open()
 
 
-def test_the_newest_are_remembered(checks: list[str]) -> None:
-    verified = Verified(capacity=3)
+def test_as_many_of_the_newest_are_remembered_as_so_many_bytes_have(checks: list[str]) -> None:
+    verified = Verified(3 * len(claim_of(1).payload))
     signed = [claim_of(number) for number in range(1, 6)]
     for one in signed:
         verified.claim(one)
@@ -103,7 +103,7 @@ def test_the_newest_are_remembered(checks: list[str]) -> None:
 
 
 def test_several_threads_may_ask_at_once() -> None:
-    verified = Verified(capacity=3)  # so that all of them put and drop all the time
+    verified = Verified(3 * len(claim_of(1).payload))  # so that all of them put and drop all the time
     signed = [claim_of(number) for number in range(1, 8)] * 20
     with ThreadPoolExecutor(4) as threads:
         opened = list(threads.map(verified.claim, signed))
