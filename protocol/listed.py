@@ -106,6 +106,8 @@ def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
         return "it counts other lots of its architectures than its indices are of"
     if claim.shards and claim.shards >= manifest.train_shards:
         return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
+    if claim.partner and manifest.task != "stereo":
+        return "it names who had the other view, in a run whose samples have one"
     if claim.residual and not codec_named(exchange.codec).is_sparse:
         return NO_RESIDUALS
     if lots * manifest.lot_samples > exchange.max_claim_samples:

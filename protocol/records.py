@@ -104,6 +104,7 @@ class Claim:
     residual: bytes  # SHA-256 of that residual; empty: of zeros; up to a step: empty
     lot_ms: int  # median duration of its lots
     shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
+    partner: bytes = b""  # of a stereo run, whose key had the other view of its samples, and computed with it; empty: it had both
 
     def __post_init__(self) -> None:
         for what in ("run", "base", "key", "founder"):
@@ -121,6 +122,7 @@ class Claim:
         require(bool(self.given) or not self.residual, "a residual is a part of what is given")
         require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
+        require(len(self.partner) in (0, 32) and self.partner != self.key, "a partner is another key, or none")
 
     @property
     def lots(self) -> int:

@@ -140,3 +140,13 @@ def test_who_is_listed_is_in_the_body_but_for_an_audited_run_s_local_steps(is_au
     header = listing([claimed(log, peer, WHOLE[:local_steps]) for peer in (A, B)], A)
     refused_whole(log, with_contribution(header, A, counted=1), "a claim that is not in the body")
     commit(log, [header])
+
+
+def test_who_had_the_other_view_is_named_in_stereo_runs_only() -> None:
+    for task, is_taken in (("stereo", True), ("classification", False)):
+        log = ledger_of(task=task)
+        header = listing([claim_of(log, A, partner=B.public_key)], A)
+        if is_taken:
+            commit(log, [header])
+        else:
+            refused(log, entry_of(header), match="whose samples have one")

@@ -347,6 +347,8 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (CLAIM, {"work": (1,) * (MAX_ARCHITECTURES + 1)}),
     (CLAIM, {"residual": SHORT}),
     (CLAIM, {"residual": LONG}),
+    (CLAIM, {"partner": SHORT}),
+    (CLAIM, {"partner": CLAIM.key}),
     (CLAIM, {"lot_ms": 0}),
     (CLAIM, {"lot_ms": MAX_LOT_MS + 1}),
     *((CONTRIBUTION, {field: wrong}) for field in ("run", "base", "founder", "body") for wrong in (b"", SHORT, LONG)),
