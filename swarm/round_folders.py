@@ -42,6 +42,11 @@ class RoundFolders:
         """Those that have a folder, the newest first."""
         return sorted(self._sizes, reverse=True)
 
+    @property
+    def num_bytes(self) -> int:
+        """What is in them takes so many bytes."""
+        return sum(self._sizes.values())
+
     def path(self, round_: int) -> Path:
         """Return the folder of a round."""
         return folder_of(self._directory, round_)

@@ -62,6 +62,26 @@ class VectorsFolder:
         """The rounds of the claims of which something is here, by their digests."""
         return {claim: round_ for claim, round_ in list(self._rounds.items()) if claim != WORKING}
 
+    @property
+    def num_bytes(self) -> int:
+        """What is here takes so many bytes, with what is being written."""
+        with self._lock:
+            return self._folders.num_bytes
+
+    def round_of(self, claim: bytes) -> int | None:
+        """Return the round of a claim of which something is here; None: nothing is."""
+        return self._rounds.get(claim)
+
+    def all(self) -> dict[bytes, set[bytes]]:
+        """Return the digests of the vectors that are here, by claim; the folders are looked through."""
+        found = dict[bytes, set[bytes]]()
+        for claim, round_ in list(self._rounds.items()):
+            folder = self._folders.path(round_) / claim.hex()
+            with disk_errors(folder):
+                names = [path.name for path in folder.iterdir()] if folder.exists() else []
+            found[claim] = {bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name) is not None}
+        return found
+
     def keep(self, round_: int, claim: bytes, digest: bytes, values: Vector) -> None:
         """Keep a vector (N,) of a claim of this round; that it has the digest is for the caller to know. A power cut may lose it.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aggregator.audits.brought import Brought
+from aggregator.audits.brought import Audited, Brought
 from aggregator.audits.duties import DutiesDesk
 from exact.residuals import Vector, vector_digest
 from peer.auditing.auditor import Auditor, Known, Rest
@@ -17,12 +17,13 @@ from peer.auditing.bringing import Bringing
 from peer.auditing.messages import Ask, Found, Said
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
+from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
+from protocol.encoding import unpack
 from protocol.errors import LedgerError
 from protocol.operators import Operators
 from protocol.records import ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
 from protocol.reputation import Pools, Reputation, Work
 from protocol.signing import Digest, Identity, PublicKey, sha256
-from protocol.vectors import PAGE_BYTES
 from protocol.verdicts import AuditRules, Outcome, SignedVerdict, Verdict
 from swarm.budget import Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
@@ -133,6 +134,7 @@ class Scene:
             await brought.serve(endpoint)
             await desk.serve(endpoint)
             await serve_vectors(endpoint, brought.folder)
+            await endpoint.serve(VERDICT, self.take)
 
     # What desks are told (``aggregator.audits.duties.Facts``).
 
@@ -150,14 +152,17 @@ class Scene:
     def base(self, round: int) -> tuple[bytes, int]:
         return sha256(b"state %d" % (round - 1)), -20
 
-    def residual(self, key: bytes, round: int) -> bytes:
-        return self.residuals.get(key, b"")
+    async def left(self, audited: Audited) -> tuple[bool, ...]:
+        return tuple(claim.residual == self.residuals.get(claim.key, claim.residual) for claim in audited.claims)
 
-    async def take(self, signed: SignedVerdict) -> None:
-        verdict = signed.open()
+    async def take(self, _caller: PublicKey, request: bytes) -> bytes:
+        """Take a verdict, as ``aggregator.rounds.verdicts`` does."""
+        verdict = unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES).open()
+        self._reputation.check(verdict)
         if any((one.auditor, one.contribution) == (verdict.auditor, verdict.contribution) for one in self.waiting):
             raise LedgerError("said already")
         self.waiting.append(verdict)
+        return b""
 
     # Rounds.
 
@@ -175,6 +180,8 @@ class Scene:
             del contribution
         verdicts, self.waiting = self.waiting, []
         self._reputation.turn(round_, sha256(b"commit %d" % round_), verdicts, works)
+        for desk in self.desks.values():
+            desk.committed()
         return round_
 
     # Who takes part.

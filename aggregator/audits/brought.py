@@ -10,6 +10,7 @@ is full a contribution ends as not judged.
 import asyncio
 import contextlib
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +38,20 @@ from protocol.records import Claim, Contribution, Header
 from protocol.reputation import Audit, Reputation
 from protocol.signing import PublicKey
 from swarm.budget import Faults
-from swarm.disk import replace_file
+from swarm.disk import disk_errors, make_directory, replace_file
+from swarm.round_folders import folder_of
 from swarm.rpc import Busy, Endpoint
 from swarm.vectors import VectorPart, VectorsFolder
 
 FOLDER = "brought"
 MAX_COMING = 16  # vectors that come at the same time
+MAX_OF_ONE = 4  # of these, of one key
 QUIET_S = 60.0  # after which one that does not come any more makes room for another
+LEAST_RATE = 32_768  # bytes a second: one that comes more slowly makes room for another that waits
+_MAX_OPENED = 64  # contributions that are remembered whole
+_FULL = ".full"
 _VALUE_BYTES = 4
+_NO_BOUND = 1 << 60  # bytes: room is checked here, before anything would have to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,19 @@ class Audited:
 
 @dataclass(slots=True)
 class _Coming:
-    part: VectorPart
-    next: int  # place of the byte that comes next
+    """A vector on its way. While a page of it is written, its thread alone has ``part`` and ``next``."""
+
+    key: bytes  # who brings it
+    began_s: float
     heard_s: float
+    part: VectorPart | None = None
+    next: int = 0  # place of the byte that comes next
+    is_busy: bool = False  # a page is being written
+    is_over: bool = False  # another one took its place: it is closed once it is not busy
 
 
 class Brought:
-    """One log's."""
+    """One operator's."""
 
     def __init__(
         self,
@@ -79,7 +92,7 @@ class Brought:
         faults: Faults,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep it in the run's ``directory``; ``serve`` answers from then on.
+        """Take up what is in the run's ``directory``, which blocks; ``serve`` answers from then on.
 
         Args:
             directory: the run's.
@@ -87,146 +100,272 @@ class Brought:
             max_bytes: on the disk.
             kept_rounds: that anything is kept.
             reputation: returns what the log says of audits.
-            header: returns a listed contribution with its claims, by its round and digest.
+            header: returns a listed contribution with its claims, by its round and digest; is called in a thread.
             faults: counts what is nobody's to bring.
             clock: gives seconds and does not go back.
+
+        Raises:
+            StorageError: the disk refuses.
         """
         self._directory = directory / FOLDER
         self._vector_bytes = _VALUE_BYTES * num_weights
         self._max_bytes = max_bytes
-        self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=2 * max_bytes)
+        self._kept_rounds = kept_rounds
+        self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=_NO_BOUND)
         self._reputation = reputation
         self._header = header
         self._faults = faults
         self._clock = clock
+        self._here = self.folder.all()  # by contribution
+        self._full = self._read_full()  # by contribution: the round of what was refused for want of room
         self._coming: dict[tuple[bytes, bytes], _Coming] = {}  # by contribution and vector
-        self._failed: dict[bytes, set[int]] = {}  # by contribution: steps of which own vectors are needed
-        self._opened: dict[bytes, Audited] = {}
-        self.num_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
+        self._writing = set[asyncio.Task[None]]()
+        # Of contributions that are audited; what is not audited any more is forgotten with the next round.
+        self._failed: dict[bytes, set[int]] = {}  # steps of which own vectors are needed
+        self._vectors: dict[bytes, tuple[bytes, ...]] = {}  # that are asked for
+        self._opened = OrderedDict[bytes, Audited]()  # the last that were asked about
+        self._broken = Counter[tuple[bytes, bytes]]()  # by contribution and key: vectors that it began and did not bring
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer from now on."""
         await endpoint.serve(WANTED, self._on_wanted)
         await endpoint.serve(BRING, self._on_bring)
 
+    async def close(self) -> None:
+        """Finish what is being written, and let go of what is not whole."""
+        while self._writing:
+            await asyncio.wait(self._writing)
+        for which in list(self._coming):
+            self._drop(which)
+
     # What there is.
 
-    def audited(self, contribution: bytes) -> Audited | None:
-        """Return a contribution that is audited; None: it is not, or not any more."""
-        audit = self._reputation().audits.get(contribution)
-        if audit is None:
-            self._opened.pop(contribution, None)
-            self._failed.pop(contribution, None)
-            return None
-        if (found := self._opened.get(contribution)) is None or found.audit is not audit:
-            header = self._header(audit.round, contribution)
+    @property
+    def num_bytes(self) -> int:
+        """What is here takes so many bytes, with what is on its way."""
+        return self.folder.num_bytes + sum(self._vector_bytes for coming in self._coming.values() if coming.part is None)
+
+    def audit_of(self, contribution: bytes) -> Audit | None:
+        """Return the audit of a contribution; None: it is not audited, or not any more."""
+        return self._reputation().audits.get(contribution)
+
+    async def opened(self, audit: Audit) -> Audited:
+        """Return a contribution that is audited, read from the log unless it was lately."""
+        contribution = audit.work.contribution
+        if (found := self._opened.get(contribution)) is None:
+            header = await asyncio.to_thread(self._header, audit.round, contribution)
             claims = tuple(signed.unchecked() for signed in header.claims)
-            found = self._opened[contribution] = Audited(audit, header, header.contribution.unchecked(), claims)
+            found = Audited(audit, header, header.contribution.unchecked(), claims)
+        self._opened[contribution] = found
+        self._opened.move_to_end(contribution)
+        while len(self._opened) > _MAX_OPENED:
+            self._opened.popitem(last=False)
         return found
 
-    def lacking(self, audited: Audited) -> list[bytes]:
+    async def lacking(self, audit: Audit) -> list[bytes]:
         """Return the digests of what is asked for of a contribution and is not here."""
-        digest = audited.audit.work.contribution
-        wanted = vectors_of(audited.contribution, audited.claims, tuple(sorted(self._failed.get(digest, ()))))
-        return [vector for vector in wanted if not self.folder.has(digest, vector)]
+        contribution = audit.work.contribution
+        if (wanted := self._vectors.get(contribution)) is None:
+            audited = await self.opened(audit)
+            failed = tuple(sorted(self._failed.get(contribution, ())))
+            wanted = self._vectors[contribution] = vectors_of(audited.contribution, audited.claims, failed)
+        here = self._here.get(contribution, ())
+        return [vector for vector in wanted if vector not in here]
 
-    def lacks_room(self, contribution: bytes, round_: int) -> bool:
+    def lacks_room(self, contribution: bytes) -> bool:
         """Return whether something of a contribution was refused here for want of room."""
-        return self._full(round_, contribution).exists()
+        return contribution in self._full
 
     def need(self, contribution: bytes, step: int) -> None:
         """Ask for the own vectors of a step, too."""
-        self._failed.setdefault(contribution, set()).add(step)
+        if step not in self._failed.setdefault(contribution, set()):
+            self._failed[contribution].add(step)
+            self._vectors.pop(contribution, None)
 
-    def prune(self, newest: int) -> None:
-        """Remove what is too old, ``newest`` being the last committed round.
+    async def committed(self) -> None:
+        """The log has a new round: remove what is too old, forget what is not audited any more.
 
         Raises:
             StorageError: the disk refuses.
         """
+        reputation = self._reputation()
+        for of_audits in (self._failed, self._vectors, self._opened):
+            for contribution in of_audits.keys() - reputation.audits.keys():
+                of_audits.pop(contribution)
+        self._broken = Counter({which: count for which, count in self._broken.items() if which[0] in reputation.audits})
+        oldest = reputation.round - self._kept_rounds
+        old = {contribution: round_ for contribution, round_ in self._full.items() if round_ <= oldest}
+        await asyncio.to_thread(self._prune, reputation.round, old)
+        for contribution in old:
+            self._full.pop(contribution)
+        self._here = {contribution: here for contribution, here in self._here.items() if self.folder.round_of(contribution) is not None}
+
+    def _prune(self, newest: int, old: dict[bytes, int]) -> None:
+        with disk_errors(self._directory):
+            for contribution, round_ in old.items():
+                path = self._full_path(round_, contribution)
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # there is more of the round
+                    path.parent.rmdir()
         self.folder.prune(newest)
-        self.num_bytes = sum(path.stat().st_size for path in self._directory.rglob("*") if path.is_file())
 
     # What comes.
 
     async def _on_wanted(self, caller: PublicKey, request: bytes) -> bytes:
         with self._held_to_account(caller):
             asked = unpack(AskWanted, request, max_bytes=MAX_ASK_BYTES)
-            answers = tuple([self._wanted(caller, each) for each in asked.contributions])
+            answers = tuple([await self._wanted(caller, each) for each in asked.contributions])
         return pack(Wanted(answers))
 
-    def _wanted(self, caller: PublicKey, placed: Placed) -> WantedOf:
+    async def _wanted(self, caller: PublicKey, placed: Placed) -> WantedOf:
         if placed.round >= self._reputation().round:
             return WantedOf(int(Fate.LATER), ())
-        audited = self.audited(placed.contribution)
-        if audited is None:
+        audit = self.audit_of(placed.contribution)
+        if audit is None:
             return WantedOf(int(Fate.NOTHING), ())
-        self._check_theirs(caller, audited)
-        lacking = self.lacking(audited)[:MAX_WANTED]
+        self._check_theirs(caller, audit)
+        lacking = (await self.lacking(audit))[:MAX_WANTED]
         return WantedOf(int(Fate.BRING if lacking else Fate.HELD), tuple(lacking))
 
     async def _on_bring(self, caller: PublicKey, request: bytes) -> bytes:
         with self._held_to_account(caller):
             page = unpack(Page, request, max_bytes=MAX_PAGE_BYTES)
-            audited = self.audited(page.contribution)
-            if audited is None:
+            audit = self.audit_of(page.contribution)
+            if audit is None:
                 raise NotTaken("this contribution is not audited, or not any more")
-            self._check_theirs(caller, audited)
-            if page.vector not in self.lacking(audited):
+            self._check_theirs(caller, audit)
+            if page.vector not in await self.lacking(audit):
                 return b""  # another of its keys was faster
             if len(page.data) != min(PAGE_BYTES, self._vector_bytes - page.first):
                 raise EncodingError("a page of a vector of another length")
-            await self._take(audited, page)
+            which = page.contribution, page.vector
+            coming = await self._begin(caller, audit, which) if page.first == 0 else self._coming.get(which)
+            if coming is None or coming.key != caller or page.first != coming.next:
+                raise NotTaken("a vector is brought from its beginning, page by page")
+            if coming.is_busy:
+                raise Busy("a page of it is being written")
+            coming.is_busy, coming.heard_s = True, self._clock()
+            writing = asyncio.create_task(self._write(audit.round, which, coming, page.data))
+            self._writing.add(writing)
+            writing.add_done_callback(self._written)
+            await asyncio.shield(writing)  # a caller that hangs up leaves no page half written
         return b""
 
-    async def _take(self, audited: Audited, page: Page) -> None:
-        which = page.contribution, page.vector
-        coming = self._coming.get(which)
-        if page.first == 0:
-            if coming is not None and self._clock() - coming.heard_s < QUIET_S:
-                raise Busy("another of its keys brings it")
-            self._drop(which)
-            coming = self._coming[which] = await self._begin(audited, page)
-        if coming is None or page.first != coming.next:
-            raise NotTaken("a vector is brought from its beginning, page by page")
-        coming.heard_s, coming.next = self._clock(), coming.next + len(page.data)
-        try:
-            await asyncio.to_thread(coming.part.write, page.data)
-            if coming.next == self._vector_bytes:
-                if coming.part.digest != page.vector:
-                    raise EncodingError("another vector than the contribution names")
-                await asyncio.to_thread(coming.part.finish)
-                self.num_bytes += self._vector_bytes
-        except BaseException:
-            self._drop(which)
-            raise
-        if coming.next == self._vector_bytes:
-            self._drop(which)
+    async def _begin(self, key: bytes, audit: Audit, which: tuple[bytes, bytes]) -> _Coming:
+        """Give a vector that begins a place.
 
-    async def _begin(self, audited: Audited, page: Page) -> _Coming:
-        now_s = self._clock()
-        for which, coming in list(self._coming.items()):
-            if now_s - coming.heard_s >= QUIET_S:
-                self._drop(which)
-        if len(self._coming) >= MAX_COMING:
-            raise Busy("others bring their vectors")
-        if self.num_bytes + (len(self._coming) + 1) * self._vector_bytes > self._max_bytes:
-            path = self._full(audited.audit.round, page.contribution)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(replace_file, path, b"")
+        Raises:
+            Busy: there is none now.
+            NotTaken: there is no room for it.
+        """
+        self._make_place(key, which)
+        if self.num_bytes + self._vector_bytes > self._max_bytes:
+            self._full[which[0]] = audit.round
+            await asyncio.to_thread(self._write_full, audit.round, which[0])
             raise NotTaken("there is no room for it")
-        part = await asyncio.to_thread(self.folder.begin, audited.audit.round, page.contribution, page.vector, self._vector_bytes)
-        return _Coming(part, 0, now_s)
+        now_s = self._clock()
+        coming = self._coming[which] = _Coming(key, now_s, now_s)
+        return coming
+
+    def _make_place(self, key: bytes, which: tuple[bytes, bytes]) -> None:
+        now_s = self._clock()
+        for each, coming in list(self._coming.items()):
+            if now_s - coming.heard_s >= QUIET_S:
+                self._break_off(each)
+        held = self._coming.get(which)
+        if held is not None and held.key == key:
+            if held.is_busy:
+                raise Busy("a page of it is being written")
+            self._break_off(which)  # it begins anew
+        elif held is not None and self._is_slow(held, now_s):
+            self._break_off(which)
+        elif held is not None:
+            if self._broken[which[0], held.key] <= self._broken[which[0], key]:
+                raise Busy("another of its keys brings it")
+            self._drop(which)  # who did not bring what it began has no place before the others
+        if sum(coming.key == key for coming in self._coming.values()) >= MAX_OF_ONE:
+            raise Busy("this key brings others of its vectors")
+        if len(self._coming) >= MAX_COMING:
+            slow = [each for each, coming in self._coming.items() if self._is_slow(coming, now_s)]
+            if not slow:
+                raise Busy("others bring their vectors")
+            self._break_off(slow[0])
+
+    @staticmethod
+    def _is_slow(coming: _Coming, now_s: float) -> bool:
+        since_s = now_s - coming.began_s
+        return since_s >= QUIET_S and coming.next < since_s * LEAST_RATE
+
+    async def _write(self, round_: int, which: tuple[bytes, bytes], coming: _Coming, data: bytes) -> None:
+        is_whole = False
+        try:
+            is_whole = await asyncio.to_thread(self._store, round_, which, coming, data)
+        except EncodingError:
+            self._broken[which[0], coming.key] += 1
+            coming.is_over = True
+            raise
+        except BaseException:
+            coming.is_over = True
+            raise
+        finally:
+            coming.is_busy = False
+            if is_whole and self.folder.has(*which):
+                self._here.setdefault(which[0], set()).add(which[1])
+            if is_whole or coming.is_over:
+                if self._coming.get(which) is coming:
+                    del self._coming[which]
+                self._close(coming)
+
+    def _store(self, round_: int, which: tuple[bytes, bytes], coming: _Coming, data: bytes) -> bool:
+        """Write a page; return whether the vector is whole now."""
+        if coming.part is None:
+            coming.part = self.folder.begin(round_, *which, self._vector_bytes)
+        coming.part.write(data)
+        coming.next += len(data)
+        if coming.next < self._vector_bytes:
+            return False
+        if coming.part.digest != which[1]:
+            raise EncodingError("another vector than the contribution names")
+        coming.part.finish()
+        return True
+
+    def _written(self, writing: "asyncio.Task[None]") -> None:
+        self._writing.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # whoever brought it is told, if it is still there
+
+    def _break_off(self, which: tuple[bytes, bytes]) -> None:
+        """Let go of a vector that its key began and does not bring."""
+        self._broken[which[0], self._coming[which].key] += 1
+        self._drop(which)
 
     def _drop(self, which: tuple[bytes, bytes]) -> None:
-        if (coming := self._coming.pop(which, None)) is not None:
+        coming = self._coming.pop(which)
+        coming.is_over = True
+        if not coming.is_busy:
+            self._close(coming)
+
+    @staticmethod
+    def _close(coming: _Coming) -> None:
+        if coming.part is not None:
             coming.part.close()
 
-    def _full(self, round_: int, contribution: bytes) -> Path:
-        return self._directory / f"{round_:08d}" / f"{contribution.hex()}.full"
+    def _full_path(self, round_: int, contribution: bytes) -> Path:
+        return folder_of(self._directory, round_) / f"{contribution.hex()}{_FULL}"
 
-    def _check_theirs(self, caller: PublicKey, audited: Audited) -> None:
-        if caller not in audited.audit.work.keys:
+    def _write_full(self, round_: int, contribution: bytes) -> None:
+        path = self._full_path(round_, contribution)
+        if not path.parent.exists():
+            make_directory(path.parent)
+        replace_file(path, b"")
+
+    def _read_full(self) -> dict[bytes, int]:
+        with disk_errors(self._directory):
+            paths = [path for path in self._directory.glob(f"*/*{_FULL}") if path.parent.name.isdecimal()]
+        return {bytes.fromhex(path.name.removesuffix(_FULL)): int(path.parent.name) for path in paths}
+
+    def _check_theirs(self, caller: PublicKey, audit: Audit) -> None:
+        if caller not in audit.work.keys:
             raise NotTheirs("another's contribution")
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ from copying it. A volunteer is drawn for a contribution by its beacon, of those
 some rounds the named auditor does without.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +16,7 @@ from protocol.auditing import (
     FINDING,
     MAX_DUTIES,
     MAX_SIGNED_FINDING_BYTES,
-    MAX_SIGNED_VERDICT_BYTES,
     NEED,
-    VERDICT,
     AskDuties,
     Duties,
     Duty,
@@ -28,15 +27,15 @@ from protocol.closing import NotTaken
 from protocol.draws import number
 from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError
-from protocol.reputation import Reputation
+from protocol.reputation import Audit, Reputation
 from protocol.signing import PublicKey
-from protocol.verdicts import SignedVerdict
 from swarm.budget import Faults
 from swarm.rpc import Endpoint
 
 THERE = 3  # rounds that a volunteer is counted on that asked for work
 WAIT = 6  # rounds that a contribution is left to a volunteer, once all of it is here
 MAX_VOLUNTEERS = 1024  # that are remembered
+_OLDEST = MAX_DUTIES // 2  # of the duties that are told of, where there are more; the others are told of in turn, by the round
 _SMALL_BYTES = 64
 
 
@@ -50,7 +49,7 @@ class _Left:
 
 
 class Facts(Protocol):
-    """What a log says of what was handed in."""
+    """What a log says of what was handed in (``aggregator.audits.facts``)."""
 
     @property
     def run(self) -> bytes:
@@ -66,19 +65,12 @@ class Facts(Protocol):
     def base(self, round: int) -> tuple[bytes, int]:
         """Return the digest of the state that work for a round begins with, and the floor of its bodies."""
 
-    def residual(self, key: bytes, round: int) -> bytes:
-        """Return the digest of what the last contribution of a key that was listed before a round left it; empty: zeros."""
-
-    async def take(self, signed: SignedVerdict) -> None:
-        """Have a verdict stand before the next round; it is on the disk when this returns.
-
-        Raises:
-            RemoteFault: it may not stand there, or there is no room for it now.
-        """
+    async def left(self, audited: Audited) -> tuple[bool, ...]:
+        """Return of each claim whether the residual that it names was left to its key (``protocol.residuals.was_left``)."""
 
 
 class DutiesDesk:
-    """One log's."""
+    """One operator's. Verdicts it leaves to ``aggregator.rounds.verdicts``."""
 
     def __init__(self, brought: Brought, facts: Facts, faults: Faults) -> None:
         """Know of no auditor; ``serve`` answers from then on.
@@ -104,68 +96,90 @@ class DutiesDesk:
         await endpoint.serve(DUTIES, self._on_duties)
         await endpoint.serve(NEED, self._on_need)
         await endpoint.serve(FINDING, self._on_finding)
-        await endpoint.serve(VERDICT, self._on_verdict)
+
+    def committed(self) -> None:
+        """The log has a new round: forget what is not audited any more, and volunteers that did not ask lately."""
+        reputation = self._facts.reputation
+        self._asked = {key: asked for key, asked in self._asked.items() if asked > reputation.round - THERE}
+        self._left = {contribution: left for contribution, left in self._left.items() if contribution in reputation.audits}
 
     async def _on_duties(self, caller: PublicKey, request: bytes) -> bytes:
         asked, reputation = unpack(AskDuties, request, max_bytes=_SMALL_BYTES), self._facts.reputation
-        self._tidy(reputation)
-        is_named = self._is_named(caller)
-        if not is_named:
-            if not reputation.is_proven(caller) or asked.round < reputation.round - THERE or len(self._asked) >= MAX_VOLUNTEERS:
-                return pack(Duties(()))
-            self._asked[caller] = reputation.round
-        waiting = sorted(reputation.audits.values(), key=lambda audit: (not audit.is_against, audit.round, audit.work.contribution))
+        if self._is_named(caller):
+            waiting = [audit for audit in reputation.audits.values() if self._is_for_named(caller, audit)]
+            accused = [audit for audit in waiting if audit.is_against]
+            whole, lacking = list[Audit](), list[Audit]()
+            for audit in _oldest_first(audit for audit in waiting if not audit.is_against):
+                (whole if await self._can_be_judged(audit) else lacking).append(audit)
+            ordered = [*_in_turn(_oldest_first(accused), reputation.round), *_in_turn(whole, reputation.round)]
+            chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_DUTIES]
+            return pack(Duties(tuple([await self._duty(audit, is_named=True) for audit in chosen])))
+        is_new = caller not in self._asked
+        if not reputation.is_proven(caller) or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
+            return pack(Duties(()))
+        self._asked[caller] = reputation.round
         found = list[Duty]()
-        for audit in waiting:
-            if any(verdict.auditor == caller for verdict in audit.verdicts) or (not is_named and audit.verdicts):
-                continue
-            audited = self._brought.audited(audit.work.contribution)
-            duty = None if audited is None or caller in audit.work.keys else self._duty(caller, audited, is_named=is_named)
-            if duty is not None:
-                found.append(duty)
+        for audit in _oldest_first(audit for audit in reputation.audits.values() if not audit.verdicts and caller not in audit.work.keys):
+            left = await self._left_to(audit)
+            if left is not None and left.volunteer == caller and left.finding is None:
+                found.append(await self._duty(audit, is_named=False))
             if len(found) == MAX_DUTIES:
                 break
         return pack(Duties(tuple(found)))
 
-    def _duty(self, caller: PublicKey, audited: Audited, *, is_named: bool) -> Duty | None:
-        """Return what an auditor is told of a contribution; None: nothing, now."""
-        audit, rules = audited.audit, self._facts.reputation.rules
-        assert rules is not None
-        is_drawn = audit.auditor == caller
-        if is_named and not is_drawn and not audit.is_against:
-            return None  # it is another's; whoever would take something away calls the others
-        is_here = not self._brought.lacking(audited)
-        is_late = self._facts.reputation.round >= audit.round + rules.kept_rounds
-        left = None if audit.is_against or not is_here else self._left_to(audited)
-        if not is_named and (left is None or left.volunteer != caller or left.finding is not None):
-            return None
-        lacks_room = self._brought.lacks_room(audit.work.contribution, audit.round)
-        volunteer = () if left is None or not is_named else (left.volunteer,)
-        finding = (left.finding,) if left is not None and left.finding is not None and volunteer else ()
-        state, floor = self._facts.base(audited.contribution.round)
-        residuals = tuple([self._facts.residual(claim.key, audit.round) for claim in audited.claims])
-        return Duty(audit.round, audited.header, state, floor, residuals, int(is_here), int(is_late), int(lacks_room), volunteer, finding)
+    def _is_for_named(self, caller: PublicKey, audit: Audit) -> bool:
+        """Return whether an audit waits for a named auditor: it was drawn for it, or somebody would take something away."""
+        has_judged = any(verdict.auditor == caller for verdict in audit.verdicts)
+        return not has_judged and caller not in audit.work.keys and (audit.auditor == caller or audit.is_against)
 
-    def _left_to(self, audited: Audited) -> _Left | None:
+    async def _can_be_judged(self, audit: Audit) -> bool:
+        return self._is_late(audit) or not await self._brought.lacking(audit)
+
+    def _is_late(self, audit: Audit) -> bool:
+        reputation = self._facts.reputation
+        return reputation.rules is not None and reputation.round >= audit.round + reputation.rules.kept_rounds
+
+    async def _duty(self, audit: Audit, *, is_named: bool) -> Duty:
+        """Return what an auditor is told of a contribution."""
+        audited = await self._brought.opened(audit)
+        is_here = not await self._brought.lacking(audit)
+        left = await self._left_to(audit) if is_named else None
+        state, floor = self._facts.base(audited.contribution.round)
+        return Duty(
+            round=audit.round,
+            header=audited.header,
+            state=state,
+            floor=floor,
+            left=tuple(map(int, await self._facts.left(audited))),
+            is_here=int(is_here),
+            is_late=int(self._is_late(audit)),
+            lacks_room=int(self._brought.lacks_room(audit.work.contribution)),
+            volunteer=() if left is None else (left.volunteer,),
+            finding=() if left is None or left.finding is None else (left.finding,),
+        )
+
+    async def _left_to(self, audit: Audit) -> _Left | None:
         """Return to which volunteer a contribution is left, all of which is here; None: to none."""
-        audit, round_ = audited.audit, self._facts.reputation.round
-        left = self._left.get(audit.work.contribution)
+        contribution, round_ = audit.work.contribution, self._facts.reputation.round
+        if audit.is_against or await self._brought.lacking(audit):
+            return None
+        left = self._left.get(contribution)
         if left is None:
             there = sorted(self._asked.keys() - set(audit.work.keys))
             if not there:
                 return None
-            place = number("volunteer", self._facts.beacon(audit.round), audit.work.contribution) % len(there)
-            left = self._left[audit.work.contribution] = _Left(there[place], round_ + WAIT)
+            place = number("volunteer", self._facts.beacon(audit.round), contribution) % len(there)
+            left = self._left[contribution] = _Left(there[place], round_ + WAIT)
         return None if left.finding is None and round_ > left.until else left
 
     async def _on_need(self, caller: PublicKey, request: bytes) -> bytes:
         need = unpack(Need, request, max_bytes=_SMALL_BYTES)
-        audited = self._brought.audited(need.contribution)
-        if audited is None:
+        audit = self._brought.audit_of(need.contribution)
+        if audit is None:
             raise NotTaken("this contribution is not audited, or not any more")
         if not self._is_named(caller):
             raise NotTheirs("own vectors are a named auditor's to ask for")
-        if need.step >= len(audited.contribution.steps):
+        if need.step >= len((await self._brought.opened(audit)).contribution.steps):
             raise LedgerError("a step that the contribution has not got")
         self._brought.need(need.contribution, need.step)
         return b""
@@ -178,30 +192,25 @@ class DutiesDesk:
             finding = signed.open()
             if finding.run != self._facts.run or finding.by != caller:
                 raise NotTheirs("a finding of somebody else, or of another run")
-            audited, left = self._brought.audited(finding.contribution), self._left.get(finding.contribution)
-            if audited is None or left is None or left.volunteer != caller:
+            audit, left = self._brought.audit_of(finding.contribution), self._left.get(finding.contribution)
+            if audit is None or left is None or left.volunteer != caller:
                 raise NotTaken("this contribution is not left to this volunteer, or not any more")
-            if finding.round != audited.audit.round or len(finding.outcomes) != len(audited.claims):
+            if finding.round != audit.round or len(finding.outcomes) != len(audit.work.keys):
                 raise LedgerError("a finding about something else than the contribution")
             left.finding = left.finding or signed
-        return b""
-
-    async def _on_verdict(self, caller: PublicKey, request: bytes) -> bytes:
-        if is_too_much(self._faults, caller):
-            raise NotTaken("too much that was wrong came from there lately")
-        with noted(self._faults, caller):
-            signed = unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES)
-            verdict = signed.open()
-            if verdict.run != self._facts.run:
-                raise LedgerError("a verdict of another run")
-            self._facts.reputation.check(verdict)
-            await self._facts.take(signed)
         return b""
 
     def _is_named(self, key: bytes) -> bool:
         rules = self._facts.reputation.rules
         return rules is not None and key in rules.named
 
-    def _tidy(self, reputation: Reputation) -> None:
-        self._asked = {key: asked for key, asked in self._asked.items() if asked > reputation.round - THERE}
-        self._left = {contribution: left for contribution, left in self._left.items() if contribution in reputation.audits}
+
+def _oldest_first(audits: Iterable[Audit]) -> list[Audit]:
+    return sorted(audits, key=lambda audit: (audit.round, audit.work.contribution))
+
+
+def _in_turn(audits: Sequence[Audit], round_: int) -> list[Audit]:
+    """Return the oldest ones, then the others in an order that goes on with the round: what nobody can judge stands in no other's way."""
+    oldest, others = list(audits[:_OLDEST]), audits[_OLDEST:]
+    start = round_ * _OLDEST % len(others) if others else 0
+    return [*oldest, *others[start:], *others[:start]]
