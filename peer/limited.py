@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from peer.audits.desk import AuditDesk
+from peer.auditing.auditor import Auditor
 from peer.crew.devices import Devices
 from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
@@ -28,7 +28,7 @@ class LimitedPeer:
         processes: ProcessCrew | None,
         compute: ComputeThread,
         evaluations: EvaluationDesk,
-        audits: AuditDesk | None,
+        audits: Auditor | None,
         traffic: Traffic,
         board: StatusBoard,
         limits: Limits,

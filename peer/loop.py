@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from automl.training.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
-from peer.audits.needs import Known
+from peer.auditing.auditor import Known
 from peer.cohort.cohort import Cohort
 from peer.cohort.company import Choice
 from peer.contact.heads import Heads
@@ -32,26 +32,25 @@ from peer.rounds.check import Checker
 from peer.rounds.commits import Commits
 from peer.rounds.credit import Credit
 from peer.rounds.delivery import Delivery, open_ms
+from peer.rounds.evidence import Evidence
 from peer.rounds.handing import Handing
 from peer.rounds.measuring import Measuring
-from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
-from peer.rounds.staying import stay
-from peer.rounds.vectors import OwnVectors
 from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
 from peer.training.noise import Noise
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, now_ms
 from peer.training.workbench import Workbench
-from protocol.accounts import Fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
 from protocol.records import Round, SignedClaim
+from protocol.reputation import Fault
 from protocol.rounds import Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
+from swarm import waits
 from swarm.blobs import Shelf
 from swarm.log_client import Counted, LogClient
 from swarm.rpc import OwnNode
@@ -142,25 +141,22 @@ class PeerLoop:
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
-        self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
         if gateway is not None:
-            gateway.payroll = Payroll(self.log, gateway.has_claim_of, is_audited=self.manifest.trust.is_audited)
-        self._vectors: OwnVectors | None = None
-        if self._records is not None:
-            self._vectors = OwnVectors.of(
-                node,
-                self._records.folder,
-                self.manifest,
-                self.course.plan,
-                count,
-                store.vectors_path(self.run_id),
-                has_light=gateway is not None,
-                commit=lambda round_: self._commits.proven(round_),
-                newest=lambda: self.machine.newest.round,
-                is_looked_for=lambda claim: self._commits.promises.is_looking_for(claim),
-            )
-            if gateway is not None:
-                gateway.keep_records, gateway.keep_vectors = self._records.keep, self._vectors.keep_light
+            gateway.payroll = Payroll(self.log, gateway.has_claim_of, is_audited=self.manifest.is_audited)
+        self._evidence = Evidence.of(
+            node,
+            self.log.line,
+            self.manifest,
+            count,
+            store.run_path(self.run_id),
+            store.vectors_path(self.run_id),
+            board,
+            has_light=gateway is not None,
+            newest=lambda: self.machine.newest.round,
+            is_looked_for=lambda base: self._commits.promises.is_looking_for(base),
+        )
+        if gateway is not None:
+            gateway.evidence = self._evidence
         self._bench = Workbench(
             self.manifest,
             self.course,
@@ -172,7 +168,7 @@ class PeerLoop:
             self._pace,
             noise,
             sizing,
-            self._vectors,
+            self._evidence,
             shards,
             payout,
         )
@@ -189,8 +185,7 @@ class PeerLoop:
             payout or identity.public_key,
             self._spread,
             self._states.keep_body,
-            self._records,
-            self._vectors,
+            self._evidence,
         )
         self._handing.shards = shards
         self._gateway = gateway
@@ -211,6 +206,7 @@ class PeerLoop:
             lap,
             on_news=self._on_news,
             on_counted=self._counted,
+            on_listed=self._listed,
         )
         self._credit = Credit(
             signed,
@@ -290,15 +286,18 @@ class PeerLoop:
     def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
         """The table of a round has this peer's claim."""
         self._credit.counted(round_, claim, found)
-        if self._vectors is not None:
-            self._vectors.listed(round_, claim.digest)
         if self._gateway is not None and self._gateway.payroll is not None:
             self._gateway.payroll.counted(round_, found)
 
+    def _listed(self, round_: int, contribution: bytes, base: bytes) -> None:
+        """A round has a contribution with a claim of this peer."""
+        if self._evidence is not None:
+            self._evidence.listed(round_, contribution, base)
+
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
-        if self._vectors is not None:
-            self._vectors.committed()
+        if self._evidence is not None:
+            self._evidence.committed()
         self.on_commit()
         self._look_again()
 
@@ -360,9 +359,8 @@ class PeerLoop:
 
     @property
     def known(self) -> Known:
-        """What audits need of what this peer knows."""
-        machine, states = self.machine, self._states
-        return Known(lambda: machine.newest.round, self._commits.proven, states.of_lots, self.log.counted, states.body)
+        """What audits of others need of what this peer knows."""
+        return Known(lambda: self.machine.newest.round, self._states.parameters, self._states.body)
 
     @property
     def num_weights(self) -> int:
@@ -374,10 +372,8 @@ class PeerLoop:
         await self._shelf.serve(self.node)
         await self._ear.start()
         await self._one_history.start()
-        if self._records is not None:
-            await self._records.serve()
-        if self._vectors is not None:
-            await self._vectors.serve()
+        if self._evidence is not None:
+            await self._evidence.serve()
         await self._spread.start()
         await self._others.start()
         await self._word.hear(self.node)
@@ -400,29 +396,14 @@ class PeerLoop:
                         Absences(self._returned).watch(),
                     )
                 ]
-                if self._records is not None:
-                    background.append(tasks.create_task(self._records.give()))
-                if self._vectors is not None:
-                    background.append(tasks.create_task(self._vectors.tend()))
                 self._credit.ask()
                 await self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
+                if self._evidence is not None:
+                    background.append(tasks.create_task(self._evidence.run()))
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
                 await self._credit.settle()
-                if self._records is not None:
-                    await self._records.settle()
-                if self._vectors is not None and self.guilty is None and not self.ended:
-                    meeting.cancel()
-                    await self._others.presence.leave_cohort()
-                    await stay(
-                        self._vectors,
-                        self.machine,
-                        self._board,
-                        self._changed,
-                        open_ms=self._open_ms,
-                        num_rounds=self.manifest.num_rounds,
-                        is_away=self._word.is_away,
-                    )
+                await self._bring_last(meeting)
                 for task in background:
                     task.cancel()
                 await self._others.presence.withdraw()
@@ -442,6 +423,17 @@ class PeerLoop:
                 await self._crew.close()
                 self._compute.close()
 
+    async def _bring_last(self, meeting: "asyncio.Task[None]") -> None:
+        """Bring what audits want by now; a person who wants to leave is held for some seconds at most."""
+        if self._evidence is None or self.guilty is not None or self.ended or self._word.is_away:
+            return
+        meeting.cancel()
+        await self._others.presence.leave_cohort()
+        if not self._leaving.is_set():
+            await unless(self._leaving, self._evidence.finish(waits.BROUGHT_S[1]))
+        if self._leaving.is_set():
+            await self._evidence.finish(waits.BROUGHT_S[0])
+
     def _run_is_over(self) -> None:
         self._delivery.run_is_over()
         self.leave()
@@ -450,7 +442,7 @@ class PeerLoop:
         """Audits found this peer guilty: what it does counts no more, so it leaves."""
         if self.guilty is None:
             self.guilty = fault
-            line = verdict(fault, None if self._records is None else self._records.round_of(fault.claim))
+            line = verdict(fault)
             self._board.update(verdict=line)
             self._board.say(line)
             self.leave()

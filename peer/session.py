@@ -19,7 +19,6 @@ from automl.latency.table import TORCH, LatencyTable
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
 from automl.training.update import self_test
-from peer.audits.opening import audits_open, desk_of_audits
 from peer.cohort.company import Choice
 from peer.cohort.token import load_token
 from peer.commands.keys import own_identity
@@ -225,7 +224,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
-        if (disk := usual_vectors_bytes(manifest.exchange, manifest.trust, crew.num_weights)) >= _WORTH_SAYING:
+        if (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING:
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
@@ -268,10 +267,9 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
-        audits = desk_of_audits(config, identity, signed, held, loop, board)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, audits, met.traffic, board, limits, own.devices_for)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, None, met.traffic, board, limits, own.devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(audits, limits):
+        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node):
             await own.limiter.attach(limited)
             watching = asyncio.create_task(own.limiter.watch())
             watching.add_done_callback(limited.ends_with)

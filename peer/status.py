@@ -98,10 +98,10 @@ class PeerStatus:
     delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
     measured_for_others: int = 0  # architectures, since the start
-    audits: int = 0  # lots of others that were computed again, since the start
-    whole_audits: int = 0  # claims of others of which all lots were
-    audits_against: int = 0  # of these, that were not what their claims say
-    audits_missed: int = 0  # claims of which all lots could not be computed again in time
+    audits: int = 0  # contributions of others that were computed again, since the start
+    audits_against: int = 0  # of these, in which something is not what it says
+    audited: int = 0  # own contributions of which audits asked for something, since the start
+    brought_bytes: int = 0  # of vectors that these rest on, and that were brought to operators
     leases_at: str = ""  # of a gateway: the address that light contributors are told
     paused: bool = False  # nothing is computed, by the person's word or by a limit
     pauses: dict[str, str] = field(default_factory=dict)  # why, in words, by the limit's name; "you": the person's word

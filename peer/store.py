@@ -12,9 +12,9 @@ runs/<run>/credit     what this peer has earned, as the log says and as it compu
 runs/<run>/slips/     a pay slip for each round that counted this peer (see ``peer.rounds.slips``)
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
-runs/<run>/records/   the records of its lots, where the run's claims are audited (see ``swarm.records``)
 runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
-runs/<run>/fetched/   vectors of others, while their lots are computed again
+runs/<run>/open/      the contributions of which they may (see ``peer.auditing.bringing``)
+runs/<run>/fetched/   vectors of others, while their contributions are computed again
 status.json           where the peer stands
 """
 
@@ -211,13 +211,13 @@ class PeerStore:
             ) from error
         return found.kept
 
-    def records_path(self, run: bytes) -> Path:
-        """Return the folder for the records of this peer's lots."""
-        return self._run_path(run) / "records"
-
     def vectors_path(self, run: bytes) -> Path:
         """Return the folder for the vectors of this peer's claims."""
         return self._run_path(run) / "vectors"
+
+    def run_path(self, run: bytes) -> Path:
+        """Return the folder of all that is kept of a run."""
+        return self._run_path(run)
 
     def fetched_path(self, run: bytes) -> Path:
         """Return the folder for vectors of others."""

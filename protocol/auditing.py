@@ -110,7 +110,7 @@ class Page:
 class AskVector:
     """Asks for a page of a vector: its bytes from ``first`` on, ``PAGE_BYTES`` or what is left."""
 
-    kept_by: bytes  # what it is kept by: at an operator the digest of the contribution, at a peer that of its claim
+    kept_by: bytes  # what it is kept by: at an operator the digest of the contribution, at a peer that of the commit that this stands on
     digest: bytes  # SHA-256 of the vector
     first: int  # place of the page's first byte, a multiple of ``PAGE_BYTES``
 

@@ -1,9 +1,9 @@
 """Vectors in a folder, for as long as audits may want them, under a budget; handed to whoever asks.
 
-DIR/<round, 8 digits>/<digest of the claim, or of the contribution>/<digest of the vector>   float32, little-endian
+DIR/<round, 8 digits>/<digest that they are kept by>/<digest of the vector>   float32, little-endian
 
-A peer keeps those of its own claims, an operator those of the contributions that were brought. All but the calls block, each for a file or
-a few.
+A peer keeps those of its work by the commit that the work stands on, an operator what was brought by the contribution that it is of. All
+but the calls block, each for a file or a few.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from hashlib import sha256
 from itertools import count as count_from
 from pathlib import Path
@@ -31,7 +31,6 @@ from swarm.rpc import Endpoint
 
 Vector = NDArray[np.float32]
 
-WORKING = bytes(32)  # in the place of a claim that is not made yet
 _DIGEST = re.compile("[0-9a-f]{64}")
 _VALUE_BYTES = 4
 
@@ -47,7 +46,7 @@ class VectorsFolder:
         """
         self._lock = threading.Lock()
         self._parts = count_from()
-        self._rounds: dict[bytes, int] = {}  # by claim
+        self._rounds: dict[bytes, int] = {}  # by what they are kept by
         with disk_errors(directory):
             for path in directory.glob("[0-9]*/*"):
                 if not path.parent.name.isdecimal() or _DIGEST.fullmatch(path.name) is None:
@@ -58,9 +57,9 @@ class VectorsFolder:
         self._folders = RoundFolders(directory, kept_rounds=kept_rounds, max_bytes=max_bytes, on_removed=self._removed)
 
     @property
-    def claims(self) -> dict[bytes, int]:
-        """The rounds of the claims of which something is here, by their digests."""
-        return {claim: round_ for claim, round_ in list(self._rounds.items()) if claim != WORKING}
+    def rounds(self) -> dict[bytes, int]:
+        """The rounds of what vectors are kept by."""
+        return dict(self._rounds)
 
     @property
     def num_bytes(self) -> int:
@@ -68,37 +67,37 @@ class VectorsFolder:
         with self._lock:
             return self._folders.num_bytes
 
-    def round_of(self, claim: bytes) -> int | None:
-        """Return the round of a claim of which something is here; None: nothing is."""
-        return self._rounds.get(claim)
+    def round_of(self, kept_by: bytes) -> int | None:
+        """Return the round of what is kept by this; None: nothing is."""
+        return self._rounds.get(kept_by)
 
     def all(self) -> dict[bytes, set[bytes]]:
-        """Return the digests of the vectors that are here, by claim; the folders are looked through."""
+        """Return the digests of the vectors that are here, by what they are kept by; the folders are looked through."""
         found = dict[bytes, set[bytes]]()
-        for claim, round_ in list(self._rounds.items()):
-            folder = self._folders.path(round_) / claim.hex()
+        for kept_by, round_ in list(self._rounds.items()):
+            folder = self._folders.path(round_) / kept_by.hex()
             with disk_errors(folder):
                 names = [path.name for path in folder.iterdir()] if folder.exists() else []
-            found[claim] = {bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name) is not None}
+            found[kept_by] = {bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name) is not None}
         return found
 
-    def keep(self, round_: int, claim: bytes, digest: bytes, values: Vector) -> None:
-        """Keep a vector (N,) of a claim of this round; that it has the digest is for the caller to know. A power cut may lose it.
+    def keep(self, round_: int, kept_by: bytes, digest: bytes, values: Vector) -> None:
+        """Keep a vector (N,) of this round; that it has the digest is for the caller to know. A power cut may lose it.
 
         Raises:
             NoRoom: there is no room, not even in the place of older ones.
             StorageError: the disk refuses.
         """
-        if self.has(claim, digest):
+        if self.has(kept_by, digest):
             return
-        part = self.begin(round_, claim, digest, _VALUE_BYTES * len(values))
+        part = self.begin(round_, kept_by, digest, _VALUE_BYTES * len(values))
         try:
             part.write(np.ascontiguousarray(values, "<f4").data.cast("B"))
             part.finish()
         finally:
             part.close()
 
-    def begin(self, round_: int, claim: bytes, digest: bytes, num_bytes: int) -> "VectorPart":
+    def begin(self, round_: int, kept_by: bytes, digest: bytes, num_bytes: int) -> "VectorPart":
         """Make room for a vector that is written piece by piece; what is not finished is gone once it is closed.
 
         Raises:
@@ -106,63 +105,44 @@ class VectorsFolder:
         """
         with self._lock:
             self._folders.make_room(round_, num_bytes)
-            folder = self._folders.path(round_) / claim.hex()
+            folder = self._folders.path(round_) / kept_by.hex()
             if not folder.exists():
                 make_directory(folder)
             part = VectorPart(self, round_, folder / digest.hex(), num_bytes, next(self._parts))
             self._folders.count(round_, num_bytes)
-            self._rounds[claim] = round_
+            self._rounds[kept_by] = round_
             return part
 
-    def has(self, claim: bytes, digest: bytes) -> bool:
+    def has(self, kept_by: bytes, digest: bytes) -> bool:
         """Return whether a vector is here; it is not read."""
-        path = self._path(claim, digest)
+        path = self._path(kept_by, digest)
         return path is not None and path.exists()
 
-    def read(self, claim: bytes, digest: bytes) -> Vector | None:
+    def read(self, kept_by: bytes, digest: bytes) -> Vector | None:
         """Return a vector (N,), which has its digest; None: it is not here, or damaged."""
-        path = self._path(claim, digest)
+        path = self._path(kept_by, digest)
         return None if path is None else _read(path, digest)
 
-    def page(self, claim: bytes, digest: bytes, first: int) -> bytes | None:
+    def page(self, kept_by: bytes, digest: bytes, first: int) -> bytes | None:
         """Return ``PAGE_BYTES`` of a vector from the byte ``first`` on, or what there is; None: nothing, or the vector is not here."""
-        path = self._path(claim, digest)
+        path = self._path(kept_by, digest)
         try:
             with open(os.devnull if path is None else path, "rb") as file:
                 return os.pread(file.fileno(), PAGE_BYTES, first) or None
         except OSError:
             return None
 
-    def name_working(self, claim: bytes) -> None:
-        """What was kept in the place of a claim is this one's, which is made now.
+    def keep_only(self, kept_by: bytes, digests: Collection[bytes]) -> None:
+        """Remove all vectors that are kept by this but these.
 
         Raises:
             StorageError: the disk refuses.
         """
         with self._lock:
-            round_ = self._rounds.get(WORKING)
+            round_ = self._rounds.get(kept_by)
             if round_ is None:
                 return
-            folder = self._folders.path(round_)
-            before = folder / claim.hex()
-            with disk_errors(folder):
-                if before.exists():  # the same claim was made in an earlier life
-                    self._folders.count(round_, -sum(path.stat().st_size for path in before.iterdir()))
-                    shutil.rmtree(before)
-                os.replace(folder / WORKING.hex(), before)
-            self._rounds[claim] = self._rounds.pop(WORKING)
-
-    def keep_only(self, claim: bytes, digests: Collection[bytes]) -> None:
-        """Remove all vectors of a claim but these; with none of them, the claim.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        with self._lock:
-            round_ = self._rounds.get(claim)
-            if round_ is None:
-                return
-            folder, names = self._folders.path(round_) / claim.hex(), {digest.hex() for digest in digests}
+            folder, names = self._folders.path(round_) / kept_by.hex(), {digest.hex() for digest in digests}
             with disk_errors(folder):
                 for path in list(folder.iterdir()) if folder.exists() else ():
                     if _DIGEST.fullmatch(path.name) is not None and path.name not in names:
@@ -173,7 +153,7 @@ class VectorsFolder:
                     shutil.rmtree(folder, ignore_errors=True)
                     with contextlib.suppress(OSError):  # there are others of the round
                         folder.parent.rmdir()
-                    del self._rounds[claim]
+                    del self._rounds[kept_by]
 
     def prune(self, newest: int) -> None:
         """Remove what is too old, ``newest`` being the last committed round.
@@ -184,13 +164,13 @@ class VectorsFolder:
         with self._lock:
             self._folders.prune(newest)
 
-    def _path(self, claim: bytes, digest: bytes) -> Path | None:
-        round_ = self._rounds.get(claim)
-        return None if round_ is None else self._folders.path(round_) / claim.hex() / digest.hex()
+    def _path(self, kept_by: bytes, digest: bytes) -> Path | None:
+        round_ = self._rounds.get(kept_by)
+        return None if round_ is None else self._folders.path(round_) / kept_by.hex() / digest.hex()
 
     def _removed(self, round_: int) -> None:
-        for claim in [claim for claim, of_it in self._rounds.items() if of_it == round_]:
-            del self._rounds[claim]
+        for kept_by in [kept_by for kept_by, of_it in self._rounds.items() if of_it == round_]:
+            del self._rounds[kept_by]
 
     def _give_back(self, round_: int, num_bytes: int) -> None:
         with self._lock:
@@ -232,7 +212,7 @@ class VectorPart:
                 left = left[self._file.write(left) :]
 
     def finish(self) -> None:
-        """Give it its name: all of it is written. Where its round, or its claim, was removed meanwhile, it is gone with that.
+        """Give it its name: all of it is written. Where its round, or what it is kept by, was removed meanwhile, it is gone with that.
 
         Raises:
             StorageError: the disk refuses.
@@ -254,9 +234,9 @@ class VectorPart:
             self._folder._give_back(self._round, self._num_bytes)
 
 
-def read_vector(directory: Path, round_: int, claim: bytes, digest: bytes) -> Vector | None:
+def read_vector(directory: Path, round_: int, kept_by: bytes, digest: bytes) -> Vector | None:
     """Return a vector (N,) out of a folder that another process may be writing into; None: it is not there, or damaged."""
-    return _read(folder_of(directory, round_) / claim.hex() / digest.hex(), digest)
+    return _read(folder_of(directory, round_) / kept_by.hex() / digest.hex(), digest)
 
 
 def _read(path: Path, digest: bytes) -> Vector | None:
@@ -267,25 +247,15 @@ def _read(path: Path, digest: bytes) -> Vector | None:
     return found if vector_digest(found) == digest else None
 
 
-async def _refused(_claim: bytes) -> None:
-    """What is not here does not come."""
-
-
-async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder, missing: Callable[[bytes], Awaitable[None]] = _refused) -> None:
-    """Hand pages of vectors to whoever asks. ``missing`` is told of a claim of which something is asked for that is not here: it may wait
-    until it is, or raise ``Busy``.
-    """
+async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:
+    """Hand pages of vectors to whoever asks."""
 
     def found(ask: AskVector) -> bytes | None:
         pages = (folder.page(ask.kept_by, ask.digest, ask.first) for folder in folders)
         return next((page for page in pages if page is not None), None)
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskVector, request, max_bytes=MAX_ASK_VECTOR_BYTES)
-        page = await asyncio.to_thread(found, ask)
-        if page is None:
-            await missing(ask.kept_by)
-            page = await asyncio.to_thread(found, ask)
+        page = await asyncio.to_thread(found, unpack(AskVector, request, max_bytes=MAX_ASK_VECTOR_BYTES))
         if page is None:
             raise EncodingError("no such vector is here")
         return page

@@ -20,9 +20,6 @@ STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that 
 CALL_S = 20.0  # a short answer from memory: a manifest, a contribution
 DIAL_BACK_S = 5.0  # a connection to a caller's own port, to see whether others reach it
 REACH_S = 15.0  # the answer of who was asked to dial back
-RECORDS_S = 30.0  # a page of the records of a claim's lots, at most a megabyte, for the log or from whoever has it
-VECTORS_READY_S = 20.0  # who asks for a vector that is still computed is held so long at most
-RECORDS_AGAIN_S = 5.0  # until a log that was away is offered them again
 OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower is done without
 PING_S = 2.0  # measuring how far a node is; whoever takes longer is far
 OPERATOR_LOOK_S = 2.0  # a call to one of several operators waits half as long before it looks whether that is there, then so long each time
@@ -32,7 +29,7 @@ PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
 PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
-ASKED_S = (10.0, 60.0)  # and so long, beyond four rounds and at most, for audits to ask for what that rests on
+BROUGHT_S = (5.0, 60.0)  # and so long to bring what audits want of its work: where its person wants to leave, and where the run is over
 LAST_ROUND_S = 5.0  # at its end a peer waits so long to see that a round has listed its last contribution
 
 # Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.

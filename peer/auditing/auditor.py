@@ -29,8 +29,11 @@ from protocol.auditing import (
     FINDING,
     MAX_DUTIES_BYTES,
     NEED,
+    PAGE_BYTES,
+    VECTOR,
     VERDICT,
     AskDuties,
+    AskVector,
     Duties,
     Duty,
     Finding,
@@ -41,10 +44,8 @@ from protocol.auditing import (
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, UserError, Weather
 from protocol.manifest import SignedManifest
-from protocol.records import Claim
+from protocol.records import Claim, Contribution
 from protocol.signing import Identity, PublicKey, peer_name
-from protocol.vectors import ASK as VECTOR
-from protocol.vectors import PAGE_BYTES, AskVector
 from protocol.verdicts import AuditRules, SignedVerdict, Verdict
 from swarm import waits
 from swarm.operator_line import OperatorLine
@@ -336,7 +337,7 @@ class Auditor:
         failed: tuple[int, ...] = ()
         try:
             while True:
-                has_all = await self._fetch(duty, digest, claims, vectors_of(contribution, claims, failed))
+                has_all = await self._fetch(duty, contribution, claims, vectors_of(contribution, claims, failed))
                 if not has_all:
                     self._check_late(duty)
                 found = await self._answered(duty, ask)
@@ -385,24 +386,25 @@ class Auditor:
             with self._passing_over("an operator was not told what is needed"):
                 await self._endpoint.call(operator, NEED, pack(Need(digest, step)), timeout_s=waits.CALL_S)
 
-    async def _fetch(self, duty: Duty, digest: bytes, claims: tuple[Claim, ...], vectors: tuple[bytes, ...]) -> bool:
+    async def _fetch(self, duty: Duty, contribution: Contribution, claims: tuple[Claim, ...], vectors: tuple[bytes, ...]) -> bool:
         """Get what was brought, of any operator, and where its time is over of whoever handed it in; return whether all is here."""
-        sources = [*dict.fromkeys(self._line.in_turn)]
+        digest = bytes(duty.header.contribution.digest)
+        sources = dict.fromkeys(self._line.in_turn, digest)  # what each keeps them by
         if duty.is_late:
-            sources += [PublicKey(claim.key) for claim in claims]
+            sources |= {PublicKey(claim.key): contribution.base for claim in claims}
         lacking = [vector for vector in vectors if not self._fetched.has(digest, vector)]
-        for source in sources:
+        for source, kept_by in sources.items():
             for vector in list(lacking):
                 with self._passing_over("a vector is not to be had there"):
-                    await self._fetch_one(source, duty.round, digest, vector)
+                    await self._fetch_one(source, kept_by, duty.round, digest, vector)
                     lacking.remove(vector)
         return not lacking
 
-    async def _fetch_one(self, source: PublicKey, round_: int, digest: bytes, vector: bytes) -> None:
+    async def _fetch_one(self, source: PublicKey, kept_by: bytes, round_: int, digest: bytes, vector: bytes) -> None:
         part = await asyncio.to_thread(self._fetched.begin, round_, digest, vector, self._vector_bytes)
         try:
             for first in range(0, self._vector_bytes, PAGE_BYTES):
-                request = pack(AskVector(digest, vector, first))
+                request = pack(AskVector(kept_by, vector, first))
                 page = await self._endpoint.call(source, VECTOR, request, timeout_s=waits.PIECE_S, large_answer=True)
                 if len(page) != min(PAGE_BYTES, self._vector_bytes - first):
                     raise EncodingError(_VECTOR_GONE)

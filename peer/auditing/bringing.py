@@ -1,14 +1,15 @@
-"""Brings what audits want of this peer's contributions to an operator, and tells what has to be kept no longer.
+"""Brings what audits want of this peer's contributions to the operators, and tells what has to be kept no longer.
 
 It dials out, so a peer behind a NAT brings as well as any other. What is wanted the log says; each vector is known by its digest, so
-whoever of a contribution's keys is there first brings it, and an operator believes none of them.
+whoever of a contribution's keys is there first brings it, and an operator believes none of them. Everything is brought to the operator
+that the peer talks to; where that says that nothing is wanted of a contribution, others are asked too, until a quorum says so.
 
 DIR/open/<digest of the contribution>   a contribution that may be audited: what is kept for it survives a restart
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,36 +25,37 @@ from protocol.auditing import (
     Page,
     Placed,
     Wanted,
+    WantedOf,
 )
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, Weather
+from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable, Weather
 from protocol.fields import check_digest
+from protocol.signing import PublicKey
 from swarm import waits
 from swarm.disk import disk_errors, make_directory, replace_file
+from swarm.operator_line import OperatorLine
+from swarm.rpc import Endpoint
 from swarm.tasks import within
 
 FOLDER = "open"
 AGAIN_S = 30.0  # until it is asked again what is wanted, where no round is committed meanwhile
+_TRIES = 3  # of a page, where the operator does not answer, or is busy
 _MAX_FILE_BYTES = 512
 
 logger = logging.getLogger("manta.audits")
 
 
-class Line(Protocol):
-    """Calls an operator (``swarm.operator_line.OperatorLine``)."""
-
-    async def call(self, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
-        """Return an operator's answer."""
-
-
 class Vectors(Protocol):
-    """Has a peer's own vectors, by claim (``swarm.vectors.VectorsFolder``)."""
+    """Has the vectors of a peer's work, by what they are kept by (``swarm.vectors.VectorsFolder``)."""
 
-    def has(self, claim: bytes, digest: bytes) -> bool:
+    def has(self, kept_by: bytes, digest: bytes) -> bool:
         """Return whether a vector is here."""
 
-    def page(self, claim: bytes, digest: bytes, first: int) -> bytes | None:
+    def page(self, kept_by: bytes, digest: bytes, first: int) -> bytes | None:
         """Return a page of it."""
+
+    def keep_only(self, kept_by: bytes, digests: Collection[bytes]) -> None:
+        """Remove all others of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,133 +63,207 @@ class _Open:
     """A contribution that may be audited."""
 
     placed: Placed
-    claim: bytes  # this peer's own in it: what its vectors are kept by
+    base: bytes  # the commit that it stands on: what the vectors of this peer's work are kept by
 
     def __post_init__(self) -> None:
-        check_digest(self.claim, "claim")
+        check_digest(self.base, "base")
 
 
 class Bringing:
     """One peer's."""
 
     def __init__(
-        self, line: Line, vectors: Vectors, directory: Path, *, round: Callable[[], int], kept_rounds: int, is_last_word: bool
+        self, endpoint: Endpoint, line: OperatorLine, vectors: Vectors, directory: Path, *, round: Callable[[], int], kept_rounds: int
     ) -> None:
         """Take up what an earlier life of this peer left.
 
         Args:
-            line: to the operators.
-            vectors: of this peer's claims.
+            endpoint: calls the operators.
+            line: knows them, and which of them is talked to.
+            vectors: of this peer's work; those of a base go with the contribution that stands on it.
             directory: of this peer's run.
             round: returns the newest committed one.
             kept_rounds: for which something may be asked for.
-            is_last_word: what one operator says of a contribution holds: the run has no other.
 
         Raises:
             StorageError: the disk refuses.
         """
+        self._endpoint = endpoint
         self._line = line
         self._vectors = vectors
         self._folder = directory / FOLDER
         self._round = round
         self._kept_rounds = kept_rounds
-        self._is_last_word = is_last_word
         self._changed = asyncio.Event()
         self._open = {one.placed.contribution: one for one in self._left()}
+        self._unwritten = set[bytes]()
+        self._nothing: dict[bytes, set[bytes]] = {}  # by contribution: the operators who say that nothing of it is wanted
+        self._wanted = set[bytes]()  # contributions of which something was asked for
         self.brought_bytes = 0
-        self.audited = 0  # contributions of which something was asked for
 
     @property
-    def claims(self) -> frozenset[bytes]:
-        """Own claims whose vectors have to be kept."""
-        return frozenset(one.claim for one in self._open.values())
+    def bases(self) -> frozenset[bytes]:
+        """Commits that contributions stand on which may be audited: what is kept by them is needed."""
+        return frozenset(one.base for one in self._open.values())
 
-    async def listed(self, round_: int, contribution: bytes, claim: bytes) -> None:
-        """A round has this contribution, and in it this own claim.
+    @property
+    def audited(self) -> int:
+        """Contributions of which something was asked for, in this life."""
+        return len(self._wanted)
+
+    def found(self, round_: int, contribution: bytes, base: bytes) -> None:
+        """A round has, or by the log's word will have, this contribution, which has a claim of this peer and stands on ``base``."""
+        if contribution not in self._open:
+            self._open[contribution] = _Open(Placed(round_, contribution), base)
+            self._unwritten.add(contribution)
+            self._changed.set()
+
+    async def listed(self, round_: int, contribution: bytes, base: bytes) -> None:
+        """The same, and it is on the disk when this returns.
 
         Raises:
             StorageError: the disk refuses.
         """
-        one = _Open(Placed(round_, contribution), claim)
-        self._open[contribution] = one
-        await asyncio.to_thread(self._keep, one)
-        self._changed.set()
+        self.found(round_, contribution, base)
+        await self._write()
 
     def committed(self) -> None:
         """The log has a new round."""
         self._changed.set()
 
     async def keep(self) -> None:
-        """Bring what is wanted until this is cancelled.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
+        """Bring what is wanted until this is cancelled."""
         while True:
-            self._changed.clear()
             await self.bring_all()
-            await within(self._changed, AGAIN_S)
+            await self.pause()
 
-    async def bring_all(self) -> None:
-        """Ask what is wanted of all contributions whose beacon is there, and bring it.
+    async def pause(self) -> None:
+        """Return once there may be something else to bring."""
+        await within(self._changed, AGAIN_S)
+        self._changed.clear()
 
-        Raises:
-            StorageError: the disk refuses.
-        """
-        newest = self._round()
-        for one in [one for one in self._open.values() if newest >= one.placed.round + self._kept_rounds]:
-            await self._close(one)
+    async def bring_all(self) -> bool:
+        """Ask what is wanted of all contributions whose beacon is there, and bring it; return whether all of it could be done."""
+        is_done, newest = True, self._round()
+        try:
+            await self._write()
+            for one in [one for one in self._open.values() if newest >= one.placed.round + self._kept_rounds]:
+                await self._close(one)
+        except StorageError as error:  # it is tried again
+            logger.error("what audits may ask for is not written down reason=%s", error)
         ready = sorted((one for one in self._open.values() if one.placed.round < newest), key=lambda one: one.placed.round)
         for first in range(0, len(ready), MAX_ASKED):
-            await self._bring_some(ready[first : first + MAX_ASKED])
-
-    async def _bring_some(self, some: list[_Open]) -> None:
-        try:
-            request = pack(AskWanted(tuple(one.placed for one in some)))
-            answer = await self._line.call(WANTED, request, timeout_s=waits.CALL_S, large_answer=True)
-            answers = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
-            if len(answers) != len(some):
-                raise EncodingError("answers about other contributions than were asked about")
-            for one, wanted in zip(some, answers, strict=True):
-                if wanted.fate == Fate.NOTHING and self._is_last_word:
-                    await self._close(one)
-                for digest in wanted.vectors:
-                    await self._bring(one, digest)
-                self.audited += bool(wanted.vectors)
-        except (Weather, RemoteFault) as error:  # it is asked again
-            logger.info("not brought reason=%s", error)
-
-    async def _bring(self, one: _Open, digest: bytes) -> None:
-        """Bring a vector, if it is here; another of the contribution's keys may have it."""
-        first = 0
-        while self._vectors.has(one.claim, digest):
-            data = await asyncio.to_thread(self._vectors.page, one.claim, digest, first)
-            if not data:
-                return
-            page = Page(one.placed.contribution, digest, first, data)
             try:
-                await self._line.call(BRING, pack(page), timeout_s=waits.BODY_S)
+                is_done &= await self._bring_some(ready[first : first + MAX_ASKED])
+            except (MantaError, OSError) as error:  # it is asked again
+                logger.info("not brought reason=%s", error)
+                is_done = False
+        return is_done
+
+    # One question.
+
+    async def _bring_some(self, some: Sequence[_Open]) -> bool:
+        """Ask the operator that is talked to; of what it wants nothing, the others, until so many say so that it holds.
+
+        Raises:
+            MantaError: none answers, or the disk refuses.
+        """
+        operator, answers = await self._line.ask(lambda key: self._asked(key, some))
+        is_done = await self._serve(operator, some, answers)
+        for other in self._line.in_turn:
+            left = [
+                one for one in some if 0 < len(self._nothing.get(one.placed.contribution, ())) and one.placed.contribution in self._open
+            ]
+            left = [one for one in left if other not in self._nothing[one.placed.contribution]]
+            if other == operator or not left:
+                continue
+            try:
+                _, answers = await self._asked(other, left)
+            except (Weather, RemoteFault) as error:
+                logger.info("another operator does not say what is wanted reason=%s", error)
+                continue
+            is_done &= await self._serve(other, left, answers)
+        return is_done
+
+    async def _asked(self, operator: PublicKey, some: Sequence[_Open]) -> tuple[PublicKey, tuple[WantedOf, ...]]:
+        request = pack(AskWanted(tuple(one.placed for one in some)))
+        answer = await self._endpoint.call(operator, WANTED, request, timeout_s=waits.CALL_S, large_answer=True)
+        answers = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
+        if len(answers) != len(some):
+            raise EncodingError("answers about other contributions than were asked about")
+        return operator, answers
+
+    async def _serve(self, operator: PublicKey, some: Sequence[_Open], answers: Sequence[WantedOf]) -> bool:
+        """Do what an operator said; return whether it knew all of these contributions' fates, and took what it wants."""
+        is_done = True
+        for one, wanted in zip(some, answers, strict=True):
+            if wanted.fate == Fate.NOTHING:
+                said = self._nothing.setdefault(one.placed.contribution, set())
+                said.add(operator)
+                if len(said) >= self._line.operators.quorum:
+                    await self._close(one)
+            if wanted.vectors:
+                self._wanted.add(one.placed.contribution)
+            for digest in wanted.vectors:
+                is_done &= await self._bring(operator, one, digest)
+            is_done &= wanted.fate != Fate.LATER
+        return is_done
+
+    async def _bring(self, operator: PublicKey, one: _Open, digest: bytes) -> bool:
+        """Bring a vector, if it is here: another of the contribution's keys may have it; False: the operator does not take it now."""
+        first = 0
+        while self._vectors.has(one.base, digest):
+            data = await asyncio.to_thread(self._vectors.page, one.base, digest, first)
+            if not data:
+                break
+            try:
+                await self._page(operator, Page(one.placed.contribution, digest, first, data))
             except MantaError as error:
                 logger.info("a vector is not taken now round=%d reason=%s", one.placed.round, error)
-                return
+                return False
             self.brought_bytes += len(data)
             first += len(data)
             if len(data) < PAGE_BYTES:
+                break
+        return True
+
+    async def _page(self, operator: PublicKey, page: Page) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                with self._line.uploading():
+                    await self._endpoint.call(operator, BRING, pack(page), timeout_s=waits.BODY_S)
                 return
+            except Unreachable:
+                if not left:
+                    raise
+                await asyncio.sleep(waits.LOG_AGAIN_S[0])
 
     # What survives a restart.
 
-    def _path(self, one: _Open) -> Path:
-        return self._folder / one.placed.contribution.hex()
+    def _path(self, contribution: bytes) -> Path:
+        return self._folder / contribution.hex()
+
+    async def _write(self) -> None:
+        for contribution in list(self._unwritten):
+            if (one := self._open.get(contribution)) is not None:
+                await asyncio.to_thread(self._keep, one)
+            self._unwritten.discard(contribution)
 
     def _keep(self, one: _Open) -> None:
         if not self._folder.exists():
             make_directory(self._folder)
-        replace_file(self._path(one), pack(one))
+        replace_file(self._path(one.placed.contribution), pack(one))
 
     async def _close(self, one: _Open) -> None:
-        self._open.pop(one.placed.contribution, None)
-        await asyncio.to_thread(self._path(one).unlink, missing_ok=True)
+        """Nothing of a contribution is wanted, or not any more: what is kept for it goes."""
+        contribution = one.placed.contribution
+        self._open.pop(contribution, None)
+        self._unwritten.discard(contribution)
+        self._nothing.pop(contribution, None)
+        with disk_errors(self._folder):
+            await asyncio.to_thread(self._path(contribution).unlink, missing_ok=True)
+        if one.base not in self.bases:
+            await asyncio.to_thread(self._vectors.keep_only, one.base, ())
 
     def _left(self) -> list[_Open]:
         found = []

@@ -6,7 +6,7 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 from automl.data.dataset import Dataset
@@ -20,10 +20,10 @@ from peer.gateway.entrance import Entrance
 from peer.gateway.payroll import Payroll
 from peer.gateway.seat import GatewaySeat, Gift
 from peer.gateway.work import Lent, Terms, Work
-from peer.training.work import ComputeThread, Vector
+from peer.rounds.evidence import Evidence
+from peer.training.work import ComputeThread
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, UserError
-from protocol.evidence import Records
+from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
 from protocol.leases import MAX_PLACES, Leased, Leases, No
 from protocol.light import (
     CODEC,
@@ -41,7 +41,7 @@ from protocol.light import (
     why_no_leases,
 )
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import SignedClaim, SignedContribution, SignedTicket
+from protocol.records import SignedContribution, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -97,10 +97,9 @@ class GatewayDesk:
         self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
         most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
         self.max_return_bytes = max_return_bytes(most, body_num_bytes(CODEC, num_weights))
-        self.keep_records: Callable[[SignedClaim, Records], Awaitable[None]] | None = None  # where audits may ask for them
         self.entrance: Entrance | None = None  # in a run that not everybody may take part in
         self.payroll: Payroll | None = None  # where the log can be asked
-        self.keep_vectors: Callable[[SignedClaim, Vector, Vector | None], Awaitable[None]] | None = None  # of what was learnt, likewise
+        self.evidence: Evidence | None = None  # keeps what was learnt, where audits may ask for it
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -283,15 +282,10 @@ class GatewayDesk:
         with work.seat.checking():
             try:
                 vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
-                if self.keep_vectors is not None:
-                    await self.keep_vectors(back.claim, learnt, self._terms.residual(work, leased).values)
-                if self.keep_records is not None:
-                    await self.keep_records(back.claim, self._terms.records(work, leased, back))
+                if self.evidence is not None:
+                    await self.evidence.keep_claim(claim, learnt, self._terms.residual(work, leased).values)
             except RemoteFault as error:
                 return _lost(f"refused: {error}")
-            except StorageError as error:
-                logger.error("a return is lost reason=%s", error)
-                return _lost("the gateway's disk refuses it")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._now_ms()):
                 return self.word(name) or _lost("too late: the gateway hands in already")
             samples = claim.lots * self.manifest.lot_samples

@@ -122,6 +122,8 @@ class BaseWork:
             seat.cancel()
         if done is None and seat.done() and not seat.cancelled():
             seat.result().nothing_learnt()
+            if seat.result().may_be_listed:
+                self._commits.promises.wonder(base.round + 1, base.commit, self._machine.newest.round)
         self._lap.mark("train")
         if self._noise is not None:
             self._board.update(epsilon=self._noise.epsilon)

@@ -38,9 +38,11 @@ class Commits:
         *,
         on_news: Callable[[Round], None],
         on_counted: Callable[[int, SignedClaim, Counted | None], None] = lambda *_: None,
+        on_listed: Callable[[int, bytes, bytes], None] = lambda *_: None,
     ) -> None:
         """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer,
-        the claim, and its contribution as the log proved it, if it did.
+        the claim, and its contribution as the log proved it, if it did; ``on_listed`` with the round and the digests of a contribution,
+        and of the commit that it stands on, that has any work of this peer.
         """
         self._codec = codec_named(manifest.exchange.codec)
         self._machine = machine
@@ -51,7 +53,9 @@ class Commits:
         self._lap = lap
         self._on_news = on_news
         self._on_counted = on_counted
-        self.promises = Promises(log.counted, self._kept, self._broken, self._after_all, self._instead)
+        self._on_listed = on_listed
+        self._log = log
+        self.promises = Promises(self._asked, self._kept, self._broken, self._after_all, self._instead)
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
         self._newest: dict[int, Commitment] = {}  # by round
@@ -114,6 +118,7 @@ class Commits:
         if listed is not None:
             self.promises.expect(entry.round, listed)
         if told.counted is not None:
+            self._on_listed(entry.round, told.counted.digest, told.counted.contribution.base)
             self.promises.see(entry.round, told.counted)
         if not commit.is_news:
             return
@@ -155,8 +160,17 @@ class Commits:
         round_ = self._machine.newest.round + 1
         self._closing = asyncio.get_running_loop().call_later(left_ms / 1000, self._spread.headers_closed, round_)
 
+    async def _asked(self, round_: int) -> Counted | None:
+        """See ``LogClient.counted``."""
+        found = await self._log.counted(round_)
+        if found is not None:
+            self._on_listed(round_, found.digest, found.contribution.base)
+        return found
+
     def _kept(self, round_: int, sealed: Sealed, found: Counted | None) -> None:
         """A table has this peer's claim; ``found`` None: as its ticket says, for the log does not show the table any more."""
+        if found is None:
+            self._on_listed(round_, (sealed.accepted or sealed.header.contribution).digest, sealed.opened.base)
         if round_ >= self.listed_in:  # else a later one has left its residual already
             promised = sealed.accepted or sealed.header.contribution
             self.listed_in, self._listed = round_, (promised.digest if found is None else found.digest, round_)

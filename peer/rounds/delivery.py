@@ -145,7 +145,6 @@ class Delivery:
 
     def _handed_in(self, sealed: Sealed, answer: HandedIn) -> None:
         """The log has the contribution: on its disk, or in a table already."""
-        self._handing.handed_in()
         if answer.status is HandIn.LISTED:
             self._machine.listed()
             self._commits.promises.expect(answer.round, sealed, is_promised=False)

@@ -16,16 +16,14 @@ from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, given, left_over, residual_digest, vector_digest
 from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
-from peer.rounds.records import OwnRecords
+from peer.rounds.evidence import Evidence
 from peer.rounds.residuals import Residual, Residuals
-from peer.rounds.vectors import OwnVectors
 from peer.store import PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
 from protocol.errors import MantaError
-from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
-from protocol.records import Header, SignedClaim, SignedContribution
+from protocol.records import Header, SignedClaim, SignedContribution, SignedTicket
 from protocol.rounds import RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm import waits
@@ -70,14 +68,12 @@ class Handing:
         payout: PublicKey,
         spread: Spread,
         keep_body: Callable[[Blob, Body], None],
-        records: OwnRecords | None = None,
-        vectors: OwnVectors | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         """Prepare; nothing is sealed yet. ``payout`` is the account that claims name. ``keep_body`` is told of bodies that may be in a
-        table soon, ``records`` of lots and ``vectors`` of what they taught, where audits may ask for them.
+        table soon, ``evidence`` of what audits may ask for.
         """
-        self._vectors = vectors
-        self._records = records
+        self._evidence = evidence
         self._manifest = manifest
         self._codec = codec_named(manifest.exchange.codec)
         self._run = run
@@ -112,8 +108,7 @@ class Handing:
         self._machine.restore(kept.header)
         if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
             await self._residuals.forget()
-        records = None if self._records is None else self._records.folder.records(kept.header.claims[0])
-        is_common = records is not None and _is_common(records)
+        is_common = self._evidence is not None and _is_common(kept.header)
         self._hold(InHand(kept.header, blob, parse(self._codec.name, kept.body, num_weights), is_common=is_common))
 
     def _hold(self, in_hand: InHand) -> None:
@@ -138,16 +133,13 @@ class Handing:
         made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
             return False
-        is_common = self._records is not None and (seat.may_be_listed or _is_common(learnt.pile.records))
+        is_common = self._evidence is not None and (seat.may_be_listed or _is_common(made.header))
         self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if is_alone else seat, is_common))
         if self._codec.is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
-        if self._vectors is not None:
-            await self._vectors.sealed(claim, learnt.vector, residual.values, is_alone=is_alone)
-            if is_alone:
-                await self._keep_mean(claim, made.header.contribution, whole)
-        if self._records is not None:
-            await self._records.keep(claim, learnt.pile.records)
+        if self._evidence is not None:
+            await self._evidence.keep_claim(claim.unchecked(), learnt.vector, residual.values)
+            await self._evidence.keep_mean(made.header.contribution.unchecked(), whole)
         await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))
         return True
 
@@ -159,6 +151,7 @@ class Handing:
             self._run,
             payout=self._payout,
             founder=seat.founder,
+            given=vector_digest(whole),
             residual=residual.digest,
             lot_ms=lot_ms,
             shards=self.shards,
@@ -166,11 +159,6 @@ class Handing:
         if not bool(np.isfinite(whole).all()):
             return None, whole, claim
         return made_of([claim], whole, learnt, self._identity, self._run, self._codec.name), whole, claim
-
-    def handed_in(self) -> None:
-        """The log has what was sealed: what audits may ask of it is given to the log from now on."""
-        if self._records is not None:
-            self._records.handed_in()
 
     def weight(self, samples: int) -> int:
         """Return what so many samples weigh in a cohort's mean."""
@@ -203,18 +191,16 @@ class Handing:
         if seat.is_founder:
             gathered = await seat.gather(in_hand.claim, in_hand.given, weight)
             if gathered is not None:
-                return await self._as_founder(seat, gathered, in_hand.claim, in_hand.learnt, header_in)
+                return await self._as_founder(seat, gathered, in_hand.learnt, header_in)
             seat.close("it hands in alone")
             return None
         accepted = await soon_after(changed, waits.WORD_S, seat.hand_over(in_hand.claim, in_hand.given, weight, until_ms))
         if accepted is None:
             return None
         header_in()
-        return await self._as_member(accepted, in_hand.claim, in_hand.learnt, in_hand.given)
+        return await self._as_member(accepted, in_hand.learnt, in_hand.given)
 
-    async def _as_founder(
-        self, seat: Seat, gathered: Gathered, claim: SignedClaim, learnt: Learnt, header_in: Callable[[], None]
-    ) -> HandedIn | None:
+    async def _as_founder(self, seat: Seat, gathered: Gathered, learnt: Learnt, header_in: Callable[[], None]) -> HandedIn | None:
         """Hand the cohort's contribution in, without those whom the log blames; tell the members what became of it."""
         own, begun_ms = PublicKey(self._identity.public_key), now_ms()
         answer: HandedIn | None = None
@@ -234,8 +220,9 @@ class Handing:
             await seat.tell(None)
             return None
         contribution = made.header.contribution
-        await self._taken(contribution.digest, made.left)
-        await self._keep_mean(claim, contribution, gathered.mean)
+        await self._taken(contribution, answer.signed, made.left)
+        if self._evidence is not None:
+            await self._evidence.keep_mean(contribution.unchecked(), gathered.mean)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(now_ms() - begun_ms)
         self._machine.accepted(contribution, answer.signed.open(self._log.operators.keys))
@@ -246,23 +233,18 @@ class Handing:
     def _made_of(self, gathered: Gathered, learnt: Learnt) -> Made:
         return made_of(gathered.claims, gathered.mean, learnt, self._identity, self._run, self._codec.name, gathered.dropped)
 
-    async def _keep_mean(self, claim: SignedClaim, contribution: SignedContribution, mean: Vector) -> None:
-        """Keep the mean (N,) of what was given, where audits may want it: those of several local steps are kept already."""
-        if self._vectors is not None and self._manifest.exchange.local_steps == 1:
-            await self._vectors.keep_mean(claim, contribution.unchecked().steps[0].mean, mean)
-
     def _brought(self, contribution: SignedContribution, answer: HandedIn, blob: Blob) -> None:
         """The log has a ticket for what this peer brought."""
         assert answer.signed is not None
         self.bytes_handed_in += sum(map(len, blob.pieces))
         self._spread.own(contribution, answer.signed, blob)
 
-    async def _as_member(self, accepted: Accepted, claim: SignedClaim, learnt: Learnt, whole: Vector) -> HandedIn:
+    async def _as_member(self, accepted: Accepted, learnt: Learnt, whole: Vector) -> HandedIn:
         """The cohort's contribution, which lists this peer's claim, has its ticket."""
         opened = accepted.contribution.open()
-        if (mean := accepted.mean) is not None and self._vectors is not None and self._manifest.exchange.local_steps == 1:
+        if (mean := accepted.mean) is not None and self._evidence is not None and len(opened.steps) == 1:
             if await self._compute.run(vector_digest, mean) == opened.steps[0].mean:
-                await self._keep_mean(claim, accepted.contribution, mean)
+                await self._evidence.keep_mean(opened, mean)
             else:
                 logger.warning("the founder shows another mean than it names round=%d", opened.round)
         left: Vector | None = None
@@ -274,7 +256,7 @@ class Handing:
             else:
                 logger.warning("the founder coded something else than it says round=%d", opened.round)
                 left = None
-        await self._taken(accepted.contribution.digest, left)
+        await self._taken(accepted.contribution, accepted.ticket, left)
         ticket = accepted.ticket.open(self._log.operators.keys)
         self._machine.accepted(accepted.contribution, ticket)
         return HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket)
@@ -286,9 +268,16 @@ class Handing:
         body = parse(codec, data, len(mean))
         return Blob.of(body_groups(codec, data, len(mean))), body, left_over(mean, body, floor)
 
-    async def _taken(self, contribution: bytes, left: Vector | None) -> None:
+    async def _taken(self, contribution: SignedContribution, ticket: SignedTicket, left: Vector | None) -> None:
         if self._codec.is_sparse:
-            await self._residuals.sealed(contribution, left)
+            await self._residuals.sealed(contribution.digest, left)
+        await self._promised(contribution, ticket)
+
+    async def _promised(self, contribution: SignedContribution, ticket: SignedTicket) -> None:
+        """The log has a contribution with this peer's claim: audits may ask for what it rests on."""
+        if self._evidence is not None:
+            round_ = ticket.open(self._log.operators.keys).round
+            await self._evidence.handed_in(round_, contribution.digest, contribution.unchecked().base)
 
     # Alone.
 
@@ -314,9 +303,11 @@ class Handing:
             raise Refused("the log names a member who is not to be handed in, where there is one")
         if answer.signed is not None:
             self._brought(in_hand.header.contribution, answer, in_hand.blob)
+            await self._promised(in_hand.header.contribution, answer.signed)
         return answer
 
 
-def _is_common(records: Records) -> bool:
-    """Return whether others had a part in one of these steps."""
-    return any(step.mean != step.vector for step in records.steps)
+def _is_common(header: Header) -> bool:
+    """Return whether others had a part in one of several local steps of a contribution that lists one claim."""
+    means, own = header.contribution.unchecked().steps, header.claims[0].unchecked().steps
+    return len(own) > 1 and any(step.mean != each.vector for step, each in zip(means, own, strict=True))

@@ -49,6 +49,7 @@ class Promises:
         self._expected: dict[int, Sealed] = {}
         self._unpromised: set[int] = set()  # rounds of these that have no ticket: the log says that some work of this peer is listed
         self._given_up: dict[bytes, Sealed] = {}  # by claim
+        self._given: dict[bytes, int] = {}  # rounds of work that is not sealed, of which a founder has some steps, by the base's commit
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
         self._found: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
@@ -70,10 +71,18 @@ class Promises:
         self._given_up[sealed.claim] = sealed
         self._wondered.update(range(sealed.opened.round, min(newest, sealed.opened.round + MAX_AGE) + 1))
 
+    def wonder(self, round_: int, base: bytes, newest: int) -> None:
+        """A founder has steps of this peer's work for a round on a base, which came to nothing here: it may list them."""
+        self._given[base] = round_
+        self._wondered.update(range(round_, min(newest, round_ + MAX_AGE) + 1))
+
     def committed(self, round_: int) -> None:
         """The log has a new round."""
+        self._given = {base: of_it for base, of_it in self._given.items() if round_ <= of_it + MAX_AGE + _REMEMBERED}
         self._given_up = {claim: one for claim, one in self._given_up.items() if round_ <= one.opened.round + MAX_AGE + _REMEMBERED}
-        if any(one.opened.round <= round_ <= one.opened.round + MAX_AGE for one in self._given_up.values()):
+        if any(
+            first <= round_ <= first + MAX_AGE for first in (*(one.opened.round for one in self._given_up.values()), *self._given.values())
+        ):
             self._wondered.add(round_)
 
     @property
@@ -81,9 +90,10 @@ class Promises:
         """Whether it is not known of some contribution whether it is in its table."""
         return bool(self._expected)
 
-    def is_looking_for(self, claim: bytes) -> bool:
-        """Whether a table that was not seen yet may have this claim."""
-        return any(one.claim == claim for one in self._expected.values()) or (claim in self._given_up and bool(self._wondered))
+    def is_looking_for(self, base: bytes) -> bool:
+        """Whether a round that was not seen yet may have work of this peer on a base, the digest of its commit."""
+        is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
+        return any(one.opened.base == base for one in self._expected.values()) or (is_wondered and bool(self._wondered))
 
     def see(self, round_: int, found: Counted) -> None:
         """Take note of a contribution that a round is proven to have counted."""
@@ -110,7 +120,7 @@ class Promises:
 
     def look(self) -> None:
         """Ask the log for the listings that its news did not bring."""
-        if not self._given_up:
+        if not self._given_up and not self._given:
             self._wondered.clear()
         for round_ in (self._expected.keys() | self._wondered) - self._looking.keys():
             self._looking[round_] = task = asyncio.create_task(self._look_for(round_))

@@ -186,7 +186,7 @@ class States:
             self._teacher = (self._shelf.pin(blob), parameters)
         return self._teacher
 
-    async def of_lots(self, digest: bytes) -> tuple[Tensor, Tensor | None]:
+    async def parameters(self, digest: bytes) -> tuple[Tensor, Tensor | None]:
         """Return the parameters of a committed state, not the held one only, and of what the round after it learns from too.
 
         Raises:

@@ -20,7 +20,7 @@ from exact.residuals import vector_digest
 from peer.cohort.cohort import Seat
 from peer.crew.crew import Crew
 from peer.rounds.delivery import open_ms
-from peer.rounds.vectors import OwnVectors
+from peer.rounds.evidence import Evidence
 from peer.training.noise import Noise
 from peer.training.shift import MayStart, Shift, Task
 from peer.training.sizing import Sizing
@@ -49,20 +49,20 @@ class Workbench:
         pace: Pace,
         noise: Noise | None = None,
         sizing: Sizing | None = None,
-        vectors: OwnVectors | None = None,
+        evidence: Evidence | None = None,
         shards: int = 0,
         payout: PublicKey | None = None,
     ) -> None:
         """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any.
 
-        ``sizing`` is told how long lots took, where a cohort's size depends on it. ``vectors`` keep what audits may ask of local steps.
+        ``sizing`` is told how long lots took, where a cohort's size depends on it. ``evidence`` keeps what audits may ask of local steps.
         ``shards`` is what claims say of those that lots are drawn from (``Claim.shards``), ``payout`` the account that they name; None:
         the own key.
         """
         self._run = run
         self._shards = shards
         self._payout = payout or identity.public_key
-        self._vectors = vectors
+        self._evidence = evidence
         self._noise = noise
         self._sizing = sizing
         self._manifest = manifest
@@ -142,8 +142,6 @@ class Workbench:
         plan, steps = self._course.plan, self._manifest.exchange.local_steps
         pile = Pile(self._crew.num_weights, architectures, is_blind=self._noise is not None)
         local = LocalSteps(state, plan) if steps > 1 else None
-        if self._vectors is not None:
-            await self._vectors.begin(base.round + 1)
         index = 0
         for step in range(steps):
             if local is not None and step:
@@ -211,7 +209,6 @@ class Workbench:
         mean = await seat.average(step, gradient, claim)
         of_mean = own if mean is gradient else await self._compute.run(vector_digest, mean)
         pile.end_step(before, own, of_mean)
-        if self._vectors is not None:
-            at_base = {} if step else {before: local.weights.numpy()}
-            await self._vectors.keep({own: gradient, of_mean: mean, **at_base})
+        if self._evidence is not None:
+            await self._evidence.keep(base.round + 1, base.commit, {own: gradient, of_mean: mean})
         await self._compute.run(lambda: local.step(torch.from_numpy(mean)))
