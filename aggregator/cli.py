@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,6 +27,10 @@ from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
 from swarm.voice import Voice
+
+if TYPE_CHECKING:
+    from aggregator.log.exported import Shown
+    from aggregator.log.verify import Verification
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -140,7 +145,7 @@ def verify(directory: Path) -> None:
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
-        _say_credits(found.credits, is_unaudited=found.is_unaudited)
+        _say_credits(found)
         click.echo(f"root {found.root.hex()}")
 
 
@@ -151,13 +156,22 @@ def _say_operators(keys: Iterable[bytes]) -> None:
         click.echo(f"operator {key.hex()} {peer_name(key)}")
 
 
-def _say_credits(credits: dict[bytes, int], *, is_unaudited: bool) -> None:
+def _say_credits(found: "Verification | Shown") -> None:
+    from aggregator.log.credits import earned_by_account, fault_in_words, settled_in_words, together
     from protocol.signing import peer_name
 
-    mark = " unaudited" if is_unaudited else ""
-    for key, amount in sorted(credits.items(), key=lambda item: -item[1]):
-        click.echo(f"credit {amount} {peer_name(key)}{mark}")
-    if is_unaudited:
+    mark = " unaudited" if found.is_unaudited else ""
+    for account, of_keys in earned_by_account(found.reputation).items():
+        earned = together(of_keys.values())
+        if earned.credit:
+            pending = f", pending {earned.pending}" if earned.pending else ""
+            click.echo(f"credit {earned.paid}{pending} {peer_name(account)}{mark}")
+    for key, faults in sorted(found.reputation.faults.items()):
+        for fault in faults:
+            click.echo(f"{fault_in_words(fault)}: {peer_name(key)}")
+    if words := settled_in_words(found.reputation, found.num_rounds, is_settled=found.is_settled):
+        click.echo(words)
+    if found.is_unaudited:
         click.echo("unaudited: the data are private, so nobody but a peer can compute its lots again; its share of a round was capped")
 
 
@@ -202,7 +216,7 @@ def check_export(folder: Path) -> None:
         click.echo(f"run {found.run.hex()}")
         _say_operators(found.operators)
         click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
-        _say_credits(found.credits, is_unaudited=found.is_unaudited)
+        _say_credits(found)
         for size, cosignature in found.witnesses:
             click.echo(f"witness {peer_name(cosignature.key)} cosigned {size} entries")
         click.echo(f"root {found.head.root.hex()}")

@@ -212,7 +212,7 @@ def main() -> None:
             found = verify_directory(programs.directory / "aggregator")
         except MantaError as error:
             raise SystemExit(f"the log does not verify: {error}") from error
-        credits = {peer_name(key): credit for key, credit in found.accounts.credits_of_keys().items()}
+        credits = {peer_name(key): credit for key, credit in found.reputation.earned.items() if credit}
         print(f"the log verifies: {found.rounds} rounds; credit of the contributors: {', '.join(str(credits.get(key, 0)) for key in keys)}")
         if not all(credits.get(key, 0) for key in keys):
             raise SystemExit("a contributor has no credit")

@@ -13,10 +13,10 @@ from swarm.loading import ending_at_ctrl_c
 @click.command(name="credits")
 @DIRECTORY
 @click.option("--csv", "is_csv", is_flag=True, help="As a table, for a spreadsheet.")
-@click.option("--json", "is_json", is_flag=True, help="As JSON: each pending round, and of what is void the claim.")
+@click.option("--json", "is_json", is_flag=True, help="As JSON: each pending round, and what was found out.")
 def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
-    """Verify the log of a folder, and say what everybody has earned. What of it is final, pending, or void, and why. The run may be at
-    work."""
+    """Verify the log of a folder, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
+    run may be at work."""
     with clear_errors():
         from aggregator.early import check_run
 

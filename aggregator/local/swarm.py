@@ -244,5 +244,5 @@ class LocalSwarm:
             return LedgerReport(verified=False, size=0, root="", detail=str(error)), {}
         agrees = found.root.hex() == printed[-1]
         detail = f"{found.size} entries, {found.rounds} rounds" if agrees else f"its root is {found.root.hex()}, not {printed[-1]}"
-        credits = {key.hex(): amount for key, amount in found.accounts.credits_of_keys().items()}
+        credits = {key.hex(): amount for key, amount in found.reputation.earned.items() if amount}
         return LedgerReport(verified=agrees, size=found.size, root=printed[-1], detail=detail), credits

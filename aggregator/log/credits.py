@@ -1,79 +1,148 @@
 """What adds up to each account by a log that was verified, and which keys earned it: as lines, as CSV, as JSON.
 
-An account is the key that claims name as their payout: where nobody names another, each key's own. What is final, pending and void is told
-of each account and of each key that earned something for it, the reasons of what is void with the key.
+An account is the key that claims name as their payout: where nobody names another, each key's own. What is paid and what is pending is told
+of each account and of each key that earned something for it. Pending is what rounds that are not paid yet would pay if nothing more were
+found; what their audits pay comes on top. With a key stands what was found out about it: of which contribution, and since which round.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from aggregator.log.verify import Verification
-from protocol.accounts import Account, together
+from protocol.reputation import FALSE, Fault, Reputation, paid_with
 from protocol.signing import peer_name
 
-_COLUMNS = ("account", "peer", "final", "pending", "all_final_with_round", "void", "reasons", "stays_pending")
+SETTLEMENT = "settlement"  # what pays the rounds that no round's entry pays
+_COLUMNS = ("account", "peer", "paid", "pending", "all_paid_with", "faults")
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What was earned for an account, by one key or by several."""
+
+    paid: int
+    rounds: tuple[tuple[int, int], ...]  # (round, what is pending of it), the oldest first
+
+    @property
+    def pending(self) -> int:
+        """What is pending of all rounds."""
+        return sum(amount for _, amount in self.rounds)
+
+    @property
+    def credit(self) -> int:
+        """What is paid or pending."""
+        return self.paid + self.pending
+
+
+def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, Earned]]:
+    """Return account -> key -> what it has earned for that: accounts and keys with most first.
+
+    Also those keys are there that have nothing, but were found out.
+    """
+    pending = dict[tuple[bytes, bytes], list[tuple[int, int]]]()
+    for round_, works in reputation.unpaid.items():
+        accounts = {key: account for work in works for key, account in zip(work.keys, work.payouts, strict=True)}
+        for key, amount in reputation.expected(round_).items():
+            if amount:
+                pending.setdefault((key, accounts[key]), []).append((round_, amount))
+    pairs = {pair for pair, amount in reputation.paid.items() if amount} | pending.keys()
+    pairs |= {(key, reputation.payouts.get(key, key)) for key in reputation.faults}
+    found = dict[bytes, dict[bytes, Earned]]()
+    for key, account in pairs:
+        found.setdefault(account, {})[key] = Earned(reputation.paid[key, account], tuple(pending.get((key, account), ())))
+    of_accounts = {account: together(of_keys.values()).credit for account, of_keys in found.items()}
+    return {
+        account: dict(sorted(found[account].items(), key=lambda one: (-one[1].credit, one[0])))
+        for account in sorted(found, key=lambda account: (-of_accounts[account], account))
+    }
+
+
+def together(earned: Iterable[Earned]) -> Earned:
+    """Return what several keys have earned for one account."""
+    paid, rounds = 0, dict[int, int]()
+    for one in earned:
+        paid += one.paid
+        for round_, amount in one.rounds:
+            rounds[round_] = rounds.get(round_, 0) + amount
+    return Earned(paid, tuple(sorted(rounds.items())))
+
+
+def fault_in_words(fault: Fault) -> str:
+    """Return what was found out, in words."""
+    what = "found false" if fault.reason == FALSE else "not shown"
+    return f"{what}, round {fault.round}, contribution {fault.contribution.hex()[:16]}"
+
+
+def settled_in_words(reputation: Reputation, num_rounds: int, *, is_settled: bool) -> str:
+    """Return up to where a run is paid, in words; empty: all of it is, as in every run without audits."""
+    if reputation.rules is None:
+        return ""
+    if is_settled:
+        return "settled: all that the run pays is paid"
+    if not reputation.unpaid:
+        return "not settled yet"
+    first, last = min(reputation.unpaid), max(reputation.unpaid)
+    paid = f"rounds up to {first - 1} are paid" if first > 1 else "no round is paid yet"
+    return f"{paid}; round {last} is paid {_with(paid_with(reputation.rules, num_rounds, last))}"
 
 
 def as_lines(found: Verification) -> Iterator[str]:
     """Yield what a person reads: who has most first."""
     yield f"run {found.run.hex()}"
     yield f"round {found.rounds}, {found.size} entries verified, root {found.root.hex()}"
-    for account, of_keys in _by_account(found).items():
+    if words := settled_in_words(found.reputation, found.num_rounds, is_settled=found.is_settled):
+        yield words
+    for account, of_keys in earned_by_account(found.reputation).items():
         is_own = [*of_keys] == [account]
         if not is_own:
-            yield _line_of_account(found, account, of_keys)
+            of = "1 key" if len(of_keys) == 1 else f"{len(of_keys)} keys"
+            yield f"account {peer_name(account)} of {of}: {_parts(found, together(of_keys.values()))}"
         for key, earned in of_keys.items():
-            line = f"{peer_name(key)} {', '.join(_parts(found, earned))}{' unaudited' if found.is_unaudited else ''}"
+            faults = "".join(f"; {fault_in_words(fault)}" for fault in _faults(found, key))
+            line = f"{peer_name(key)} {_parts(found, earned)}{faults}{' unaudited' if found.is_unaudited else ''}"
             yield line if is_own else f"  {line}"
 
 
-def _parts(found: Verification, earned: Account) -> Iterator[str]:
-    yield f"final {earned.final}"
-    if pending := earned.credit - earned.final:
-        yield f"pending {pending} ({found.horizon.outlook(earned.pending).words()})"
-    for void, reason in zip(earned.void, _reasons(earned), strict=True):
-        yield f"void {void.amount} ({reason})"
+def _parts(found: Verification, earned: Earned) -> str:
+    paid = f"paid {earned.paid}"
+    return f"{paid}, pending {earned.pending} (all paid {_with(_all_paid_with(found, earned))})" if earned.rounds else paid
 
 
-def _line_of_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Account]) -> str:
-    of = "1 key" if len(of_keys) == 1 else f"{len(of_keys)} keys"
-    whole = together(*of_keys.values())
-    outlook = found.horizon.outlook(whole.pending)
-    words = f" ({outlook.words()})" if outlook.stays else ""
-    void = sum(each.amount for each in whole.void)
-    return f"account {peer_name(account)} of {of}: final {whole.final}, pending {outlook.final + outlook.stays}{words}, void {void}"
+def _with(round_: int | None) -> str:
+    return f"with the {SETTLEMENT}" if round_ is None else f"with round {round_}"
+
+
+def _all_paid_with(found: Verification, earned: Earned) -> int | None:
+    """Return the round with which the last of what is pending is paid; None: with the settlement."""
+    return paid_with(found.reputation.rules, found.num_rounds, earned.rounds[-1][0])
+
+
+def _faults(found: Verification, key: bytes) -> Sequence[Fault]:
+    return found.reputation.faults.get(key, ())
 
 
 def as_csv(found: Verification) -> str:
-    """Return a table with a line of names first, and a row for each key of each account; several reasons are separated by semicolons.
+    """Return a table with a line of names first, and a row for each key of each account; several faults are separated by semicolons.
 
-    ``all_final_with_round`` is empty where nothing is pending, and where some of it stays so.
+    ``all_paid_with`` is a round, ``settlement``, or empty where nothing is pending.
     """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
-    for account, of_keys in _by_account(found).items():
+    for account, of_keys in earned_by_account(found.reputation).items():
         for key, earned in of_keys.items():
-            outlook = found.horizon.outlook(earned.pending)
-            table.writerow(
-                (
-                    peer_name(account),
-                    peer_name(key),
-                    earned.final,
-                    outlook.final + outlook.stays,
-                    outlook.until if outlook.until and not outlook.stays else "",
-                    sum(each.amount for each in earned.void),
-                    "; ".join(_reasons(earned)),
-                    outlook.stays,
-                )
-            )
+            faults = "; ".join(map(fault_in_words, _faults(found, key)))
+            last = (_all_paid_with(found, earned) or SETTLEMENT) if earned.rounds else ""
+            table.writerow((peer_name(account), peer_name(key), earned.paid, earned.pending, last, faults))
     return text.getvalue()
 
 
 def as_json(found: Verification) -> str:
     """Return all that the log says of credit, with the root that it was verified under."""
+    rules = found.reputation.rules
     return json.dumps(
         {
             "run": found.run.hex(),
@@ -81,52 +150,40 @@ def as_json(found: Verification) -> str:
             "entries": found.size,
             "root": found.root.hex(),
             "num_rounds": found.num_rounds,
-            "pending_rounds": found.accounts.rounds,
-            "last_final_round": found.horizon.last_final,
+            "is_audited": rules is not None,
+            "pending_rounds": 0 if rules is None else rules.pending_rounds,
+            "is_settled": found.is_settled,
             "is_unaudited": found.is_unaudited,
-            "accounts": [_plain_account(found, account, of_keys) for account, of_keys in _by_account(found).items()],
+            "accounts": [_plain_account(found, *one) for one in earned_by_account(found.reputation).items()],
         },
         indent=1,
     )
 
 
-def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Account]) -> dict[str, object]:
-    whole = together(*of_keys.values())
+def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Earned]) -> dict[str, object]:
+    whole = together(of_keys.values())
     return {
         "account": peer_name(account),
         "key": account.hex(),
-        "final": whole.final,
-        "pending": whole.credit - whole.final,
-        "stays_pending": found.horizon.outlook(whole.pending).stays,
-        "void": sum(each.amount for each in whole.void),
+        "paid": whole.paid,
+        "pending": whole.pending,
         "peers": [_plain(found, key, earned) for key, earned in of_keys.items()],
     }
 
 
-def _plain(found: Verification, key: bytes, earned: Account) -> dict[str, object]:
+def _plain(found: Verification, key: bytes, earned: Earned) -> dict[str, object]:
+    """Return what a key has earned for an account; ``paid_with``: a round, or null for the settlement."""
+    rules = found.reputation.rules
     return {
         "peer": peer_name(key),
         "key": key.hex(),
-        "final": earned.final,
+        "paid": earned.paid,
         "pending": [
-            {"round": round_, "amount": amount, "final_with": found.horizon.final_with(round_)} for round_, amount in earned.pending
+            {"round": round_, "amount": amount, "paid_with": paid_with(rules, found.num_rounds, round_)} for round_, amount in earned.rounds
         ],
-        "stays_pending": found.horizon.outlook(earned.pending).stays,
-        "void": [
-            {"amount": void.amount, "round": void.fault.round, "reason": void.fault.reason, "claim": void.fault.claim.hex()}
-            for void in earned.void
+        "is_proven": found.reputation.is_proven(key),
+        "found_good": found.reputation.good[key],
+        "faults": [
+            {"round": fault.round, "reason": fault.reason, "contribution": fault.contribution.hex()} for fault in _faults(found, key)
         ],
     }
-
-
-def _by_account(found: Verification) -> dict[bytes, dict[bytes, Account]]:
-    """Return account -> key -> what it has earned for that: accounts and keys with most first."""
-    by_account = sorted(found.accounts.by_account().items(), key=lambda one: (-sum(one[1].values()), one[0]))
-    return {
-        account: {key: found.accounts.of(key, account) for key in sorted(credits_, key=lambda key: (-credits_[key], key))}
-        for account, credits_ in by_account
-    }
-
-
-def _reasons(earned: Account) -> list[str]:
-    return [f"{void.fault.reason}, round {void.fault.round}, claim {void.fault.claim.hex()[:16]}" for void in earned.void]

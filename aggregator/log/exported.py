@@ -17,6 +17,7 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.records import MAX_ENTRY_BYTES
+from protocol.reputation import Reputation
 from protocol.signing import PublicKey
 from protocol.tiles import MAX_TILE_BYTES, WIDTH, Tile, open_bundle, tile_hashes, tiles_of
 
@@ -31,9 +32,16 @@ class Shown:
     operators: tuple[PublicKey, ...]  # who signed the head
     head: TreeHead
     rounds: int
-    credits: dict[bytes, int]  # payout account -> what adds up to it
+    num_rounds: int  # of the run
+    is_settled: bool  # see ``aggregator.log.verify.Verification``
+    reputation: Reputation
     is_unaudited: bool  # see ``aggregator.log.verify.Verification``
     witnesses: tuple[tuple[int, Cosignature], ...] = ()  # cosignatures, each with the size of the head that it is of
+
+    @property
+    def credits(self) -> dict[bytes, int]:
+        """Payout account -> what was paid to it; who has nothing is not in it."""
+        return self.reputation.credits()
 
 
 def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
@@ -70,7 +78,17 @@ def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
     for tile in tiles_of(head.size):
         if tile.level is not None and read_file(folder / tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
             raise UserError(f"{folder / tile.path} is not what lies below it comes to")
-    return Shown(signed.run, operators.signers(note).in_order, head, ledger.round, ledger.credits(), manifest.is_private, witnesses)
+    return Shown(
+        run=signed.run,
+        operators=operators.signers(note).in_order,
+        head=head,
+        rounds=ledger.round,
+        num_rounds=manifest.num_rounds,
+        is_settled=ledger.settled,
+        reputation=ledger.reputation,
+        is_unaudited=manifest.is_private,
+        witnesses=witnesses,
+    )
 
 
 def _witnesses(folder: Path, tree: Tree, operators: Operators) -> tuple[tuple[int, Cosignature], ...]:

@@ -185,7 +185,7 @@ class Log:
         """Append ``entries``, all or none; published and on the disk when this returns.
 
         Args:
-            entries: whole rounds, and admissions.
+            entries: whole rounds, admissions, and the settlement with the verdicts before it.
             counted: in a run of several operators, the note of the head after them, signed by enough of these.
 
         Raises:
@@ -376,7 +376,7 @@ class Log:
                 self._candidate.follow(step)
             self._ahead = [step for step in map(self._candidate.append, entries) if step is not None]
             if not self._candidate.is_between_rounds:
-                raise LedgerError("a batch of entries ends with a round")
+                raise LedgerError("a batch of entries ends with a round, or with the settlement")
         except BaseException:
             self._candidate = self._ledger.copy()  # what was taken before it must go
             raise

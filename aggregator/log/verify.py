@@ -12,15 +12,14 @@ from pathlib import Path
 
 from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
 from automl.training.course import RunCourse
-from protocol.accounts import Accounts
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
-from protocol.horizon import Horizon
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Frontier, Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.operators import Operators
+from protocol.reputation import Reputation
 from protocol.signing import PublicKey
 from protocol.verified import Verified
 
@@ -39,20 +38,16 @@ class Verification:
     rounds: int  # committed
     num_rounds: int  # of the run
     finished: bool  # the manifest's last round among them
-    accounts: Accounts  # what everybody has earned, and whether that is for good
+    is_settled: bool  # all that the run pays is paid
+    reputation: Reputation  # who is proven, what was found out, and what everybody has earned
     is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
 
     @property
     def credits(self) -> dict[bytes, int]:
-        """Payout account -> what adds up to it, for good or for now; who has nothing is not in it."""
-        return self.accounts.credits()
-
-    @property
-    def horizon(self) -> Horizon:
-        """Up to where what is earned becomes final."""
-        return Horizon(self.num_rounds, self.accounts.rounds)
+        """Payout account -> what was paid to it; who has nothing is not in it."""
+        return self.reputation.credits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,8 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         rounds=log.ledger.round,
         num_rounds=log.ledger.manifest.num_rounds,
         finished=log.ledger.finished,
-        accounts=log.ledger.standing.accounts,
+        is_settled=log.ledger.settled,
+        reputation=log.ledger.reputation,
         is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,

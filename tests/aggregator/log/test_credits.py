@@ -1,121 +1,140 @@
-"""What a verified log says of credit: final, pending, void and why, in three forms that say the same."""
+"""What a verified log says of credit: paid, pending, and what was found out, in three forms that say the same."""
 
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aggregator.cli import main
-from aggregator.log.credits import as_csv, as_json, as_lines
-from aggregator.log.verify import Verification, verify_directory
-from protocol.accounts import Accounts, Fault
-from protocol.signing import Identity, peer_name, sha256
-from tests.aggregator.small_run import PEERS, POOL, course_of, create, grow, signed_manifest
+from aggregator.log.credits import as_csv, as_json, as_lines, earned_by_account
+from aggregator.log.exported import verify as verify_export
+from aggregator.log.tiles import export
+from aggregator.log.verify import verify_directory
+from protocol.signing import Identity, peer_name
+from protocol.verdicts import Outcome
+from tests.aggregator.audited_log import AuditedRun
+from tests.aggregator.small_run import POOL, course_of, create, grow, signed_manifest
+from tests.audited import audit_of, verdict_of
 from tests.command import typed
+from tests.contributions import PEERS
 
-RICH, NEW, GUILTY = (peer.public_key for peer in PEERS[:3])
+HONEST, LIAR, SILENT = PEERS[:3]
 OWNER = Identity(b"\x51" * 32).public_key
 
 
+def name(peer: Identity) -> str:
+    return peer_name(peer.public_key)
+
+
 @pytest.fixture
-def found(tmp_path: Path) -> Verification:
-    """A log that was verified, with accounts of an audited run: two rounds are pending, one key lied."""
-    directory = tmp_path / "log"
-    with create(directory, signed_manifest()) as log:
-        grow(log, 1)
-    return replace(verify_directory(directory, course_of=course_of), accounts=accounts_of({}), rounds=4)
+def run(tmp_path: Path) -> AuditedRun:
+    """Seven rounds of a run of nine: the first is paid, one key was found false, one has not shown its work."""
+    made = AuditedRun(tmp_path / "run", num_rounds=9, proven=PEERS[:3])
+    for _ in range(2):
+        made.round()
+    made.round(verdict_of(made.ledger, HONEST), verdict_of(made.ledger, LIAR, Outcome.VOID))
+    for _ in range(3):
+        made.round(peers=[HONEST])
+    made.round(verdict_of(made.ledger, SILENT, Outcome.DEMOTED, round=1), peers=[HONEST])
+    return made
 
 
-def accounts_of(payouts: dict[bytes, bytes]) -> Accounts:
-    """Return the accounts of three keys after four rounds, whose claims name these."""
-    accounts = Accounts(rounds=2)
-    accounts.name(payouts)
-    for round_, shares in enumerate(({RICH: 10, GUILTY: 7}, {RICH: 20}, {RICH: 30, GUILTY: 5}, {RICH: 1, NEW: 4}), 1):
-        accounts.earn(round_, shares)
-    accounts.take_back(GUILTY, Fault(4, "differs", sha256(b"claim")))
-    return accounts
-
-
-def test_lines_say_what_is_final_what_is_pending_until_when_and_what_is_void_and_why(found: Verification) -> None:
-    assert list(as_lines(found))[2:] == [
-        f"{peer_name(RICH)} final 30, pending 31 (final with round 6)",
-        f"{peer_name(GUILTY)} final 7, void 5 (differs, round 4, claim {sha256(b'claim').hex()[:16]})",
-        f"{peer_name(NEW)} final 0, pending 4 (final with round 6)",
+def test_lines_say_what_is_paid_what_is_pending_until_when_and_what_was_found_out(run: AuditedRun) -> None:
+    found, reputation = run.verified(), run.ledger.reputation
+    account = reputation.account(HONEST.public_key)
+    of_liar, of_silent = ((reputation.faults[peer.public_key][0].contribution.hex()[:16]) for peer in (LIAR, SILENT))
+    pending = sum(amount for _, amount in account.pending)
+    lines = list(as_lines(found))[2:]
+    assert lines[:2] == [
+        "rounds up to 1 are paid; round 7 is paid with the settlement",
+        f"{name(HONEST)} paid {account.paid}, pending {pending} (all paid with the settlement)",
     ]
+    assert f"{name(LIAR)} paid 0; found false, round 3, contribution {of_liar}" in lines
+    assert f"{name(SILENT)} paid 0; not shown, round 7, contribution {of_silent}" in lines
+    assert 0 < account.paid < pending
 
 
-def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_in_each_form(found: Verification) -> None:
-    ends = replace(found, num_rounds=5, accounts=accounts_of({RICH: OWNER, NEW: OWNER}))  # one is left: it makes final what round 3 paid
-    assert list(as_lines(ends))[2:] == [
-        f"account {peer_name(OWNER)} of 2 keys: final 30, "
-        "pending 35 (30 of it final with round 5; 5 stays pending: the run ends with round 5), void 0",
-        f"  {peer_name(RICH)} final 30, pending 31 (30 of it final with round 5; 1 stays pending: the run ends with round 5)",
-        f"  {peer_name(NEW)} final 0, pending 4 (stays pending: the run ends with round 5)",
-        f"{peer_name(GUILTY)} final 7, void 5 (differs, round 4, claim {sha256(b'claim').hex()[:16]})",
-    ]
-    rows = list(csv.DictReader(io.StringIO(as_csv(ends))))
-    assert [(row["pending"], row["all_final_with_round"], row["stays_pending"]) for row in rows] == [
-        ("31", "", "1"),
-        ("4", "", "4"),
-        ("0", "", "0"),
-    ]
-    assert [row["all_final_with_round"] for row in csv.DictReader(io.StringIO(as_csv(found)))] == ["6", "", "6"]
-    said = json.loads(as_json(ends))
-    assert (said["num_rounds"], said["last_final_round"]) == (5, 3)
-    assert [one["stays_pending"] for one in said["accounts"]] == [5, 0]
-    assert [one["stays_pending"] for one in said["accounts"][0]["peers"]] == [1, 4]
-    assert [each["final_with"] for each in said["accounts"][0]["peers"][0]["pending"]] == [5, None]
+def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(run: AuditedRun) -> None:
+    run.round(peers=[HONEST], payout=OWNER)
+    found = run.verified()
+    rows, said = list(csv.DictReader(io.StringIO(as_csv(found)))), json.loads(as_json(found))
+    assert (said["run"], said["round"], said["pending_rounds"], said["is_audited"], said["is_settled"]) == (
+        found.run.hex(),
+        8,
+        6,
+        True,
+        False,
+    )
+    plain = [(one, peer) for one in said["accounts"] for peer in one["peers"]]
+    assert [(row["account"], row["peer"]) for row in rows] == [(one["account"], peer["peer"]) for one, peer in plain]
+    for row, (_, peer) in zip(rows, plain, strict=True):
+        assert int(row["paid"]) == peer["paid"]
+        assert int(row["pending"]) == sum(each["amount"] for each in peer["pending"])
+        assert row["all_paid_with"] == ("settlement" if peer["pending"] else "")
+        assert row["faults"].startswith({name(LIAR): "found false, round 3", name(SILENT): "not shown, round 7"}.get(peer["peer"], ""))
+        assert all(each["paid_with"] == (each["round"] + 6 if each["round"] <= 3 else None) for each in peer["pending"])
+    for one in said["accounts"]:
+        assert one["paid"] == sum(peer["paid"] for peer in one["peers"]) == found.credits.get(bytes.fromhex(one["key"]), 0)
+        assert one["pending"] == sum(each["amount"] for peer in one["peers"] for each in peer["pending"])
+    paid_and_pending = {peer.public_key: run.ledger.reputation.account(peer.public_key).credit for peer in PEERS[:3]}
+    for peer in PEERS[:3]:
+        of_key = [keys[peer.public_key].credit for keys in earned_by_account(found.reputation).values() if peer.public_key in keys]
+        assert sum(of_key) == paid_and_pending[peer.public_key]
+    (liar,) = [peer for _, peer in plain if peer["peer"] == name(LIAR)]
+    fault = run.ledger.reputation.faults[LIAR.public_key][0]
+    assert liar["faults"] == [{"round": 3, "reason": "false", "contribution": fault.contribution.hex()}]
+    assert (liar["is_proven"], liar["found_good"]) == (False, 0)
 
 
-def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(found: Verification) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
-    said = json.loads(as_json(found))
-    assert (said["run"], said["round"], said["pending_rounds"]) == (found.run.hex(), 4, 2)
-    assert [row["account"] for row in rows] == [row["peer"] for row in rows] == [one["account"] for one in said["accounts"]]
-    for row, one in zip(rows, said["accounts"], strict=True):
-        (peer,) = one["peers"]
-        assert int(row["final"]) == one["final"] == peer["final"]
-        assert int(row["pending"]) == one["pending"] == sum(each["amount"] for each in peer["pending"])
-        assert int(row["void"]) == one["void"] == sum(each["amount"] for each in peer["void"])
-        credit = found.credits.get(bytes.fromhex(one["key"]), 0)
-        assert int(row["final"]) + int(row["pending"]) == credit
-    assert rows[1]["reasons"].startswith("differs, round 4")
-    assert said["accounts"][1]["peers"][0]["void"] == [{"amount": 5, "round": 4, "reason": "differs", "claim": sha256(b"claim").hex()}]
+def test_after_the_settlement_all_is_paid_and_nothing_is_pending(run: AuditedRun) -> None:
+    run.rounds_to_the_end(peers=[HONEST])
+    assert not run.verified().is_settled
+    before = run.ledger.reputation.account(HONEST.public_key).credit
+    run.settle()
+    found = run.verified()
+    said, lines = json.loads(as_json(found)), list(as_lines(found))
+    assert found.is_settled
+    assert said["is_settled"]
+    assert lines[2:4] == ["settled: all that the run pays is paid", f"{name(HONEST)} paid {before}"]
+    assert not any(one["pending"] for one in said["accounts"])
 
 
-def test_the_credit_of_an_accounts_machines_adds_up(found: Verification) -> None:
-    owned = replace(found, accounts=accounts_of({NEW: OWNER, RICH: OWNER, GUILTY: OWNER}))
-    name = peer_name(OWNER)
-    assert list(as_lines(owned))[2] == f"account {name} of 3 keys: final 37, pending 35, void 5"
-    (one,) = json.loads(as_json(owned))["accounts"]
-    assert [peer["peer"] for peer in one.pop("peers")] == [peer_name(key) for key in (RICH, GUILTY, NEW)]
-    assert one == {"account": name, "key": OWNER.hex(), "final": 37, "pending": 35, "stays_pending": 0, "void": 5}
-    rows = list(csv.DictReader(io.StringIO(as_csv(owned))))
-    assert [(row["account"], row["peer"]) for row in rows] == [(name, peer_name(key)) for key in (RICH, GUILTY, NEW)]
-    assert owned.credits == {OWNER: 72}
-    assert owned.accounts.credits_of_keys() == found.credits
+def test_the_credit_of_an_accounts_machines_adds_up(tmp_path: Path) -> None:
+    run = AuditedRun(tmp_path / "run", proven=PEERS[:2])
+    for _ in range(3):
+        run.round(peers=PEERS[:2], payout=OWNER)
+    run.round(verdict_of(run.ledger, LIAR, Outcome.VOID), peers=PEERS[:2], payout=OWNER)
+    found = run.verified()
+    lines, (one,) = list(as_lines(found)), json.loads(as_json(found))["accounts"]
+    pending = sum(run.ledger.reputation.account(peer.public_key).credit for peer in PEERS[:2])
+    assert lines[2] == "no round is paid yet; round 4 is paid with round 10"
+    assert lines[3] == f"account {peer_name(OWNER)} of 2 keys: paid 0, pending {pending} (all paid with round 10)"
+    assert [line[:2] for line in lines[4:]] == ["  ", "  "]
+    assert [peer["peer"] for peer in one["peers"]] == [name(HONEST), name(LIAR)]
+    assert (one["account"], one["paid"], one["pending"]) == (peer_name(OWNER), 0, pending)
 
 
-def test_who_names_another_account_has_a_line_for_each(found: Verification) -> None:
-    accounts = accounts_of({})
-    accounts.name({NEW: OWNER})
-    accounts.earn(5, {NEW: 9})
-    lines = list(as_lines(replace(found, accounts=accounts, rounds=5)))
-    assert f"account {peer_name(OWNER)} of 1 key: final 0, pending 9, void 0" in lines
-    assert f"  {peer_name(NEW)} final 0, pending 9 (final with round 7)" in lines
-    assert f"{peer_name(NEW)} final 0, pending 4 (final with round 6)" in lines
-
-
-def test_in_an_open_run_all_is_final_at_once(tmp_path: Path) -> None:
+def test_in_an_open_run_all_is_paid_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "log", signed_manifest()) as log:
         grow(log, 2)
     found = verify_directory(tmp_path / "log", course_of=course_of)
-    accounts = json.loads(as_json(found))["accounts"]
-    assert sum(one["final"] for one in accounts) == 2 * POOL
-    assert not any(one["pending"] or one["void"] for one in accounts)
+    said = json.loads(as_json(found))
+    assert (sum(one["paid"] for one in said["accounts"]), said["is_audited"]) == (2 * POOL, False)
+    assert not any(one["pending"] for one in said["accounts"])
+    assert list(as_lines(found))[2].endswith(f" paid {max(one['paid'] for one in said['accounts'])}")
+
+
+def test_an_export_of_an_audited_run_says_the_same_as_its_folder(run: AuditedRun, tmp_path: Path) -> None:
+    run.rounds_to_the_end(peers=[HONEST])
+    late = verdict_of(run.ledger, HONEST, Outcome.DEMOTED, round=audit_of(run.ledger, HONEST, 5).round)
+    run.settle(late)
+    export(run.directory, tmp_path / "export")
+    shown, found = verify_export(tmp_path / "export", course_of=course_of), run.verified()
+    assert shown.is_settled
+    assert shown.reputation == found.reputation
+    assert shown.credits == found.credits == run.ledger.credits()
 
 
 def test_the_command_takes_one_form_and_a_folder_with_a_log(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ from protocol.errors import EncodingError, LedgerError, SignatureError, StorageE
 from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import commit_digest
+from protocol.records import commit_digest, entry_of
 from protocol.signing import sha256
+from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
     OTHER_OPERATOR,
+    PEERS,
     STRANGER,
     child,
     counted,
+    course_of,
     create,
     grow,
     next_round,
@@ -26,6 +29,8 @@ from tests.aggregator.small_run import (
     rfc_root,
     signed_manifest,
 )
+from tests.audited import OPERATOR as AUDITED_OPERATOR
+from tests.audited import verdict_of
 
 SIGNED = signed_manifest()
 
@@ -274,3 +279,18 @@ def test_closing_twice_is_harmless_and_a_closed_log_does_nothing(log: Log) -> No
     log.close()
     with pytest.raises(StorageError, match=r"has stopped \(closed\)"):
         grow(log, 1)
+
+
+def test_a_settlement_is_committed_with_the_verdicts_before_it_and_the_log_opens_again_and_takes_no_more(tmp_path: Path) -> None:
+    run = AuditedRun(tmp_path / "audited", num_rounds=4, proven=PEERS[:3])
+    run.rounds_to_the_end()
+    late, again = verdict_of(run.ledger, PEERS[0]), verdict_of(run.ledger, PEERS[1])
+    with pytest.raises(LedgerError, match="or with the settlement"):
+        run.log.commit([entry_of(late)])
+    run.settle(late)
+    assert run.ledger.settled
+    run.log.close()
+    with Log.open(tmp_path / "audited", AUDITED_OPERATOR, course_of=course_of) as log:
+        assert (log.ledger.settled, log.ledger.credits()) == (True, run.ledger.credits())
+        with pytest.raises(LedgerError, match="the run is finished"):
+            log.commit([entry_of(again)])
