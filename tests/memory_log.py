@@ -17,7 +17,7 @@ from automl.training.update import State, initial_state, next_state, state_diges
 from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups
-from protocol.audits import SignedExtra
+from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from protocol.cosignatures import cosign, with_cosignatures
 from protocol.earnings import RoundContributions
 from protocol.encoding import pack, unpack
@@ -29,9 +29,10 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from protocol.table import Weighed, weighed_bytes, weights_root
+from protocol.verdicts import SignedVerdict
 from swarm import messages
 from swarm.blobs import Blob, Shelf
 from swarm.distances import serve_pings
@@ -88,7 +89,7 @@ class MemoryLog:
         self.headers: list[Header] = []  # as they came
         self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
         self.handed: dict[bytes, tuple[Header, Blob]] = {}  # with their bodies
-        self.extras: dict[bytes, SignedExtra] = {}  # that wait for a round
+        self.verdicts: dict[bytes, SignedVerdict] = {}  # that wait for a round
         self.left_ms = 60_000
         # What it does wrong.
         self.says_later = False
@@ -121,7 +122,7 @@ class MemoryLog:
                 ("weights", self._on_weights),
                 ("contributions", self._on_contributions),
                 ("credit", self._on_credit),
-                ("extra", self._on_extra),
+                (VERDICT, self._on_verdict),
                 ("tree-head", self._on_tree_head),
                 ("consistency", self._on_consistency),
             ):
@@ -183,7 +184,7 @@ class MemoryLog:
             run=self.ledger.run,
             round=round_,
             base=self.ledger.last_commit,
-            first=self.ledger.size + len(self.extras),
+            first=self.ledger.size + len(self.verdicts),
             contributions=len(found),
             weights=weights_root(self._weights[round_]),
             mean=mean.root,
@@ -193,16 +194,21 @@ class MemoryLog:
             open_ms=open_ms_after(self.ledger.manifest.exchange, self.ledger.open_ms, listed_),
         )
         entry = replace(entry, **lies)
-        extras = [entry_of(self.extras[digest]) for digest in sorted(self.extras)]
-        self.extras.clear()
+        verdicts = [entry_of(self.verdicts[digest]) for digest in sorted(self.verdicts)]
+        self.verdicts.clear()
         self._first[round_] = entry.first
-        for data in (*extras, *map(entry_of, [header for _, header, _ in found]), entry_of(entry)):
+        for data in (*verdicts, *map(entry_of, [header for _, header, _ in found]), entry_of(entry)):
             self.ledger.append(data)
             self._entries.append(data)
             self._tree.append(leaf_hash(data))
         self._receipts[round_] = self._receipt(entry_of(entry))
         self._wake()
         return entry
+
+    def judge(self, signed: SignedVerdict) -> None:
+        """Have a verdict stand before the next round's contributions."""
+        self.ledger.check_verdict(signed)
+        self.verdicts[signed.digest] = signed
 
     def receipt(self, round_: int | None = None) -> Receipt:
         """Return the receipt of a committed round, of the newest if none is named."""
@@ -284,11 +290,8 @@ class MemoryLog:
         earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
         return pack(credit_word(self.ledger, ask.key, earned))
 
-    async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:
-        signed = open_entry(request)
-        assert isinstance(signed, SignedExtra)
-        self.ledger.check_extra(signed)
-        self.extras[signed.digest] = signed
+    async def _on_verdict(self, _caller: PublicKey, request: bytes) -> bytes:
+        self.judge(unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES))
         return b""
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:

@@ -17,6 +17,7 @@ from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
 from protocol.notes import parse_tree_head, split_note
 from protocol.records import Included, Listing
+from protocol.reputation import paid_with
 from protocol.signing import PublicKey
 from protocol.table import Weighed, weighed_bytes
 from swarm import waits
@@ -72,17 +73,18 @@ class _Proven:
 
 def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
     """Return what a log says of a key's credit; ``earned``: by its work in the round that was asked for."""
-    account, standing = ledger.standing.account(key), ledger.standing
+    reputation = ledger.reputation
+    account = reputation.account(key)
     newest = max((round_ for round_, _ in account.pending), default=None)
+    last = None if newest is None else paid_with(reputation.rules, ledger.manifest.num_rounds, newest)
     return CreditWord(
         round=ledger.round,
-        final=account.final,
-        pending=account.credit - account.final,
-        until=0 if newest is None else newest + standing.accounts.rounds,
-        void=sum(each.amount for each in account.void),
-        faults=account.void[-MAX_FAULTS:],
-        samples=standing.samples[key],
-        proven=int(standing.is_proven(key)),
+        paid=account.paid,
+        pending=account.credit - account.paid,
+        until=last or 0,
+        faults=account.faults[-MAX_FAULTS:],
+        good=reputation.good[key],
+        proven=int(reputation.is_proven(key)),
         earned=earned,
     )
 
@@ -173,7 +175,11 @@ class NewsDesk:
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
         ledger = self._log.ledger
-        earned = (self._table_of(ask.round).earned.get(ask.key, 0),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
+        earned: tuple[int, ...] = ()
+        if ask.round in ledger.reputation.unpaid:
+            earned = (ledger.reputation.expected(ask.round).get(ask.key, 0),)
+        elif ledger.table_at(ask.round) and ask.round <= self._round:
+            earned = (self._table_of(ask.round).earned.get(ask.key, 0),)
         return pack(credit_word(ledger, ask.key, earned))
 
     def _table_of(self, round_: int) -> _Proven:
