@@ -82,6 +82,15 @@ class Pools:
     cap: int | None = None  # one key at most for its claim
 
 
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A round as it was paid."""
+
+    round: int
+    shares: Mapping[bytes, int]  # key -> for its claim
+    audits: tuple[Audit, ...]  # of its contributions, as they stood then
+
+
 @dataclass(slots=True)
 class Reputation:
     """The fold. Values inside its mappings are never changed, only replaced, so a copy may share them."""
@@ -99,6 +108,7 @@ class Reputation:
     paid: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)  # by key and account: all that was paid
     earned: Counter[bytes] = field(default_factory=Counter)  # by key: the same
     payouts: dict[bytes, bytes] = field(default_factory=dict)  # by key: the account that its newest claim named
+    paid_now: tuple[Paid, ...] = ()  # the rounds that were paid with the newest entry, the oldest first
 
     _shares: dict[int, dict[bytes, int]] = field(default_factory=dict, repr=False)  # by unpaid round: see ``expected``
 
@@ -190,7 +200,7 @@ class Reputation:
             verdicts: that stand before its contributions, checked, in the log's order.
             works: its contributions, in order.
         """
-        self.round = round
+        self.round, self.paid_now = round, ()
         for verdict in verdicts:
             self._take(verdict)
         self.unpaid[round] = tuple(works)
@@ -203,6 +213,7 @@ class Reputation:
 
     def settle(self, verdicts: Sequence[Verdict]) -> None:
         """The run is over: take the last verdicts, and pay all that is not paid yet."""
+        self.paid_now = ()
         for verdict in verdicts:
             self._take(verdict)
         for round_ in list(self.unpaid):
@@ -265,6 +276,8 @@ class Reputation:
 
     def _pay(self, round: int) -> None:
         accounts = {key: account for work in self.unpaid[round] for key, account in zip(work.keys, work.payouts, strict=True)}
+        audits = tuple(self.audits[work.contribution] for work in self.unpaid[round] if work.contribution in self.audits)
+        self.paid_now += (Paid(round, self.expected(round), audits),)
         self._credit(self.expected(round), accounts)
         self._credit(share_out(self.pools.audits, self._audited(round)), self.payouts)
         self._shares.pop(round, None)

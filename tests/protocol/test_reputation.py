@@ -285,6 +285,21 @@ def test_the_settlement_pays_what_is_pending_by_the_verdicts_that_are_there() ->
     assert not rounds.reputation.unpaid
 
 
+def test_what_a_round_paid_is_told_with_the_entry_that_paid_it_and_its_audits_as_they_stood() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A], [B])
+    rounds.turns(2)
+    rounds.say([B], 1, [VOID], AUDITORS[0])
+    rounds.turns(3)
+    (paid,) = rounds.reputation.paid_now
+    assert (paid.round, {key: amount for key, amount in paid.shares.items() if amount}) == (1, {A: 1000})
+    assert [(audit.work.keys, audit.outcomes) for audit in paid.audits] == [((A,), ()), ((B,), (VOID,))]
+    rounds.turns(1)
+    assert [each.round for each in rounds.reputation.paid_now] == [2]
+    rounds.reputation.settle([])
+    assert [each.round for each in rounds.reputation.paid_now] == [3, 4, 5, 6, 7]
+
+
 def test_a_copy_goes_its_own_way() -> None:
     rounds = Rounds(rules())
     rounds.turn([A])
