@@ -28,6 +28,7 @@ from aggregator.admitting import held_to_admission
 from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.gateway_key import check_gateway_key, invitation_for
 from aggregator.attendants.onlookers import Onlookers
+from aggregator.attendants.sidecar import Met
 from aggregator.attendants.watched import Watched
 from aggregator.control import Stopping
 from aggregator.early import check_key
@@ -359,7 +360,7 @@ class Operator:
         """Keep the gateway running, if there is to be one, to the run's end; then serve on."""
         if self._gateway is not None:
             invited = self._log.ledger.manifest.admission.how == INVITATION
-            await self._gateway.run(addresses, self.status.run, invitation_for(self._directory) if invited else None)
+            await self._gateway.run(Met(addresses, self.status.run, invitation_for(self._directory) if invited else None))
         await asyncio.Event().wait()
 
     async def _on_measure(self, caller: PublicKey, request: bytes) -> bytes:

@@ -32,7 +32,7 @@ MAX_FINDING_BYTES = 512
 MAX_SIGNED_FINDING_BYTES = MAX_FINDING_BYTES + 128
 MAX_SIGNED_VERDICT_BYTES = MAX_VERDICT_BYTES + 128
 MAX_HEADER_BYTES = 65_535
-MAX_DUTIES_BYTES = 256 + MAX_DUTIES * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048)
+MAX_DUTIES_BYTES = 256 + MAX_DUTIES * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048 + 16 * MAX_LOCAL_STEPS)
 
 
 class Fate(IntEnum):
@@ -171,6 +171,18 @@ class AskDuties:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """A step of a contribution that does not fit: its members' own vectors are asked for."""
+
+    step: int
+    round: int  # the newest one when an operator was told so first
+
+    def __post_init__(self) -> None:
+        require(0 <= self.step < MAX_LOCAL_STEPS, "step out of range")
+        require(1 <= self.round <= MAX_ROUND, "round out of range")
+
+
+@dataclass(frozen=True, slots=True)
 class Duty:
     """A contribution that waits for the caller's word."""
 
@@ -182,6 +194,7 @@ class Duty:
     is_here: int  # 1: all that was asked for is here
     is_late: int  # 1: the time to bring it is over
     lacks_room: int  # 1: the log had no room for it: nobody is to blame for what lacks
+    needed: tuple[Needed, ...]  # in the order of the steps
     volunteer: tuple[bytes, ...]  # who computes it, for a named auditor; none: nobody does
     finding: tuple[SignedFinding, ...]  # what that one found
 
@@ -190,6 +203,8 @@ class Duty:
         require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR, "round or floor out of range")
         require(len(self.left) == len(self.header.claims), "one word on a residual a claim")
         require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "a duty says yes or no")
+        steps = [needed.step for needed in self.needed]
+        require(steps == sorted(set(steps)), "each step that does not fit is told of once")
         require(len(self.volunteer) <= 1 and len(self.finding) <= len(self.volunteer), "a finding is a volunteer's")
         for key in self.volunteer:
             check_digest(key, "volunteer")

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from exact.residuals import vector_digest
 from protocol.auditing import MAX_ASK_VECTOR_BYTES, PAGE_BYTES, VECTOR, AskVector
 from protocol.encoding import unpack
-from protocol.errors import EncodingError
 from protocol.signing import PublicKey
 from swarm.disk import disk_errors, make_directory
 from swarm.round_folders import RoundFolders, folder_of
@@ -248,7 +247,7 @@ def _read(path: Path, digest: bytes) -> Vector | None:
 
 
 async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:
-    """Hand pages of vectors to whoever asks."""
+    """Hand pages of vectors to whoever asks; of what is not here an empty one."""
 
     def found(ask: AskVector) -> bytes | None:
         pages = (folder.page(ask.kept_by, ask.digest, ask.first) for folder in folders)
@@ -256,8 +255,6 @@ async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
         page = await asyncio.to_thread(found, unpack(AskVector, request, max_bytes=MAX_ASK_VECTOR_BYTES))
-        if page is None:
-            raise EncodingError("no such vector is here")
-        return page
+        return page or b""
 
     await endpoint.serve(VECTOR, answer)

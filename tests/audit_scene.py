@@ -1,7 +1,6 @@
 """A log in memory whose contributions are audited: peers that bring, operators' desks, auditors whose computing says what it is told to."""
 
 import asyncio
-import random
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +11,11 @@ import torch
 from aggregator.audits.brought import Audited, Brought
 from aggregator.audits.duties import DutiesDesk
 from exact.residuals import Vector, vector_digest
-from peer.auditing.auditor import Auditor, Known, Rest
+from peer.auditing.auditor import AGAIN_PERCENT, Auditor, Known
 from peer.auditing.bringing import Bringing
+from peer.auditing.computing import Rest
+from peer.auditing.distrusted import Distrusted
+from peer.auditing.fetching import Fetching
 from peer.auditing.messages import Ask, Found, Said
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
@@ -70,15 +72,17 @@ def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False
 
 @dataclass(slots=True)
 class Scripted:
-    """Says what it is told to say; implements ``peer.auditing.auditor.Computing``."""
+    """Says what it is told to say; implements ``peer.auditing.computing.Computing``."""
 
     scene: "Scene"
     answers: list[Found] = field(default_factory=list)  # in turn; then all is good
     asked: list[Ask] = field(default_factory=list)
+    loaded: int = 0  # times that it was given weights
     is_closed: bool = False
 
     def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
-        """Take note of nothing."""
+        """Take note that there were some."""
+        self.loaded += 1
 
     async def answer(self, ask: Ask, rest: Rest) -> Found:
         """Return the next answer."""
@@ -200,8 +204,10 @@ class Scene:
         """Return a peer that has the vectors of these names, of one contribution."""
         return Peer(self, identity, header, names)
 
-    def auditor(self, identity: Identity, *answers: Found, rng: random.Random | None = None) -> tuple[Auditor, Scripted]:
-        """Return an auditor whose computing answers so."""
+    def auditor(
+        self, identity: Identity, *answers: Found, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30
+    ) -> tuple[Auditor, Scripted]:
+        """Return an auditor whose computing answers so, with room for so many bytes of what was brought."""
         scripted = Scripted(self, list(answers))
         folder = self.directory / f"auditor-{identity.public_key.hex()[:8]}"
 
@@ -214,18 +220,18 @@ class Scene:
         async def body(_root: bytes) -> bytes:
             return b"body"
 
+        line, fetched = self.line(identity), VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=max_bytes)
         auditor = Auditor(
-            self.endpoint(identity),
-            self.line(identity),
             identity,
             RUN,
             self.rules,
             Known(lambda: self._reputation.round, weights, body),
+            line,
+            Fetching(self.endpoint(identity), line, fetched, 4 * NUM_WEIGHTS),
             start,
             StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice()),
-            VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=1 << 30),
-            NUM_WEIGHTS,
-            rng,
+            Distrusted(folder / "distrusted"),
+            again_percent,
         )
         auditor.limit(100, 100)
         return auditor, scripted
@@ -238,25 +244,17 @@ class Peer:
         folder = scene.directory / f"peer-{identity.public_key.hex()[:8]}"
         self.identity = identity
         self.scene = scene
-        self.claim = next(signed for signed in header.claims if signed.open().key == identity.public_key)
-        self.contribution = header.contribution.digest
+        self.base = header.contribution.open().base
         self.vectors = VectorsFolder(folder / "vectors", kept_rounds=1000, max_bytes=1 << 30)
         for name in names:
-            self.vectors.keep(3, self.claim.digest, vector_digest(vector(name)), vector(name))
+            self.vectors.keep(3, self.base, vector_digest(vector(name)), vector(name))
         self.bringing = self.again()
 
     def again(self) -> Bringing:
         """Return its bringing, begun anew."""
         folder = self.scene.directory / f"peer-{self.identity.public_key.hex()[:8]}"
-        line = self.scene.line(self.identity)
-        self.bringing = Bringing(
-            line,
-            self.vectors,
-            folder,
-            round=lambda: self.scene.reputation.round,
-            kept_rounds=KEPT_ROUNDS,
-            is_last_word=len(self.scene.operators) == 1,
-        )
+        endpoint, line = self.scene.endpoint(self.identity), self.scene.line(self.identity)
+        self.bringing = Bringing(endpoint, line, self.vectors, folder, round=lambda: self.scene.reputation.round, kept_rounds=KEPT_ROUNDS)
         return self.bringing
 
 

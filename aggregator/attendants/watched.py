@@ -10,16 +10,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from protocol.auditing import BRING
 from protocol.encoding import unpack
 from protocol.errors import EncodingError
-from protocol.evidence import GIVE
 from protocol.signing import PublicKey
 from swarm.messages import TRAINING, AfterRound
 from swarm.rpc import Endpoint, Handler
 from swarm.through import Through
 
 MAX_HEARD = 4096  # keys
-_HANDING_IN = ("header", "body", GIVE)
+_HANDING_IN = ("header", "body", BRING)
 _WAITING = "commit-after"
 _MAX_WAITING_BYTES = 128
 

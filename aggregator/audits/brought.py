@@ -121,7 +121,7 @@ class Brought:
         self._coming: dict[tuple[bytes, bytes], _Coming] = {}  # by contribution and vector
         self._writing = set[asyncio.Task[None]]()
         # Of contributions that are audited; what is not audited any more is forgotten with the next round.
-        self._failed: dict[bytes, set[int]] = {}  # steps of which own vectors are needed
+        self._failed: dict[bytes, dict[int, int]] = {}  # steps of which own vectors are needed, with the round when that was said first
         self._vectors: dict[bytes, tuple[bytes, ...]] = {}  # that are asked for
         self._opened = OrderedDict[bytes, Audited]()  # the last that were asked about
         self._broken = Counter[tuple[bytes, bytes]]()  # by contribution and key: vectors that it began and did not bring
@@ -167,7 +167,7 @@ class Brought:
         contribution = audit.work.contribution
         if (wanted := self._vectors.get(contribution)) is None:
             audited = await self.opened(audit)
-            failed = tuple(sorted(self._failed.get(contribution, ())))
+            failed = tuple(self.needed(contribution))
             wanted = self._vectors[contribution] = vectors_of(audited.contribution, audited.claims, failed)
         here = self._here.get(contribution, ())
         return [vector for vector in wanted if vector not in here]
@@ -178,9 +178,13 @@ class Brought:
 
     def need(self, contribution: bytes, step: int) -> None:
         """Ask for the own vectors of a step, too."""
-        if step not in self._failed.setdefault(contribution, set()):
-            self._failed[contribution].add(step)
+        if step not in self._failed.setdefault(contribution, {}):
+            self._failed[contribution][step] = self._reputation().round
             self._vectors.pop(contribution, None)
+
+    def needed(self, contribution: bytes) -> dict[int, int]:
+        """Return the steps of which own vectors are asked for, in order, with the round since which they are."""
+        return dict(sorted(self._failed.get(contribution, {}).items()))
 
     async def committed(self) -> None:
         """The log has a new round: remove what is too old, forget what is not audited any more.

@@ -21,6 +21,7 @@ from protocol.auditing import (
     Duties,
     Duty,
     Need,
+    Needed,
     SignedFinding,
 )
 from protocol.closing import NotTaken
@@ -154,6 +155,7 @@ class DutiesDesk:
             is_here=int(is_here),
             is_late=int(self._is_late(audit)),
             lacks_room=int(self._brought.lacks_room(audit.work.contribution)),
+            needed=tuple(Needed(step, round_) for step, round_ in self._brought.needed(audit.work.contribution).items()),
             volunteer=() if left is None else (left.volunteer,),
             finding=() if left is None or left.finding is None else (left.finding,),
         )

@@ -30,13 +30,14 @@ class Said(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A contribution on the weights that were sent last; asked again, its audit goes on."""
+    """A contribution on the weights that were sent last, or, where a mean or a residual lacks, on none; asked again, its audit goes on."""
 
     round: int  # that has it
     header: Header
     body: bytes
     floor: int  # of its base
-    residuals: tuple[bytes, ...]  # by claim: digest of what its key had left; empty: of zeros
+    left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key
+    over: tuple[int, ...]  # steps whose own vectors do not come any more: what is not here of them was not brought
 
 
 @dataclass(frozen=True, slots=True)

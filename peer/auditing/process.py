@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from automl.data.catalog import load_dataset
-from automl.training.audit import Audit, Audited, Lacks, Needs, Outcomes, Verdict
+from automl.training.audit import Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from automl.training.microbatches import Microbatches
 from automl.training.schedule import Plan
 from automl.training.update import State
@@ -24,15 +24,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.records import Claim, Contribution
-from protocol.verdicts import Outcome
 from swarm.vectors import read_vector
-
-_OUTCOMES = {
-    Verdict.GOOD: Outcome.GOOD,
-    Verdict.UNPAID: Outcome.UNPAID,
-    Verdict.DEMOTED: Outcome.DEMOTED,
-    Verdict.VOID: Outcome.VOID,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ class Bench:
         self._microbatches = Microbatches(self._manifest, self._plan, dataset)
         self._weights = torch.empty(0)
         self._teacher: torch.Tensor | None = None
-        self._audit: tuple[bytes, Audit] | None = None  # under way, by the contribution's digest
+        self._audit: tuple[bytes, Recomputation] | None = None  # under way, by the contribution's digest
 
     @property
     def weights_bytes(self) -> int:
@@ -113,23 +105,23 @@ class Bench:
         digest, contribution = ask.header.contribution.digest, ask.header.contribution.open()
         claims = tuple(signed.open() for signed in ask.header.claims)
         if self._audit is None or self._audit[0] != digest:
-            audited = Audited(contribution, claims, ask.body, ask.floor, ask.residuals)
+            submission = Submission(contribution, claims, ask.body, ask.floor, tuple(map(bool, ask.left)))
             base = State(contribution.round - 1, self._weights, ())  # local steps begin without moments
-            self._audit = digest, Audit(self._manifest, self._plan, audited, self._microbatches, base, self._teacher)
+            self._audit = digest, Recomputation(self._manifest, self._plan, submission, self._microbatches, base, self._teacher)
         brought = FetchedVectors(self._fetched, ask.round, digest, contribution, claims, self._microbatches.num_weights)
-        found = self._audit[1].run(brought, lambda: rest(Found(int(Said.WORKING), (), 0, "", took_ms())))
+        found = self._audit[1].run(brought, lambda: rest(Found(int(Said.WORKING), (), 0, "", took_ms())), frozenset(ask.over))
         return _found(found, took_ms())
 
 
-def _found(found: Lacks | Needs | Outcomes, cpu_ms: int) -> Found:
+def _found(found: Lacks | Needs | Judgements, cpu_ms: int) -> Found:
     if isinstance(found, Needs):
         return Found(int(Said.NEEDS), (), found.step, "", cpu_ms)
-    outcomes = found.outcomes if isinstance(found, Lacks) else found
-    reason = "; ".join(dict.fromkeys(one.reason for one in outcomes if one.reason))[:MAX_REASON]
-    if any(one.verdict is Verdict.NOT_JUDGED for one in outcomes):
+    judgements = found.judgements if isinstance(found, Lacks) else found
+    reason = "; ".join(dict.fromkeys(one.reason for one in judgements if one.reason))[:MAX_REASON]
+    outcomes = tuple(int(one.outcome) for one in judgements if not isinstance(one, NotJudged))
+    if len(outcomes) < len(judgements):
         return Found(int(Said.NOTHING), (), 0, reason, cpu_ms)
-    said = Said.LACKS if isinstance(found, Lacks) else Said.DONE
-    return Found(int(said), tuple(int(_OUTCOMES[one.verdict]) for one in outcomes), 0, reason, cpu_ms)
+    return Found(int(Said.LACKS if isinstance(found, Lacks) else Said.DONE), outcomes, 0, reason, cpu_ms)
 
 
 def serve(line: Line, bench: Bench) -> None:

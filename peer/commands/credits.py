@@ -15,6 +15,7 @@ from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import AccountEarned, Earned, RunEarned
+    from protocol.horizon import Horizon
     from swarm.messages import CreditWord
 
 SHOWN = 20  # rounds, unless all are asked for
@@ -30,7 +31,7 @@ SHOWN = 20  # rounds, unless all are asked for
 @click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each slip of all FOLDERs checked.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
-    """Say what each run has paid this peer, what of it is pending, and what is lost, round by round. All of it comes
+    """Say what each run has paid this peer, and what of it is final. What is pending or void is said too, round by round. All of it comes
     from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of pay slips, copied from
     any machine."""
     with clear_errors():
@@ -85,9 +86,9 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
     if run.run:
         yield f"run {run.name} ({run.run[:16]})"
         for key in run.keys:
-            yield f"  peer {peer_name(key)} {_sums(run.of_key(key))}"
+            yield f"  peer {peer_name(key)} {_sums(run, run.of_key(key))}"
         every = list(run.rounds.values())
-        yield f"total of {_counted(len(run.keys), 'peer')} {_sums(every)}"
+        yield f"total of {len(run.keys)} peers {_sums(run, every)}"
         proven = sum(one.by == CLAIMS for one in every)
         yield f"verified: {len(every)} slips are in the run's log and name the account; what {proven} paid follows from their claims"
         if proven < len(every):
@@ -96,15 +97,13 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
         yield f"PROBLEM: {problem}"
 
 
-def _sums(rounds: "list[Earned]") -> str:
-    from peer.commands.earnings import LOST, PAID, PENDING, total
+def _sums(run: "AccountEarned", rounds: "list[Earned]") -> str:
+    from peer.commands.earnings import FINAL, PENDING, VOID, total
 
-    amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
-    return f"on {_counted(len(rounds), 'slip')}: {amounts}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    stays = f" ({stays:,} of it stays so: the run ends before)" if (stays := run.stays(rounds)) else ""
+    return (
+        f"on {len(rounds)} slips: final {total(rounds, FINAL):,}, pending {total(rounds, PENDING):,}{stays}, void {total(rounds, VOID):,}"
+    )
 
 
 def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
@@ -113,21 +112,22 @@ def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
     return {
         "run": run.run,
         "name": run.name,
-        **_plain_sums(list(run.rounds.values())),
-        "peers": [{"peer": peer_name(key), **_plain_sums(run.of_key(key))} for key in run.keys],
+        **_plain_sums(run, list(run.rounds.values())),
+        "peers": [{"peer": peer_name(key), **_plain_sums(run, run.of_key(key))} for key in run.keys],
         "problems": run.problems,
     }
 
 
-def _plain_sums(rounds: "list[Earned]") -> dict[str, int]:
-    from peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
+def _plain_sums(run: "AccountEarned", rounds: "list[Earned]") -> dict[str, int]:
+    from peer.commands.earnings import CLAIMS, FINAL, PENDING, VOID, total
 
     return {
         "slips": len(rounds),
         "proven": sum(one.by == CLAIMS for one in rounds),
-        "paid": total(rounds, PAID),
+        "final": total(rounds, FINAL),
         "pending": total(rounds, PENDING),
-        "lost": total(rounds, LOST),
+        "stays_pending": run.stays(rounds),
+        "void": total(rounds, VOID),
     }
 
 
@@ -146,7 +146,7 @@ def lines_of(runs: "list[RunEarned]", *, verify: bool, is_all: bool = False) -> 
 
 
 def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
-    from peer.commands.earnings import CLAIMS, UNKNOWN
+    from peer.commands.earnings import CLAIMS, FINAL, PENDING, UNKNOWN, VOID
     from protocol.signing import peer_name
 
     yield f"run {run.name} ({run.run[:16]}), known up to round {run.round}"
@@ -159,9 +159,11 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
     if len(shown) < len(run.rounds):
         yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
     for one in shown:
-        amount = "not known" if one.amount is None else f"{one.amount:,}"
-        yield f"  round {one.round:<8} {amount:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
-    yield f"total {_sums(run.rounds)}"
+        paid = "not known" if one.paid is None else f"{one.paid:,}"
+        yield f"  round {one.round:<8} {paid:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
+    words = run.outlook.words(_number) if run.outlook.stays else ""
+    pending = f"pending {run.total(PENDING):,}{f' ({words})' if words else ''}"
+    yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, {pending}, void {run.total(VOID):,}"
     if run.is_unaudited:
         yield "unaudited: nobody else can compute lots of private data again"
     if verify and run.rounds:
@@ -177,24 +179,27 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
-    from peer.faults import fault_line, pending_words, plain_fault, unproven_words
+    from peer.faults import fault_line, plain_fault
+    from protocol.horizon import told_words
 
     word = run.word
     if word is None:
         yield "the log has not said yet what it counts: verdicts, and pay for audits, are not known here"
         return
-    words = f" ({pending_words(word.until, run.num_rounds)})" if word.pending else ""
-    yield f"the log says, up to round {word.round}: paid {word.paid:,}, pending {word.pending:,}{words}"
+    stays, until = run.horizon.told(word.round, word.until)
+    words = f" ({told_words(stays, until, run.horizon.last_final, run.horizon.num_rounds)})" if word.pending and stays else ""
+    yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}{words}, void {word.void:,}"
     for each in word.faults:
         yield f"  {fault_line(plain_fault(each))}"
-    if run.rules is not None and not word.proven:
-        yield f"  {unproven_words(word.good, run.rules.proven_after)}"
-    known = sum(one.amount or 0 for one in run.rounds if one.round <= word.round)
-    if (more := word.credit - known) > 0:
+    known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
+    if (more := word.credit + word.void - known) > 0:
         yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
-    if run.rules is not None:
-        yield "what a round of an audited run pays follows from its whole log: amounts and verdicts are the log's word here, and may have"
-        yield "changed since: who copies the log sees them (manta-aggregator credits)"
+    if run.horizon.pending_rounds:
+        yield "verdicts are its word here, and may have come since: who copies the log sees them (manta-aggregator credits)"
+
+
+def _number(amount: int) -> str:
+    return f"{amount:,}"
 
 
 def _voucher(one: "Earned", *, verify: bool) -> str:
@@ -207,7 +212,7 @@ def _voucher(one: "Earned", *, verify: bool) -> str:
 
 def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
     """Return what is known of a run as plain values."""
-    from peer.commands.earnings import LOST, PAID, PENDING
+    from peer.commands.earnings import FINAL, PENDING, VOID
     from protocol.signing import peer_name
 
     return {
@@ -215,27 +220,29 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
         "name": run.name,
         "folder": str(run.folder),
         "round": run.round,
-        "num_rounds": run.num_rounds,
-        "pending_rounds": 0 if run.rules is None else run.rules.pending_rounds,
+        "num_rounds": run.horizon.num_rounds,
+        "pending_rounds": run.horizon.pending_rounds,
+        "last_final_round": run.horizon.last_final,
         "is_unaudited": run.is_unaudited,
-        "paid": run.total(PAID),
+        "final": run.total(FINAL),
         "pending": run.total(PENDING),
-        "lost": run.total(LOST),
+        "stays_pending": run.outlook.stays,
+        "void": run.total(VOID),
         "rounds": [
             {
                 "round": one.round,
                 "peer": peer_name(one.key),
                 "account": peer_name(one.account),
-                "amount": one.amount,
+                "paid": one.paid,
                 "known_by": one.by,
                 "state": one.state,
                 "reason": one.reason,
-                "paid_with": one.paid_with,
+                "final_with": run.horizon.final_with(one.round) if one.state == PENDING else None,
                 **(_proof(one) if verify else {}),
             }
             for one in run.rounds
         ],
-        "log_says": None if run.word is None else _plain_word(run.word),
+        "log_says": None if run.word is None else _plain_word(run.word, run.horizon),
         "problems": run.problems,
     }
 
@@ -247,15 +254,18 @@ def _proof(one: "Earned") -> dict[str, Any]:
     return {"index": slip.index, "tree_size": slip.head.size, "root": slip.head.root.hex(), "commit": slip.commit.hex(), "lots": slip.lots}
 
 
-def _plain_word(word: "CreditWord") -> dict[str, Any]:
+def _plain_word(word: "CreditWord", horizon: "Horizon") -> dict[str, Any]:
     from peer.faults import plain_fault
 
+    stays, until = horizon.told(word.round, word.until)
     return {
         "round": word.round,
-        "paid": word.paid,
+        "final": word.final,
         "pending": word.pending,
-        "until": word.until,
+        "until": until,
+        "stays": stays,
+        "void": word.void,
         "faults": [plain_fault(each) for each in word.faults],
-        "good": word.good,
+        "samples": word.samples,
         "is_proven": bool(word.proven),
     }

@@ -16,6 +16,7 @@ from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
 from protocol.errors import MantaError, RemoteFault
+from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.records import SignedClaim
 from protocol.slips import Slip, prove
@@ -106,7 +107,7 @@ class Pay:
         status, kept = self._board.status, self._kept
         status.credit_checked, status.credit_rounds = kept.checked, kept.num_checked
         if kept.word:
-            for name, value in credit_fields(kept.word[0], self._manifest.audit_rules).items():
+            for name, value in credit_fields(kept.word[0], Horizon.of(self._manifest)).items():
                 setattr(status, name, value)
 
 

@@ -18,14 +18,15 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
+from protocol.accounts import Fault
 from protocol.course import Course
 from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from protocol.encoding import pack
 from protocol.errors import MantaError, RemoteFault, StorageError
+from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound
 from protocol.records import SignedClaim
-from protocol.reputation import Fault
 from protocol.slips import Slip
 from swarm import waits
 from swarm.log_client import Commitment, Counted, LogClient
@@ -158,7 +159,7 @@ class Credit:
 
         What a round of an audited run paid follows from more than its claims.
         """
-        if self._manifest.is_audited:
+        if self._manifest.trust.is_audited:
             return None
         try:
             proven = self._proven(round_)
@@ -197,14 +198,14 @@ class Credit:
         self._kept = kept
         self._save()
         for each in word.faults:
-            if is_guilty(each):
-                self._on_guilty(each)
+            if is_guilty(each.fault):
+                self._on_guilty(each.fault)
         said = word.earned[0] if word.earned else None
         newest_word = kept.word[0]
         if found is not None and said is not None and found != said:
             self._complain(f"the log says that this peer earned {said} in round {round_}, and its claims come to {found}")
-        elif kept.checked > newest_word.credit:
-            said_of = f"the log says that this peer earned {newest_word.credit} up to round {newest_word.round}"
+        elif kept.checked > newest_word.credit + newest_word.void:
+            said_of = f"the log says that this peer earned {newest_word.credit + newest_word.void} up to round {newest_word.round}"
             self._complain(f"{said_of}, and the claims of {kept.num_checked} of them come to {kept.checked}")
         self._show(round_, said if found is None else found, None if computed is None else computed.samples)
 
@@ -216,7 +217,7 @@ class Credit:
     def _show(self, round_: int = 0, last: int | None = None, samples: int | None = None) -> None:
         kept = self._kept
         if kept.word:
-            self._board.credit(kept.word[0], self._manifest.audit_rules, kept.checked, kept.num_checked)
+            self._board.credit(kept.word[0], Horizon.of(self._manifest), kept.checked, kept.num_checked)
         if last is not None and round_:
             self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
 

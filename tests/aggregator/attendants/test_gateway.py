@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.attendants import gateway as module
+from aggregator.attendants import sidecar as module
 from aggregator.attendants.gateway import Gateway
+from aggregator.attendants.sidecar import Met, Sidecar
 from protocol.errors import UserError
 from swarm.door import Door
 from tests.memory_log import until
@@ -39,7 +40,7 @@ class Stage:
         self.home = directory / "gateway"
         self.gateway = Gateway(Door(host, 0), directory, data_root=None, threads=None, say=self.lines.append, shown=self._show)
         code = f"import os; os.chdir({str(self.home)!r})\n{_FIRST}{program}"
-        monkeypatch.setattr(Gateway, "_command", lambda *_: [sys.executable, "-c", code])
+        monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", code])
         monkeypatch.setattr(module, "_AGAIN_S", (0.05, 0.2))
 
     def _show(self, url: str) -> None:
@@ -48,7 +49,7 @@ class Stage:
 
     async def run(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await self.gateway.run(ADDRESSES, "ab" * 32)
+            await self.gateway.run(Met(ADDRESSES, "ab" * 32))
 
     @property
     def lives(self) -> int:

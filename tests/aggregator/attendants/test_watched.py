@@ -59,7 +59,7 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
     [
         ("header", b"a header", True),
         ("body", b"a part of a body", True),
-        ("give-records", b"a page", True),
+        ("audit.bring", b"a page", True),
         ("commit-after", pack(AfterRound(3, TRAINING)), True),
         ("commit-after", pack(AfterRound(0, AT_ONCE)), False),  # doctor, and whoever fetches a state
         ("commit-after", pack(AfterRound(3, WATCHING)), False),  # a witness

@@ -13,7 +13,7 @@ from torch import Tensor
 from automl.data.images import ImageDataset
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
-from automl.training.audit import GOOD, Audit, Audited, Lacks, Needs, Outcomes, Verdict
+from automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot, Worker
 from automl.training.microbatches import Microbatches
@@ -97,9 +97,12 @@ class Member:
     key: bytes
     indices: list[list[int]]  # of each step that it takes
     residual: Vector | None
-    expected: bytes | None  # digest of what its last listed contribution left
+    was_left: bool | None = True  # whether that residual was left to it
     steps: list[ClaimStep] = field(default_factory=list)
     own: list[Vector] = field(default_factory=list)
+    gives: Change = lambda vector: vector  # what it makes of the vector that it has to give for the body
+    gave: Vector | None = None  # that
+    names_given: bytes | None = None  # what its claim says that it gave, if not that
 
 
 @dataclass
@@ -135,7 +138,7 @@ class Cohort:
         self.members = list[Member]()
         for key, number, count in zip(keys, steps, counts, strict=False):
             indices = [list(range(step * count, (step + 1) * count)) for step in range(number)]
-            self.members.append(Member(key, indices, residual, self.digest(residual)))
+            self.members.append(Member(key, indices, residual))
         self.teacher = torch.empty(0)  # its parameters; none: there is no teacher
         self.means: list[Vector] = []
         self.learnt = np.zeros(0, np.float32)
@@ -144,16 +147,9 @@ class Cohort:
     def digest(residual: Vector | None) -> bytes:
         return b"" if residual is None else vector_digest(residual)
 
-    def work(
-        self,
-        *,
-        own: dict[tuple[int, int], Change] | None = None,
-        given_up: dict[tuple[int, int], Change] | None = None,
-        mean: dict[int, Change] | None = None,
-    ) -> "Cohort":
-        """Take all steps. By place and step: ``own`` changes what a member signs and gives, ``given_up`` only what it gives; by step:
-        ``mean`` changes what they go on with."""
-        run, own, given_up, mean = self.run, own or {}, given_up or {}, mean or {}
+    def work(self, *, own: dict[tuple[int, int], Change] | None = None, mean: dict[int, Change] | None = None) -> "Cohort":
+        """Take all steps. ``own``, by place and step, changes what a member signs and gives; ``mean``, by step, what they go on with."""
+        run, own, mean = self.run, own or {}, mean or {}
         local = LocalSteps(run.state, run.plan)
         for step in range(run.num_steps):
             gives, weights = [], []
@@ -165,17 +161,26 @@ class Cohort:
                 skipped = tuple(index for index in range(indices[0], indices[-1]) if index not in indices)
                 member.steps.append(ClaimStep(indices[0], indices[-1], skipped, vector_digest(vector)))
                 member.own.append(vector)
-                gift = given_up.get((place, step), _as_it_is)(vector)
-                gives.append(self.with_residual(gift, member) if run.num_steps == 1 else gift)
+                gives.append(self.gift(vector, member) if run.num_steps == 1 else vector)
                 weights.append(min(CAP, len(indices) * run.manifest.lot_samples))
             with np.errstate(all="ignore"):
                 self.means.append(mean.get(step, _as_it_is)(near_mean(gives, weights)))
             local.step(torch.tensor(self.means[-1]))
         self.learnt = local.learnt().numpy()
+        if run.num_steps > 1:
+            for member in self.staying:
+                self.gift(self.learnt, member)
         return self
 
-    def with_residual(self, learnt: Vector, member: Member) -> Vector:
-        return given(learnt, member.residual, self.run.manifest.exchange.residual_percent)
+    def gift(self, learnt: Vector, member: Member) -> Vector:
+        """Return what a member gives for the body, of what it learnt."""
+        member.gave = member.gives(given(learnt, member.residual, self.run.manifest.exchange.residual_percent))
+        return member.gave
+
+    @property
+    def staying(self) -> list[Member]:
+        """Those that take all steps."""
+        return [member for member in self.members if len(member.indices) == self.run.num_steps]
 
     def trained(self, member: Member, step: int, weights: Tensor) -> Vector:
         """Return the mean gradient of a member's step; each is trained once for all tests."""
@@ -202,21 +207,21 @@ class Cohort:
         work = [0] * len(self.run.plan.architectures(1, "home"))
         for index in (index for step in member.indices for index in step):
             work[place_of_lot(len(work), BASE, member.key, index)] += 1
-        blank, of_steps = bytes(32), bytes(32) if len(member.steps) > 1 else b""
+        gave = b"" if member.gave is None else vector_digest(member.gave)
+        residual = self.digest(member.residual) if gave else b""
         return Claim(
-            blank, 1, BASE, member.key, member.key, self.members[0].key, "home", tuple(member.steps), tuple(work), blank, of_steps, blank,
-            self.digest(member.residual), 10,
+            bytes(32), 1, BASE, member.key, member.key, self.members[0].key, "home", tuple(member.steps), tuple(work),
+            gave if member.names_given is None else member.names_given, residual, 10,
         )  # fmt: skip
 
-    def audited(self, *, of_body: Change | None = None, left: bytes | None = None) -> Audited:
+    def submission(self, *, of_body: Change | None = None, left: bytes | None = None) -> Submission:
         """Return what they hand in, or another body, or what leaves something else."""
         run, codec = self.run, self.run.manifest.exchange.codec
         claims = tuple(map(self.claim, self.members))
         whole = self.means[0]
         if run.num_steps > 1:
-            stayed = [member for member in self.members if len(member.steps) == run.num_steps]
-            weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.lot_samples) for member in stayed]
-            whole = near_mean([self.with_residual(self.learnt, member) for member in stayed], weights)
+            weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.lot_samples) for member in self.staying]
+            whole = near_mean([member.gave for member in self.staying if member.gave is not None], weights)
         body = encode(codec, (of_body or _as_it_is)(np.nan_to_num(whole)), FLOOR)
         leaves = residual_digest(left_over(whole, parse(codec, body, whole.size), FLOOR)) if run.is_sparse else b""
         counted = [sum((len(member.steps) > step) << place for place, member in enumerate(self.members)) for step in range(run.num_steps)]
@@ -224,32 +229,31 @@ class Cohort:
         digests = tuple(sha256(pack(claim)) for claim in claims)
         in_body, founder = counted[-1], self.members[0].key
         contribution = Contribution(bytes(32), 1, BASE, founder, digests, in_body, means, bytes(32), leaves if left is None else left)
-        return Audited(contribution, claims, body, FLOOR, tuple(member.expected for member in self.members))
+        return Submission(contribution, claims, body, FLOOR, tuple(member.was_left for member in self.members))
 
     def shown(self) -> Shown:
         owns = {(place, step): vector for place, member in enumerate(self.members) for step, vector in enumerate(member.own)}
         residuals = {place: member.residual for place, member in enumerate(self.members) if member.residual is not None}
         return Shown(dict(enumerate(self.means)), residuals, owns)
 
-    def audit(self, audited: Audited | None = None, teacher: Tensor | None = None) -> Audit:
+    def audit(self, submission: Submission | None = None, teacher: Tensor | None = None) -> Recomputation:
         run = self.run
-        return Audit(run.manifest, run.plan, audited or self.audited(), run.microbatches, run.state, teacher)
+        return Recomputation(run.manifest, run.plan, submission or self.submission(), run.microbatches, run.state, teacher)
 
-    def outcomes(self, audited: Audited | None = None, shown: Shown | None = None) -> Outcomes:
+    def judgements(self, submission: Submission | None = None, shown: Shown | None = None) -> Judgements:
         """Return what is found once all that is shown was brought."""
-        return settled(self.audit(audited), shown or self.shown())
+        return settled(self.audit(submission), shown or self.shown())
 
 
-def settled(audit: Audit, shown: Shown) -> Outcomes:
-    found = audit.run(shown)
-    while isinstance(found, Needs):
-        found = audit.run(shown)
+def settled(audit: Recomputation, shown: Shown) -> Judgements:
+    found = audit.run(shown, over=range(3))
     assert isinstance(found, tuple), found
     return found
 
 
-def verdicts(outcomes: Outcomes) -> list[str]:
-    return [outcome.verdict.value for outcome in outcomes]
+def outcomes(judgements: Judgements | Lacks | Needs) -> list[str]:
+    assert isinstance(judgements, tuple)
+    return ["not judged" if isinstance(one, NotJudged) else one.outcome.name.lower() for one in judgements]
 
 
 def _as_it_is(vector: Vector) -> Vector:
@@ -329,12 +333,12 @@ def test_honest_work_is_good_and_nobody_is_asked_for_an_own_vector(run: Run, key
 @pytest.mark.parametrize("left", [1, 2])
 def test_who_dropped_out_after_a_step_is_good_up_to_there(digits: ImageDataset, left: int) -> None:
     cohort = Cohort(run_of(digits, 3, "topk-256-4"), takes=(3, left, 3)).work()
-    assert cohort.outcomes() == (GOOD,) * 3
+    assert cohort.judgements() == (GOOD,) * 3
 
 
 def test_a_lie_of_who_dropped_out_is_found(stepped: Run) -> None:
     cohort = Cohort(stepped, takes=(3, 2, 3)).work(own={(1, 1): reversed_})
-    assert verdicts(cohort.outcomes()) == ["good", "void", "good"]
+    assert outcomes(cohort.judgements()) == ["good", "void", "good"]
 
 
 @pytest.mark.parametrize(("place", "cheat"), [(number % 3, cheat) for number, cheat in enumerate(CHEATS)])
@@ -346,7 +350,7 @@ def test_an_own_vector_that_its_microbatches_do_not_give_is_its_members_fault(ru
         cohort.means[step] = nowhere(cohort.means[step])
     else:
         cohort = Cohort(run).work(own={(place, step): cheat})
-    found = verdicts(cohort.outcomes())
+    found = outcomes(cohort.judgements())
     assert found[place] == "void"
     if cheat is not nowhere:
         assert found == ["void" if other == place else "good" for other in range(3)]
@@ -364,14 +368,14 @@ def test_a_mean_that_does_not_follow_is_the_founders_fault(run: Run, cheat: Chan
     cohort = Cohort(run).work(mean={run.num_steps - 1: cheat})
     if cheat is nowhere:
         cohort.learnt = np.nan_to_num(cohort.learnt)
-    found = cohort.outcomes()
-    assert verdicts(found) == ["void", "good", "good"]
+    found = cohort.judgements()
+    assert outcomes(found) == ["void", "good", "good"]
     assert "mean" in found[0].reason
 
 
 def test_a_founder_alone_that_hands_in_another_mean_than_its_own_vector_is_found(run: Run) -> None:
     for step in range(run.num_steps):
-        assert verdicts(Cohort(run, KEYS[:1]).work(mean={step: reversed_}).outcomes()) == ["void"]
+        assert outcomes(Cohort(run, KEYS[:1]).work(mean={step: reversed_}).judgements()) == ["void"]
 
 
 @pytest.mark.parametrize(("poison", "count"), [(shifted, 16), (sprinkled, 2)])
@@ -380,31 +384,35 @@ def test_small_coordinates_that_are_changed_are_found_though_the_norm_hardly_mov
     gradient = alone.means[0]
     assert np.linalg.norm(poison(gradient) - gradient) < 0.051 * np.linalg.norm(gradient)
     assert (np.sign(poison(gradient)) != np.sign(gradient)).mean() > 0.1
-    assert alone.outcomes() == (GOOD,)
-    assert verdicts(Cohort(dense, KEYS[:1], counts=(count,)).work(own={(0, 0): poison}).outcomes()) == ["void"]
+    assert alone.judgements() == (GOOD,)
+    assert outcomes(Cohort(dense, KEYS[:1], counts=(count,)).work(own={(0, 0): poison}).judgements()) == ["void"]
 
 
 def test_only_the_members_of_a_step_that_fails_are_asked(stepped: Run) -> None:
     cohort = Cohort(stepped).work(own={(2, 1): noise})
     audit, shown = cohort.audit(), cohort.shown()
-    assert audit.run(shown) == Needs(1, (0, 1, 2))
-    assert shown.asked == []
-    assert verdicts(settled(audit, shown)) == ["good", "good", "void"]
+    owns, shown.owns = shown.owns, {}
+    assert audit.run(shown, over=(0,)) == Needs(1, (0, 1, 2))
     assert shown.asked == [(0, 1), (1, 1), (2, 1)]
+    shown.owns = {which: vector for which, vector in owns.items() if which != (0, 1)}
+    assert audit.run(shown) == Needs(1, (0,))
+    shown.owns = owns
+    assert outcomes(audit.run(shown)) == ["good", "good", "void"]
 
 
 def test_each_step_that_fails_is_looked_at(stepped: Run) -> None:
     cohort = Cohort(stepped).work(own={(1, 0): noise, (2, 2): noise}, mean={1: reversed_})
-    assert verdicts(cohort.outcomes()) == ["void"] * 3
+    assert outcomes(cohort.judgements()) == ["void"] * 3
 
 
 @pytest.mark.parametrize("cheat", [reversed_, huge])
-def test_an_own_vector_that_is_not_brought_demotes_its_key_alone(run: Run, cheat: Change) -> None:
+def test_an_own_vector_that_is_not_brought_demotes_its_key_and_its_founder_is_not_paid(run: Run, cheat: Change) -> None:
+    """Nobody can say what the founder made its mean of: else it could count a key that never works, and whatever it likes with it."""
     step = run.num_steps - 1
     cohort = Cohort(run).work(own={(1, step): cheat})
     shown = cohort.shown()
     del shown.owns[1, step]
-    assert verdicts(cohort.outcomes(shown=shown)) == ["good", "demoted", "good"]
+    assert outcomes(cohort.judgements(shown=shown)) == ["unpaid", "demoted", "good"]
 
 
 def test_who_is_guilty_stays_so_whatever_else_is_not_brought(run: Run) -> None:
@@ -412,14 +420,51 @@ def test_who_is_guilty_stays_so_whatever_else_is_not_brought(run: Run) -> None:
     cohort = Cohort(run).work(own={(1, step): noise})
     shown = cohort.shown()
     del shown.owns[2, step]
-    assert verdicts(cohort.outcomes(shown=shown)) == ["good", "void", "demoted"]
+    assert outcomes(cohort.judgements(shown=shown)) == ["unpaid", "void", "demoted"]
+
+
+@pytest.mark.parametrize("gives", [reversed_, noise, halved])
+def test_who_gives_another_vector_than_follows_from_its_work_frames_no_founder(run: Run, gives: Change) -> None:
+    """It signed what it gave: the founder counted that, and its body follows from it."""
+    cohort = Cohort(run)
+    cohort.members[2].gives = gives
+    found = cohort.work().judgements()
+    assert outcomes(found) == ["unpaid", "good", "void"]
+    assert "gave" in found[2].reason
+
+
+def test_a_founder_that_gives_another_vector_than_follows_is_found(run: Run) -> None:
+    for keys in (KEYS[:1], KEYS):
+        cohort = Cohort(run, keys)
+        cohort.members[0].gives = reversed_
+        assert outcomes(cohort.work().judgements()) == ["void", "good", "good"][: len(keys)]
+
+
+def test_a_claim_that_names_another_vector_than_it_gave_is_false(stepped: Run) -> None:
+    cohort = Cohort(stepped)
+    cohort.members[1].names_given = b"g" * 32
+    assert outcomes(cohort.work().judgements()) == ["unpaid", "void", "good"]
+
+
+@pytest.mark.parametrize(("codec", "keys"), [("int16", KEYS), ("int16", KEYS[:1]), ("topk-256-4", KEYS[:1])])
+def test_of_one_step_it_is_false_where_digests_alone_say_so(digits: ImageDataset, codec: str, keys: Sequence[bytes]) -> None:
+    cohort = Cohort(run_of(digits, 1, codec), keys)
+    cohort.members[-1].names_given = b"g" * 32
+    assert outcomes(cohort.work().judgements()) == [*["good"] * (len(keys) - 1), "void"]
+
+
+def test_a_founder_that_made_another_body_of_what_it_was_given_is_found_though_a_mean_cannot_be_checked(stepped: Run) -> None:
+    cohort = Cohort(stepped).work(own={(1, 0): noise})
+    shown = cohort.shown()
+    del shown.owns[1, 0]
+    assert outcomes(cohort.judgements(cohort.submission(of_body=noise), shown)) == ["void", "demoted", "good"]
 
 
 def test_a_body_that_does_not_follow_is_the_founders_fault(run: Run) -> None:
     cohort = Cohort(run).work()
     for poison in (reversed_, noise, huge):
-        found = cohort.outcomes(cohort.audited(of_body=poison))
-        assert verdicts(found) == ["void", "good", "good"]
+        found = cohort.judgements(cohort.submission(of_body=poison))
+        assert outcomes(found) == ["void", "good", "good"]
         assert "body" in found[0].reason
 
 
@@ -428,23 +473,23 @@ def test_one_integer_of_a_body_is_enough(run: Run) -> None:
         return np.where(np.arange(len(whole)) == int(np.abs(whole).argmax()), np.float32(0), whole)
 
     cohort = Cohort(run, KEYS[:1]).work()
-    assert verdicts(cohort.outcomes(cohort.audited(of_body=nudged))) == ["void"]
+    assert outcomes(cohort.judgements(cohort.submission(of_body=nudged))) == ["void"]
 
 
 def test_a_residual_that_coding_did_not_leave_is_the_founders_fault(run: Run) -> None:
     cohort = Cohort(run).work()
     for left in (b"r" * 32, *([b""] if run.is_sparse else [])):
-        assert verdicts(cohort.outcomes(cohort.audited(left=left))) == ["void", "good", "good"]
+        assert outcomes(cohort.judgements(cohort.submission(left=left))) == ["void", "good", "good"]
 
 
 def test_a_body_that_saturates_is_good_only_where_the_gradients_do(dense: Run) -> None:
     """A larger state of the same network: its gradients are too large for the last window of exponents on this floor."""
     cohort = Cohort(dense, KEYS[:1]).work()
-    low = replace(cohort.audited(), floor=-80)
+    low = replace(cohort.submission(), floor=-80)
     honest = replace(low, body=encode("int16", cohort.means[0], -80))
     assert (np.abs(parse("int16", honest.body, len(cohort.means[0])).values(-80)) < np.abs(cohort.means[0])).any()
-    assert cohort.outcomes(honest) == (GOOD,)
-    assert verdicts(cohort.outcomes(replace(low, body=encode("int16", huge(cohort.means[0]), -80)))) == ["void"]
+    assert cohort.judgements(honest) == (GOOD,)
+    assert outcomes(cohort.judgements(replace(low, body=encode("int16", huge(cohort.means[0]), -80)))) == ["void"]
 
 
 def test_a_ghost_that_never_trained_is_found_whatever_it_signs(run: Run) -> None:
@@ -452,10 +497,10 @@ def test_a_ghost_that_never_trained_is_found_whatever_it_signs(run: Run) -> None
     for step in range(run.num_steps):
         copied = honest.members[0].own[step]
         cohort = Cohort(run).work(own={(1, step): lambda _: copied})  # noqa: B023  (called in this turn)
-        assert verdicts(cohort.outcomes()) == ["good", "void", "good"]
+        assert outcomes(cohort.judgements()) == ["good", "void", "good"]
         shown = cohort.shown()
         shown.owns = {key: vector for key, vector in shown.owns.items() if key[0] != 1}
-        assert verdicts(cohort.outcomes(shown=shown)) == ["good", "demoted", "good"]
+        assert outcomes(cohort.judgements(shown=shown)) == ["unpaid", "demoted", "good"]
 
 
 def test_a_mean_that_nobody_brings_demotes_all_who_counted_in_it(stepped: Run) -> None:
@@ -465,7 +510,7 @@ def test_a_mean_that_nobody_brings_demotes_all_who_counted_in_it(stepped: Run) -
     lacks = audit.run(shown)
     assert isinstance(lacks, Lacks)
     assert (lacks.means, lacks.residuals) == ((2,), ())
-    assert verdicts(lacks.outcomes) == ["demoted", "unpaid", "demoted"]
+    assert outcomes(lacks.judgements) == ["demoted", "unpaid", "demoted"]
     shown.means[2] = mean
     assert audit.run(shown) == (GOOD,) * 3
 
@@ -477,46 +522,46 @@ def test_a_mean_that_nobody_brings_demotes_all(run: Run) -> None:
     lacks = cohort.audit().run(shown)
     assert isinstance(lacks, Lacks)
     assert lacks.means == tuple(range(run.num_steps))
-    assert verdicts(lacks.outcomes) == ["demoted"] * 3
+    assert outcomes(lacks.judgements) == ["demoted"] * 3
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_residual_that_is_not_brought_demotes_its_key_and_the_founder(digits: ImageDataset, steps: int) -> None:
+def test_a_residual_that_is_not_brought_demotes_its_key_and_nobody_is_paid(digits: ImageDataset, steps: int) -> None:
     cohort = Cohort(run_of(digits, steps, "topk-256-4")).work()
     shown = cohort.shown()
     del shown.residuals[2]
     lacks = cohort.audit().run(shown)
     assert isinstance(lacks, Lacks)
     assert lacks.residuals == (2,)
-    assert verdicts(lacks.outcomes) == ["demoted", "unpaid", "demoted"]
+    assert outcomes(lacks.judgements) == ["unpaid", "unpaid", "demoted"]
 
 
 def test_nobody_asks_for_the_residual_of_who_dropped_out(stepped: Run) -> None:
     cohort = Cohort(stepped, takes=(3, 3, 2)).work()
-    cohort.members[2].expected = b"another"
+    cohort.members[2].was_left = False
     shown = cohort.shown()
     del shown.residuals[2]
-    assert cohort.outcomes(shown=shown) == (GOOD,) * 3
+    assert cohort.judgements(shown=shown) == (GOOD,) * 3
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_another_residual_than_its_key_was_left_is_its_keys_fault(digits: ImageDataset, steps: int) -> None:
+def test_a_residual_that_was_not_left_to_its_key_is_its_keys_fault(digits: ImageDataset, steps: int) -> None:
     cohort = Cohort(run_of(digits, steps, "topk-256-4"))
-    other = noise(np.ones(cohort.run.worker.num_weights, np.float32))
-    cohort.members[1].residual = other
-    assert verdicts(cohort.work().outcomes()) == ["good", "void", "good"]
+    cohort.members[1].residual = noise(np.ones(cohort.run.worker.num_weights, np.float32))
+    cohort.members[1].was_left = False
+    assert outcomes(cohort.work().judgements()) == ["good", "void", "good"]
 
 
 def test_a_member_may_forget_its_residual(sparse: Run) -> None:
     cohort = Cohort(sparse)
     cohort.members[1].residual = None
-    assert cohort.work().outcomes() == (GOOD,) * 3
+    assert cohort.work().judgements() == (GOOD,) * 3
 
 
 def test_a_residual_of_which_nothing_is_known_is_not_judged(sparse: Run) -> None:
     cohort = Cohort(sparse).work()
-    cohort.members[1].expected = None
-    assert verdicts(cohort.outcomes()) == ["good", "not judged", "good"]
+    cohort.members[1].was_left = None
+    assert outcomes(cohort.judgements()) == ["good", "not judged", "good"]
 
 
 def test_microbatches_skipped_by_their_price_are_the_keys_fault(dense: Run) -> None:
@@ -525,27 +570,27 @@ def test_microbatches_skipped_by_their_price_are_the_keys_fault(dense: Run) -> N
     dearest = [index for index in range(32) if costs[place_of_lot(len(asked), BASE, KEYS[1], index)] == max(costs)]
     cohort = Cohort(dense)
     cohort.members[1].indices = [dearest]
-    found = cohort.work().outcomes()
-    assert verdicts(found) == ["good", "void", "good"]
+    found = cohort.work().judgements()
+    assert outcomes(found) == ["good", "void", "good"]
     assert "pay less" in found[1].reason
     gaps = Cohort(dense)
     gaps.members[1].indices = [[index for index in range(20) if index % 3]]
-    assert gaps.work().outcomes() == (GOOD,) * 3
+    assert gaps.work().judgements() == (GOOD,) * 3
 
 
 def test_where_no_gradient_is_finite_nothing_is_good(dense: Run) -> None:
     cohort = Cohort(dense).work()
     broken = State(0, dense.state.parameters * 1e38, dense.state.moments)
-    audit = Audit(dense.manifest, dense.plan, cohort.audited(), dense.microbatches, broken, None)
-    assert verdicts(settled(audit, cohort.shown())) == ["not judged"] * 3
+    audit = Recomputation(dense.manifest, dense.plan, cohort.submission(), dense.microbatches, broken, None)
+    assert outcomes(settled(audit, cohort.shown())) == ["not judged"] * 3
 
 
 def test_an_audit_that_is_given_up_says_nothing_but_what_is_known(sparse: Run) -> None:
     cohort = Cohort(sparse)
-    cohort.members[1].residual = noise(np.ones(sparse.worker.num_weights, np.float32))
+    cohort.members[1].was_left = False
     audit = cohort.work().audit()
     found = audit.not_judged("there was no time for it")
-    assert verdicts(found) == ["not judged", "void", "not judged"]
+    assert outcomes(found) == ["not judged", "void", "not judged"]
     assert found[0].reason == "there was no time for it"
 
 
@@ -558,8 +603,8 @@ def test_members_that_are_off_together_frame_no_founder(dense: Run) -> None:
 
     cohort = Cohort(dense, counts=counts).work(own={(place, 0): less for place in range(3)})
     audit, shown = cohort.audit(), cohort.shown()
-    assert audit.run(shown) == Needs(0, (0, 1, 2))
     assert settled(audit, shown) == (GOOD,) * 3
+    assert shown.asked == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_a_teacher_is_part_of_what_is_computed(dense: Run) -> None:
@@ -567,12 +612,12 @@ def test_a_teacher_is_part_of_what_is_computed(dense: Run) -> None:
     cohort.teacher = dense.state.parameters * 0.9
     cohort.work()
     assert settled(cohort.audit(teacher=cohort.teacher), cohort.shown()) == (GOOD,) * 3
-    assert Verdict.VOID in {outcome.verdict for outcome in cohort.outcomes()}
+    assert "void" in outcomes(cohort.judgements())
 
 
 def test_a_step_that_counts_nobody_who_has_it_is_no_contribution(stepped: Run) -> None:
     cohort = Cohort(stepped, takes=(3, 1, 3)).work()
-    audited = cohort.audited()
-    steps = audited.contribution.steps
+    submission = cohort.submission()
+    steps = submission.contribution.steps
     with pytest.raises(ValueError, match="not those that have it"):
-        cohort.audit(replace(audited, contribution=replace(audited.contribution, steps=(*steps[:2], replace(steps[2], counted=7)))))
+        cohort.audit(replace(submission, contribution=replace(submission.contribution, steps=(*steps[:2], replace(steps[2], counted=7)))))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from automl.data.digits import digits as load_digits
 from exact.residuals import vector_digest
-from peer.auditing.auditor import Process
+from peer.auditing.computing import Process
 from peer.auditing.messages import Ask, Found, Said
 from protocol.manifest import SignedManifest
 from protocol.records import Header, SignedClaim, SignedContribution
@@ -37,9 +37,9 @@ def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs
             return await process.answer(what[1], rest)
 
         try:
-            process.load(run.state.parameters, None)
-            lacks = await answer(honest)
+            lacks = await answer(honest)  # which takes no weights
             assert (lacks.said, lacks.outcomes, worked) == (Said.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
+            process.load(run.state.parameters, None)
             keep(folder, honest)
             good = await answer(honest)
             assert (good.said, good.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.GOOD))
@@ -48,10 +48,16 @@ def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs
             needs = await answer(lying)
             assert (needs.said, needs.step) == (Said.NEEDS, 0)
             done = len(worked)
+            assert (await answer(lying)).said == Said.NEEDS  # nothing was brought since
             keep(folder, lying, own=True)
             found = await answer(lying)
             assert (found.said, found.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.VOID))
             assert len(worked) == done  # nothing is computed twice
+            folder.keep_only(lying[1].header.contribution.digest, [vector_digest(mean) for mean in lying[0].means])
+            cohort, ask = lying
+            process.load(run.state.parameters, None)  # it begins anew
+            withheld = await answer((cohort, replace(ask, over=(0,))))
+            assert (withheld.said, withheld.outcomes) == (Said.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
         finally:
             await process.close()
 
@@ -62,11 +68,11 @@ def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
     """Return what two peers hand in, of whom the second one may sign and give the opposite of what it learnt."""
     cohort = Cohort(run, [each.public_key for each in PEERS], counts=(2, 3))
     cohort.work(own={(1, 0): reversed_} if lies else {})
-    audited = cohort.audited()
-    claims = tuple(SignedClaim.sign(claim, identity) for claim, identity in zip(audited.claims, PEERS, strict=True))
-    contribution = replace(audited.contribution, claims=tuple(signed.digest for signed in claims))
+    submission = cohort.submission()
+    claims = tuple(SignedClaim.sign(claim, identity) for claim, identity in zip(submission.claims, PEERS, strict=True))
+    contribution = replace(submission.contribution, claims=tuple(signed.digest for signed in claims))
     header = Header(SignedContribution.sign(contribution, PEERS[0]), claims)
-    return cohort, Ask(1, header, audited.body, FLOOR, (b"", b""))
+    return cohort, Ask(1, header, submission.body, FLOOR, (1, 1), ())
 
 
 def keep(folder: VectorsFolder, what: tuple[Cohort, Ask], *, own: bool = False) -> None:

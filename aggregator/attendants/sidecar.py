@@ -1,0 +1,148 @@
+"""A sidecar: a volunteer's program beside the log, in a process of its own, started again whenever it ends before the run does.
+
+It is ``manta-peer join``, known by its command line and its status.json only, with a folder and a key of its own in DIR/NAME. What it does
+to the log any peer may do; the log does not depend on it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from aggregator.attendants.children import Child, stop
+from protocol.errors import StorageError, UserError
+from swarm.disk import make_directory
+
+_AGAIN_S = (1.0, 60.0)  # first and longest pause before it is started again
+_LASTED_S = 60.0  # a life of this length begins the pauses anew
+_LOOK_S = 0.25
+_KEPT = ("MANTA_STATE_DIR",)  # of the operator's settings; the others are meant for peers of the operator's own
+
+
+class Status(BaseModel):
+    """What is read of a sidecar's status file."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    peer: str
+    pid: int
+    leases_at: str = ""  # of a gateway, once light contributors are answered
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """The run that a sidecar takes part in."""
+
+    addresses: Sequence[str]  # of the node beside which it works
+    run: str
+    invitation: Path | None = None  # that lets it into a run of invited peers
+
+
+class Sidecar:
+    """One that is kept running."""
+
+    def __init__(self, name: str, directory: Path, options: Sequence[str], say: Callable[[str], None]) -> None:
+        """Prepare.
+
+        Args:
+            name: in words, and of its folder in the aggregator's ``directory``.
+            directory: the aggregator's.
+            options: of ``manta-peer join``, beside those of where the run is and of its folder.
+            say: prints a line for the person.
+        """
+        self._name = name
+        self.directory = directory / name
+        self._options = options
+        self._say = say
+        self._child: Child | None = None
+
+    async def run(self, met: Met, is_up: Callable[[Status], bool] = lambda _: True) -> None:
+        """Keep it running until the run is finished; none is left when this ends.
+
+        Call it on the main thread: the sidecar ends when that does.
+
+        Args:
+            met: the run.
+            is_up: looks at what each life says of itself, until it returns True once.
+
+        Raises:
+            UserError: its settings, or its folder, cannot be used.
+            StorageError: its folder cannot be written to.
+        """
+        make_directory(self.directory)
+        command = self._command(met)
+        pause_s, was_up = _AGAIN_S[0], False
+        while True:
+            child, began_s = self._start(command), time.monotonic()
+            was_up = await self._watch(child, is_up) or was_up
+            if self._has_finished(child):
+                return
+            if child.returncode == 2 and not was_up:
+                raise UserError(f"the {self._name}: {child.last_lines(1).removeprefix('manta-peer: ')}")
+            pause_s = _AGAIN_S[0] if time.monotonic() - began_s > _LASTED_S else pause_s
+            how = _how_it_ended(child)
+            self._say(f"the {self._name} {how}; it is started again in {pause_s:.0f} s; what it printed: {child.log_path}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _AGAIN_S[1])
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process now."""
+        return self._child is not None and self._child.returncode is None
+
+    async def end(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """End the process, if there is one: asked first, killed after a deadline, or as soon as ``hurry`` says so."""
+        if self._child is not None and self._child.returncode is None:
+            await asyncio.to_thread(stop, [self._child], hurry=hurry)
+
+    def _command(self, met: Met) -> list[str]:
+        address = min(met.addresses, key=lambda address: "/ip4/127." not in address)
+        invited = () if met.invitation is None else ("--invitation", str(met.invitation))
+        where = ("--initial-peers", address, "--run", met.run, "--listen", "none", "--dir", str(self.directory), *invited)
+        # -P: a file or directory of the same name where the person happens to stand is not our program.
+        return [sys.executable, "-P", "-m", "peer.cli", "join", *where, *self._options]
+
+    def _start(self, command: Sequence[str]) -> Child:
+        foreign = {name: "" for name in os.environ if name.startswith("MANTA_") and name not in _KEPT}
+        log_path = self.directory / f"{self._name}.log"
+        try:
+            self._child = Child.start(self._name, command, log_path, {**foreign, "PYTHONUNBUFFERED": "1"})
+        except OSError as error:
+            raise StorageError(f"the {self._name} cannot be started ({error}); look at {self.directory}") from error
+        return self._child
+
+    async def _watch(self, child: Child, is_up: Callable[[Status], bool]) -> bool:
+        """Wait for its end; return whether it was ever up."""
+        was_up = False
+        while child.returncode is None:
+            await asyncio.sleep(_LOOK_S)
+            status = None if was_up else self._status(child)
+            was_up = was_up or (status is not None and is_up(status))
+        return was_up
+
+    def _has_finished(self, child: Child) -> bool:
+        status = self._status(child)
+        return child.returncode == 0 and status is not None and status.finished
+
+    def _status(self, child: Child) -> Status | None:
+        """Return what it says of itself in this life; None while it says nothing."""
+        try:
+            status = Status.model_validate_json((self.directory / "status.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return status if status.pid == child.process.pid else None
+
+
+def _how_it_ended(child: Child) -> str:
+    code = child.returncode
+    assert code is not None
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return "left the run" if code == 0 else f"ended with exit code {code}: {child.last_lines(1)}"

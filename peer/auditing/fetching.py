@@ -1,0 +1,147 @@
+"""Gets what was brought of contributions, and tells members' operators what else is needed.
+
+Operators are asked in turn, and where the time to bring it is over the members themselves. That a vector was *withheld* may be said only
+where so many operators answered that they have not got it as the log needs to go on: who reaches nobody knows nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from protocol.auditing import NEED, PAGE_BYTES, VECTOR, AskVector, Duty, Need
+from protocol.encoding import pack
+from protocol.errors import EncodingError, RemoteFault, Weather
+from protocol.records import Claim
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.operator_line import OperatorLine
+from swarm.round_folders import NoRoom
+from swarm.rpc import Endpoint
+from swarm.vectors import VectorPart, VectorsFolder
+
+logger = logging.getLogger("manta.audits")
+
+
+class NotNow(Weather):
+    """A contribution cannot be judged now, by nobody's fault."""
+
+
+class Fetching:
+    """One auditor's."""
+
+    def __init__(self, endpoint: Endpoint, line: OperatorLine, fetched: VectorsFolder, vector_bytes: int) -> None:
+        """Get vectors of so many bytes into the folder ``fetched``, which has room for those of a contribution."""
+        self._endpoint = endpoint
+        self._line = line
+        self._fetched = fetched
+        self._vector_bytes = vector_bytes
+        self._told: dict[tuple[bytes, int], set[bytes]] = {}  # by contribution and step: operators that know that it is needed
+
+    def keep_only(self, contributions: set[bytes]) -> None:
+        """Remove what is here of all contributions but these. Blocks.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        for other in self._fetched.rounds.keys() - contributions:
+            self._fetched.keep_only(other, ())
+        self._told = {needed: told for needed, told in self._told.items() if needed[0] in contributions}
+
+    async def fetch(self, duty: Duty, claims: Sequence[Claim], vectors: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Get these vectors of a contribution, but for what is here; return those that so many operators have not got as the log needs.
+
+        Raises:
+            NotNow: some lack, and too few answered; or there is no room for them here.
+            StorageError: the disk refuses.
+        """
+        digest = bytes(duty.header.contribution.digest)
+        lacking, denied = [vector for vector in vectors if not self._fetched.has(digest, vector)], Counter[bytes]()
+        for operator in self._line.in_turn:
+            denied.update(await self._fetch_from(operator, duty, digest, lacking))
+        if duty.is_late and lacking:
+            with contextlib.suppress(TimeoutError):  # they had all the time to bring it
+                await self._ask_members(duty, claims, lacking)
+        if any(denied[vector] < self._line.operators.quorum for vector in lacking):
+            raise NotNow("too few operators answer who has it")
+        return tuple(lacking)
+
+    async def check(self, duty: Duty, vectors: Sequence[bytes]) -> None:
+        """Check that each of these vectors that is here can be read; one that cannot goes.
+
+        Raises:
+            NotNow: one cannot.
+        """
+        digest = bytes(duty.header.contribution.digest)
+        for vector in vectors:
+            if self._fetched.has(digest, vector) and await asyncio.to_thread(self._fetched.read, digest, vector) is None:
+                await asyncio.to_thread(self._fetched.keep_only, digest, ())
+                raise NotNow("what was fetched of it cannot be read any more")
+
+    async def need(self, contribution: bytes, step: int) -> None:
+        """Tell those operators that own vectors of a step are needed that this auditor has not told yet."""
+        told = self._told.setdefault((contribution, step), set())
+        for operator in self._line.in_turn:
+            if operator not in told:
+                try:
+                    await self._endpoint.call(operator, NEED, pack(Need(contribution, step)), timeout_s=waits.CALL_S)
+                    told.add(operator)
+                except (Weather, RemoteFault) as error:
+                    logger.info("an operator was not told what is needed reason=%s", error)
+
+    async def _ask_members(self, duty: Duty, claims: Sequence[Claim], lacking: list[bytes]) -> None:
+        """Get of those who handed it in what they did not bring: it may have been the way to the operators that was at fault."""
+        async with asyncio.timeout(waits.FETCH_S):
+            for claim in claims:
+                await self._fetch_from(PublicKey(claim.key), duty, claim.base, lacking)
+
+    async def _fetch_from(self, source: PublicKey, duty: Duty, digest: bytes, lacking: list[bytes]) -> list[bytes]:
+        """Get vectors of a node, which has them by ``digest``; those that came lack no more. Return those that it has not got."""
+        denied = list[bytes]()
+        for vector in list(lacking):
+            try:
+                if await self._fetch_one(source, duty, digest, vector):
+                    lacking.remove(vector)
+                else:
+                    denied.append(vector)
+            except NoRoom as error:
+                raise NotNow("there is no room here for what was brought of it") from error
+            except Weather as error:
+                logger.info("a vector is not to be had there reason=%s", error)
+                break
+            except RemoteFault as error:
+                logger.info("a vector is not to be had there reason=%s", error)
+        return denied
+
+    async def _fetch_one(self, source: PublicKey, duty: Duty, kept_by: bytes, vector: bytes) -> bool:
+        """Get a vector; return whether the node has it."""
+        digest = bytes(duty.header.contribution.digest)
+        first = await self._page(source, AskVector(kept_by, vector, 0))
+        if not first:
+            return False
+        part = await asyncio.to_thread(self._begin, duty.round, digest, vector)
+        try:
+            await asyncio.to_thread(part.write, first)
+            for at in range(PAGE_BYTES, self._vector_bytes, PAGE_BYTES):
+                await asyncio.to_thread(part.write, await self._page(source, AskVector(kept_by, vector, at)))
+            if part.digest != vector:
+                raise EncodingError("another vector than was asked for")
+            await asyncio.to_thread(part.finish)
+        finally:
+            part.close()
+        return True
+
+    def _begin(self, round_: int, digest: bytes, vector: bytes) -> VectorPart:
+        try:
+            return self._fetched.begin(round_, digest, vector, self._vector_bytes)
+        except NoRoom:  # what others wait for is fetched again
+            for other in self._fetched.rounds.keys() - {digest}:
+                self._fetched.keep_only(other, ())
+            return self._fetched.begin(round_, digest, vector, self._vector_bytes)
+
+    async def _page(self, source: PublicKey, ask: AskVector) -> bytes:
+        page = await self._endpoint.call(source, VECTOR, pack(ask), timeout_s=waits.PIECE_S, large_answer=True)
+        if len(page) != min(PAGE_BYTES, self._vector_bytes - ask.first) and (page or ask.first):
+            raise EncodingError("a page of a vector of another length")
+        return page
