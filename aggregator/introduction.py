@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from aggregator.listening import best_first
 from aggregator.monitor.door import address_to_show
-from aggregator.settings.last_rounds import lines_on_last_rounds
 from aggregator.settings.sizes import held_bytes, in_words
 from aggregator.status import OperatorStatus
 from exact.coding import body_num_bytes
 from protocol.admission import INVITATION, LIST
-from protocol.horizon import Horizon
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest
 
@@ -33,8 +31,7 @@ def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_
     yield f"round {ledger.round} of {status.num_rounds}, {ledger.size} entries in the log"
     yield f"bodies of the newest {keep_bodies} rounds stay on the disk: {kept}"
     yield f"bodies of the open round and the next are in memory: {in_words(held)} at most"
-    yield _on_trust(ledger.manifest)
-    yield from lines_on_last_rounds(Horizon.of(ledger.manifest), ledger.manifest.trust)
+    yield _on_audits(ledger.manifest)
     yield "volunteers join with:"
     yield from (f"  {line}" for line in join)
     if ledger.manifest.admission.how == INVITATION:
@@ -45,9 +42,13 @@ def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_
         yield f"monitor: {address_to_show(status.monitor, status.run)}"
 
 
-def _on_trust(manifest: Manifest) -> str:
-    if manifest.trust.is_audited:
-        return f"lots are computed again: credit is pending for {manifest.trust.pending_rounds} rounds, and void if it was not earned"
+def _on_audits(manifest: Manifest) -> str:
+    if (rules := manifest.audit_rules) is not None:
+        named = "1 named auditor" if len(rules.named) == 1 else f"{len(rules.named)} named auditors"
+        return (
+            f"{rules.audit_percent} % of the contributions of proven peers are computed again, by {named}: a round is paid after "
+            f"{rules.pending_rounds} rounds, or once the run is settled"
+        )
     if manifest.is_private:
         return "nobody can compute private data's lots again: credit is for what peers say that they trained"
-    return 'a run of friends: credit is for what peers say that they trained ([trust] mode = "audited" has lots computed again)'
+    return 'a run of friends: credit is for what peers say that they trained ([trust] mode = "audited" has some of it computed again)'

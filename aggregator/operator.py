@@ -3,9 +3,10 @@
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
-DIR/extras.waiting    findings that the next round will have (see ``aggregator.rounds.waiting``)
+DIR/verdicts.waiting  verdicts that the next round will have (see ``aggregator.rounds.waiting``)
 DIR/snapshots/        model and optimiser state of the newest rounds
-DIR/records/          in a run whose claims are audited: records of lots, of the newest rounds, as peers gave them
+DIR/brought/          in an audited run: what peers brought for audits (see ``aggregator.audits.brought``)
+DIR/auditor/          in an audited run: the folder of this operator's auditor, a peer with a key of its own
 DIR/monitor/          what is written down for the monitor; nothing depends on it
 DIR/operators/        where there are several: what this one has signed and promised (see ``aggregator.operators.store``)
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
@@ -25,11 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.admitting import held_to_admission
+from aggregator.attendants.auditor import Auditor, is_named
 from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.gateway_key import check_gateway_key, invitation_for
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.sidecar import Met
 from aggregator.attendants.watched import Watched
+from aggregator.audits.audits import Audits
 from aggregator.control import Stopping
 from aggregator.early import check_key
 from aggregator.introduction import introduction, join_lines
@@ -48,19 +51,20 @@ from aggregator.operators.lease import Lease
 from aggregator.operators.seat import Seat
 from aggregator.operators.turns import Turns
 from aggregator.rounds.bodies import Kept
-from aggregator.rounds.commits import Write
+from aggregator.rounds.commits import Others, Write
 from aggregator.rounds.evaluating import Evaluating
-from aggregator.rounds.extras import KeepExtras
 from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Store
 from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.refusals import refused_of
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.shards import lend_shards
+from aggregator.rounds.verdicts import KeepVerdicts
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
-from aggregator.rounds.writing import AuditSettings, Writing
+from aggregator.rounds.writing import Writing
 from aggregator.settings.config import RunConfig, load_run_file, template
 from aggregator.status import OperatorStatus
 from automl.data.catalog import load_dataset
@@ -177,6 +181,12 @@ class Operator:
         every = self._config.follower.evaluate_every
         self._evaluating = Evaluating(self._log, self._follower, self.status, self._onlookers, every, self._say, self._write_status)
         self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
+        self._settling = Settling(lambda: self._log.ledger, self._config.trust.settle_s)
+        self._settling.look()
+        self._audits: Audits | None = None
+        if manifest.is_audited:
+            max_bytes = round(self._config.follower.audit_disk_gb * 1e9)
+            self._audits = Audits(self._log, self._directory, self._follower.num_weights, max_bytes)
 
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = told_to_stop()
@@ -194,6 +204,7 @@ class Operator:
             self._say(line)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
+            auditing = asyncio.create_task(self._audit(addresses))
             works = (
                 self._heads.watch(),
                 self._evaluating.keep(),
@@ -202,14 +213,16 @@ class Operator:
                 look.look_on(),
                 self._fronts.keep(),
                 self._announcing.keep(),
+                *(() if self._audits is None else (self._audits.keep(),)),
             )
-            background = [leasing, *(asyncio.create_task(work) for work in works)]
+            background = [leasing, auditing, *(asyncio.create_task(work) for work in works)]
             try:
                 self._evaluating.look()
                 await self._until_stopped(node, told, background)
             finally:
-                leasing.cancel()
-                await asyncio.wait((leasing,))  # the gateway hands in what it has, while the log still takes it
+                for task in (leasing, auditing):
+                    task.cancel()
+                await asyncio.wait((leasing, auditing))  # the gateway hands in what it has, while the log still takes it
                 for task in background:
                     task.cancel()
                 await asyncio.wait(background)
@@ -230,7 +243,7 @@ class Operator:
         self._weights = Weights(log, self._run.bodies, self._follower.num_weights)
         gate = await held_to_admission(node, lambda: log.ledger)
         watched = Watched(gate, look.tally)
-        self._make = partial(self._new_writing, gate, identity, shelf, node.rates.address_of)
+        self._make = partial(self._new_writing, identity, shelf, node.rates.address_of)
         self._measures = Measures(self._directory / "measures")
         self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
@@ -251,6 +264,8 @@ class Operator:
         await self._heads.start()
         await self._cosigning.start()
         await self._news.start()
+        if self._audits is not None:
+            await self._audits.serve(watched)
         await DialBackDesk(gate).start()
 
     def _left_ms(self, now: int) -> int:
@@ -271,6 +286,7 @@ class Operator:
             run.bodies,
             shelf,
             self._waiting,
+            self._settling,
             on_commit=self._committed,
             stop=self._stop,
         )
@@ -280,21 +296,18 @@ class Operator:
 
     def _new_writing(
         self,
-        gate: Endpoint,
         identity: Identity,
         shelf: Shelf,
         address_of: Callable[[PublicKey], str],
         endpoint: Endpoint,
         write: Write | None = None,
         store: Store | None = None,
-        keep_extras: KeepExtras | None = None,
+        keep_verdicts: KeepVerdicts | None = None,
+        others: Others | None = None,
     ) -> Writing:
-        settings = self._config.follower
         writing = Writing(
-            gate,
             endpoint,
             identity,
-            self._directory,
             self._run,
             self._config.limits.closing(self._log.ledger.manifest),
             address_of,
@@ -304,10 +317,11 @@ class Operator:
             self._committed,
             self._on_measure,
             self._waiting,
+            self._settling,
             write=write,
             store=store,
-            keep_extras=keep_extras,
-            audit=AuditSettings(settings.audit_share, self._data_root, self._say, round(settings.audit_disk_gb * 1e9)),
+            keep_verdicts=keep_verdicts,
+            others=others,
         )
         writing.intake.broken.add_done_callback(lambda broken: self._stop(broken.result()))
         self._onlookers.write(writing.closing, writing.intake.faults)
@@ -361,6 +375,16 @@ class Operator:
         if self._gateway is not None:
             invited = self._log.ledger.manifest.admission.how == INVITATION
             await self._gateway.run(Met(addresses, self.status.run, invitation_for(self._directory) if invited else None))
+        await asyncio.Event().wait()
+
+    async def _audit(self, addresses: tuple[str, ...]) -> None:
+        """Keep this operator's auditor running, if the run names it, until the run is settled; then serve on."""
+        if is_named(self._directory, self._log.ledger.manifest.audit_rules) and not self._log.ledger.settled:
+            share = self._config.follower.audit_share
+            auditor = Auditor(self._directory, share, data_root=self._data_root, say=self._say)
+            await auditor.run(Met(addresses, self.status.run))
+        elif self._audits is not None and not self._log.ledger.settled:
+            self._say("the run names another auditor than the one in this folder: none is started here")
         await asyncio.Event().wait()
 
     async def _on_measure(self, caller: PublicKey, request: bytes) -> bytes:
@@ -425,8 +449,15 @@ class Operator:
         self._announcing.committed()
         if self._turns is not None:
             self._turns.tell()
+        if self._audits is not None:
+            self._audits.committed()
+        self._settling.look()
+        if ledger.manifest.is_audited and ledger.settled:
+            self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
+            self._write_status()
+            self._evaluating.settled()
+            return
         if self._writing is not None:
-            self._writing.committed()
             self._fronts.committed(ledger.round, ledger.state)
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.contributions} "
@@ -444,12 +475,14 @@ class Operator:
         status.round, status.state = ledger.round, ledger.state.hex()
         status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
         status.finished = ledger.finished and status.quality_round == ledger.round
+        status.settled = ledger.settled
         status.open_ms, status.counted = ledger.open_ms, self._samples()
         status.own_quality = self._measures.summed_up()
         if self._turns is not None:
             status.operators = self._turns.standing()
+        if self._audits is not None:
+            status.audits = self._audits.status()
         if self._writing is not None:
-            status.audits = self._writing.audited()
             status.refused = dict(self._writing.intake.faults.by_reason)
             status.refused_of = {peer_name(key): reasons for key, reasons in refused_of(self._writing.intake.faults).items()}
         try:

@@ -29,14 +29,15 @@ class OperatorStatus:
     quality: QualityReport | None = None
     quality_round: int | None = None
     own_quality: OwnQuality | None = None  # where data are private: how good the peers say that it is on their own images
-    finished: bool = False
+    finished: bool = False  # the last round is committed and evaluated
+    settled: bool = False  # and all is paid
     open_ms: int = 0  # how long the next round is open
     counted: int = 0  # samples of the last table
     refused: dict[str, int] = field(default_factory=dict)  # by reason
     refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
     monitor: str | None = None  # its address, as a URL
     operators: dict[str, object] = field(default_factory=dict)  # where there are several: role, term, writer, heard
-    audits: dict[str, int] = field(default_factory=dict)  # what was found out since its start, where there are audits: ``Totals``
+    audits: dict[str, int] = field(default_factory=dict)  # where there are audits: see ``aggregator.audits.audits.Audits.status``
 
 
 def quality_in_words(quality: QualityReport) -> str:

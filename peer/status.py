@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from protocol.horizon import Horizon
+
 from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
 from protocol.errors import StorageError
-from protocol.horizon import Horizon
 from swarm.messages import CreditWord
 from swarm.voice import Form, Voice
 

@@ -219,6 +219,14 @@ class Reputation:
         for round_ in list(self.unpaid):
             self._pay(round_)
 
+    def decides_all(self, verdicts: Sequence[Verdict]) -> bool:
+        """Return whether each contribution that is audited has an outcome for all of its claims, once these verdicts are taken."""
+        after = self.copy()
+        for verdict in verdicts:
+            if verdict.contribution in after.audits:
+                after._take(verdict)
+        return all(audit.outcomes and None not in audit.outcomes for audit in after.audits.values())
+
     def _draw(self, rules: AuditRules, beacon: bytes, works: Sequence[Work]) -> None:
         candidates = [
             Candidate(work.contribution, work.samples, any(work.proven), all(self.good[key] for key in work.keys)) for work in works

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from protocol.audits import Finding, SignedFinding, Trust
+from protocol.duties import MAX_DUTIES_BYTES
+from protocol.evidence import MAX_PAGE_BYTES
+from protocol.trust import panel, questions_due
 
 from automl.data.catalog import load_dataset
 from automl.models.networks import build
@@ -29,13 +33,10 @@ from exact.residuals import vector_digest
 from exact.vectors import vector_groups
 from protocol.admission import Admission, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
-from protocol.audits import Finding, SignedFinding, Trust
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
-from protocol.duties import MAX_DUTIES_BYTES
 from protocol.encoding import Value, pack, to_value
 from protocol.encoding import encode as encode_value
 from protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
-from protocol.evidence import MAX_PAGE_BYTES
 from protocol.exchange import Exchange, next_open_ms
 from protocol.lots import lot_seed, sample_indices, work_of
 from protocol.manifest import Manifest, Optimizer, SignedManifest
@@ -78,7 +79,6 @@ from protocol.table import (
     weights,
     weights_root,
 )
-from protocol.trust import panel, questions_due
 from protocol.versions import PROTOCOL
 from swarm import messages
 from swarm.memory import MemoryNetwork

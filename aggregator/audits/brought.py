@@ -145,6 +145,11 @@ class Brought:
         """What is here takes so many bytes, with what is on its way."""
         return self.folder.num_bytes + sum(self._vector_bytes for coming in self._coming.values() if coming.part is None)
 
+    @property
+    def num_full(self) -> int:
+        """Contributions of which something was refused here for want of room."""
+        return len(self._full)
+
     def audit_of(self, contribution: bytes) -> Audit | None:
         """Return the audit of a contribution; None: it is not audited, or not any more."""
         return self._reputation().audits.get(contribution)

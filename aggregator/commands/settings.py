@@ -113,10 +113,8 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: t
             check_endpoint(url)
         with ending_at_ctrl_c():
             from aggregator.settings.forecast import PEERS, lines, sizes_of
-            from aggregator.settings.last_rounds import lines_on_last_rounds
             from automl.data.catalog import load_dataset
 
-        from protocol.horizon import Horizon
         from protocol.signing import Identity
 
         dataset = load_dataset(config.data.dataset, data_root or config.data_root)
@@ -125,8 +123,6 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: t
             f"{run_file} makes a run: {manifest.task} on {manifest.dataset}, {manifest.supernet}, {manifest.algorithm}, "
             f"{manifest.schedule}, {manifest.num_rounds} rounds, local steps: {manifest.exchange.local_steps}, {manifest.exchange.codec}"
         )
-        for line in lines_on_last_rounds(Horizon.of(manifest), manifest.trust):
-            click.echo(line)
         for line in lines(config, sizes_of(config, dataset), samples_per_s, peers or PEERS):
             click.echo(line)
 

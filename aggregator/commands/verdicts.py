@@ -1,47 +1,42 @@
-"""The command of manta-aggregator that computes the verdicts of a log again. Parses, calls, prints, exits."""
+"""The command of manta-aggregator that shows the verdicts in a log. Parses, calls, prints, exits."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from aggregator.clear_errors import clear_errors
 from aggregator.commands.folder import DIRECTORY
-from aggregator.commands.settings import DATA_ROOT
-from swarm.loading import ending_at_ctrl_c
 
 
 @click.command()
 @DIRECTORY
-@DATA_ROOT
-@click.option("--all", "all_of_them", is_flag=True, help="Findings that a claim holds, too.")
-def verdicts(directory: Path, data_root: Path | None, all_of_them: bool) -> None:
-    """Compute again what auditors found against claims. Nothing but the folder is needed. Exit code 1 if something else comes out."""
+@click.option("--peer", metavar="NAME", help="Of contributions with a claim of this peer only: 12D3Koo....")
+@click.option("--all", "all_of_them", is_flag=True, help="Those that all is good, too.")
+def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
+    """Show what auditors said of contributions, as the log has it: what takes something away, or all of it."""
     with clear_errors():
+        from aggregator.audits.listing import verdicts_in
         from aggregator.early import check_run
+        from protocol.errors import SignatureError, UserError
+        from protocol.signing import key_named, peer_name
 
         check_run(directory)
-        with ending_at_ctrl_c():
-            from aggregator.audits.repeating import repeat
-            from protocol.signing import peer_name
-
-        agreeing = contradicted = unknown = 0
-        for one in repeat(directory, data_root, all_of_them=all_of_them):
-            finding = one.finding
-            what = f"{finding.check} {finding.lot}" if finding.check == "lot" else finding.check
-            said = (
-                f"a claim of {peer_name(one.key)} in round {finding.round} ({what}): {finding.outcome}, says {peer_name(finding.auditor)}"
+        try:
+            key = None if peer is None else key_named(peer)
+        except SignatureError as error:
+            raise UserError(f"--peer: {error}") from error
+        shown = 0
+        for one in verdicts_in(directory):
+            if (key is not None and key not in one.keys) or (one.is_good and not all_of_them):
+                continue
+            shown += 1
+            said = ", ".join(f"{peer_name(each)} {outcome.name.lower()}" for each, outcome in zip(one.keys, one.outcomes, strict=True))
+            verdict = one.verdict
+            by = "" if verdict.by == verdict.auditor else f", computed by {peer_name(verdict.by)}"
+            click.echo(
+                f"entry {one.index}, round {verdict.round}, {verdict.contribution.hex()}: {said}, says {peer_name(verdict.auditor)}{by}"
             )
-            if one.agrees is None:
-                unknown += 1
-                click.echo(f"{said}; not repeated: {one.reason}")
-            else:
-                agreeing, contradicted = agreeing + one.agrees, contradicted + (not one.agrees)
-                why = f": {one.reason}" if one.reason else ""
-                click.echo(f"{said}; {'so it is here' if one.agrees else f'HERE IT {one.outcome.upper()}'}{why}")
-        click.echo(f"{agreeing} findings repeated, {contradicted} contradicted, {unknown} that cannot be repeated here")
-        if contradicted:
-            sys.exit(1)
+        click.echo(f"{shown} {'verdict' if shown == 1 else 'verdicts'}")
 
 
 COMMANDS = (verdicts,)

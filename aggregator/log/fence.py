@@ -96,7 +96,7 @@ class Fence:
             StorageError: that cannot be noted on the disk.
         """
         ledger = self._log.ledger
-        if ledger.finished:
+        if ledger.settled:
             return
         if self.why and not self._is_newest:
             self._say(

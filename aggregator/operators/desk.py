@@ -12,7 +12,6 @@ from aggregator.operators.messages import (
     ACCEPT,
     BEAT,
     ENTRIES,
-    EXTRAS,
     KEEP,
     LENT,
     MAX_FORWARDED_BYTES,
@@ -24,11 +23,15 @@ from aggregator.operators.messages import (
     PROMISE,
     SIGN,
     STANDING,
+    VERDICTS,
+    WAITING,
     AskEntries,
     AskKeep,
     AskPart,
     AskPromise,
     AskSign,
+    AskVerdicts,
+    AskWaiting,
     Beat,
     Offer,
     Page,
@@ -112,7 +115,8 @@ class OperatorsDesk:
             ACCEPT: self._on_accept,
             SIGN: self._on_sign,
             KEEP: self._on_keep,
-            EXTRAS: self._on_extras,
+            VERDICTS: self._on_verdicts,
+            WAITING: self._on_waiting,
             BEAT: self._on_beat,
             LENT: self._on_lent,
             ENTRIES: self._on_entries,
@@ -176,10 +180,19 @@ class OperatorsDesk:
         await seat.contributions.keep(kept)
         return b""
 
-    async def _on_extras(self, caller: PublicKey, request: bytes) -> bytes:
-        heard = self.writer
-        await self._seat.extras.keep(request, heard.ballot if heard is not None and heard.key == caller else None)
+    async def _on_verdicts(self, caller: PublicKey, request: bytes) -> bytes:
+        ask, heard = unpack(AskVerdicts, request, max_bytes=MAX_FORWARDED_BYTES), self.writer
+        for ballot in ask.ballot:
+            _check_own(ballot, caller)
+            self._seat.store.memory.listening_to(ballot)
+        await self._seat.verdicts.keep(ask, heard.ballot if heard is not None and heard.key == caller else None)
         return b""
+
+    async def _on_waiting(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskWaiting, request, max_bytes=MAX_SMALL_BYTES)
+        _check_own(ask.ballot, caller)
+        await self._seat.listen_to(ask.ballot)
+        return self._seat.verdicts.page(ask.after)
 
     async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:
         beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
@@ -216,7 +229,8 @@ class OperatorsDesk:
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)
-        entries = await asyncio.to_thread(self._seat.log.entries, ask.start, min(ask.end - ask.start, MAX_PAGE_ENTRIES))
+        limit = min(ask.end - ask.start, MAX_PAGE_ENTRIES)
+        entries = await asyncio.to_thread(self._seat.log.entries, ask.start, limit, PART_BYTES)
         total, page = 0, list[bytes]()
         for entry in entries:
             total += len(entry) + 8

@@ -13,21 +13,17 @@ from collections.abc import Callable
 
 from aggregator.operators.messages import FORWARD, MAX_FORWARDED_BYTES, Forwarded
 from aggregator.rounds.refusals import passed_on_by
-from protocol.duties import ASK as DUTIES
+from protocol.auditing import VERDICT
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, Unreachable
-from protocol.evidence import ASK as RECORDS
-from protocol.evidence import GIVE
 from protocol.signing import PublicKey
-from protocol.vectors import ASK as VECTORS
 from swarm import waits
 from swarm.operator_line import AskAnother
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from swarm.tasks import within
 from swarm.through import Through
 
-FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, VECTORS, DUTIES)
-_LARGE = (RECORDS, VECTORS)  # whose answers are worth a way of their own
+FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
 PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own patience is longer
 _LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
@@ -107,7 +103,7 @@ class Switch(Through):
         if len(forwarded) > MAX_MESSAGE_BYTES:
             raise EncodingError("too long a request to be passed on")
         timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
-        calling = asyncio.create_task(self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE))
+        calling = asyncio.create_task(self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s))
         over = asyncio.create_task(another.wait())
         try:
             while not calling.done() and not over.done():

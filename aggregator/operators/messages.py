@@ -12,7 +12,8 @@ from protocol.notes import MAX_NOTE_BYTES
 from protocol.records import MAX_SIGNED_BYTES
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
-EXTRAS, LENT, ENTRIES, FORWARD = "operators-extras", "operators-lent", "operators-entries", "operators-forward"
+VERDICTS, WAITING = "operators-verdicts", "operators-waiting"
+LENT, ENTRIES, FORWARD = "operators-lent", "operators-entries", "operators-forward"
 STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
 
 PART_BYTES = 1024 * 1024
@@ -21,7 +22,7 @@ MAX_SMALL_BYTES = 4096
 MAX_NOTED_BYTES = 8192
 MAX_PROMISED_BYTES = 256 * MAX_KEPT
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
-MAX_EXTRAS_AT_ONCE = 64
+MAX_VERDICTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +87,33 @@ class AskKeep:
 
 
 @dataclass(frozen=True, slots=True)
-class AskExtras:
-    """Asks to keep extras until the log has them; the answer, empty, comes once they are on the disk, or the log takes them no more."""
+class AskVerdicts:
+    """Asks to keep verdicts until the log has them; the answer, empty, comes once they are on the disk, or the log takes them no more."""
 
     size: int  # of a log that they may follow: who has a shorter one can't say yet
     entries: tuple[bytes, ...]
+    ballot: tuple[Ballot, ...]  # of the writer that is to acknowledge them; none: they are handed on
 
     def __post_init__(self) -> None:
-        if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_EXTRAS_AT_ONCE:
-            raise ValueError("no extras, too many, or after no log")
+        if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_VERDICTS_AT_ONCE or len(self.ballot) > 1:
+            raise ValueError("no verdicts, too many, after no log, or of several ballots")
         if max(map(len, self.entries)) > MAX_SIGNED_BYTES:
-            raise ValueError(f"an extra has at most {MAX_SIGNED_BYTES} bytes")
+            raise ValueError(f"a verdict has at most {MAX_SIGNED_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class AskWaiting:
+    """A writer's question for the verdicts that wait, before it settles the run; who answers keeps none for an older ballot any more.
+
+    The answer is a ``Page`` of entries, sorted by the digests of their records; one that is not full is the last.
+    """
+
+    ballot: Ballot
+    after: bytes  # the digest that those of the page come after; empty: the first page
+
+    def __post_init__(self) -> None:
+        if len(self.after) not in (0, 32):
+            raise ValueError("a digest has 32 bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,15 @@ from typing import TypeVar
 from aggregator.log.log import Log
 from aggregator.operators.coming import Coming
 from aggregator.operators.contributions import Contributions
-from aggregator.operators.extras import KeptExtras
 from aggregator.operators.lending import borrow, entries_bytes, entries_from
 from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
 from aggregator.operators.replays import Replayed, Replays, folded
 from aggregator.operators.store import MAX_BATCH_BYTES, Store
+from aggregator.operators.verdicts import KeptVerdicts
 from aggregator.rounds import bodies
 from aggregator.rounds.follower import Follower
 from aggregator.rounds.opening import put_state
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.states_of_peers import take_states
 from aggregator.rounds.waiting import Waiting
 from exact.coding import body_num_bytes
@@ -53,6 +54,7 @@ class Seat:
         kept_bodies: bodies.Bodies,
         shelf: Shelf,
         waiting: Waiting,
+        settling: Settling,
         *,
         on_commit: Callable[[], None],
         stop: Callable[[BaseException], None],
@@ -67,8 +69,9 @@ class Seat:
             follower: computes what tables lead to.
             kept_bodies: contributions on the disk.
             shelf: what peers get by digest.
-            waiting: extras on the disk.
-            on_commit: is called after each round that others committed, or that was taken up from before.
+            waiting: verdicts on the disk.
+            settling: says when the run may be settled.
+            on_commit: is called after each round, and the settlement, that others committed, or that was taken up from before.
             stop: is told of a disk that fails, after which this program cannot go on.
 
         Raises:
@@ -85,6 +88,7 @@ class Seat:
         self._follower = follower
         self._bodies = kept_bodies
         self._shelf = shelf
+        self._settling = settling
         self._on_commit = on_commit
         self._catching_up = asyncio.Lock()
         self._going_on = asyncio.Lock()  # the log
@@ -94,7 +98,7 @@ class Seat:
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
         self.coming = Coming(endpoint, log, self.store, self.others, self.on_disk)
-        self.extras = KeptExtras(endpoint, log, waiting)
+        self.verdicts = KeptVerdicts(endpoint, log, waiting)
         body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
         self.contributions = Contributions(endpoint, log, self.store, kept_bodies, self.on_disk, body_bytes)
 
@@ -134,6 +138,21 @@ class Seat:
         kept = tuple(one for one in self.store.kept if one.round > log.ledger.round)
         note = log.tree_head if log.head.size else self.empty_note()
         return note, Promise(log.head.size, () if accepted is None else (accepted,), kept)
+
+    async def listen_to(self, ballot: Ballot) -> None:
+        """Listen to no older ballot any more; remembered when this returns.
+
+        Raises:
+            Outdated: a later one was promised.
+            Busy: this operator takes no part yet.
+            StorageError: the disk failed.
+        """
+        self.coming.check()
+        if self.store.memory.listening_to(ballot) != self.store.memory:
+            await self.on_disk(self._listen_to, ballot)
+
+    def _listen_to(self, ballot: Ballot) -> None:
+        self.store.remember(self.store.memory.listening_to(ballot))
 
     # Batches.
 
@@ -185,6 +204,7 @@ class Seat:
             if source is not None:
                 await self.settled()
                 await self.replays.check(batch, lambda listed, round_: self.contributions.of_table(listed, round_, source))
+                self._settling.check(batch.entries)
         await self.on_disk(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
@@ -322,7 +342,7 @@ class Seat:
                 await self._go_on(entries, note, is_own=is_own)
 
     async def _go_on(self, entries: list[bytes], note: str, *, is_own: bool) -> None:
-        before = self.log.ledger.round
+        before, was_settled = self.log.ledger.round, self.log.ledger.settled
         try:
             await self.on_disk(self.log.commit, entries, note)
             ledger = self.log.ledger
@@ -336,7 +356,7 @@ class Seat:
         except StorageError as error:
             self.stop(error)
             raise
-        if self.log.ledger.round > before and not is_own:
+        if not is_own and (self.log.ledger.round > before or self.log.ledger.settled != was_settled):
             self._on_commit()
 
     async def _adopt(self, replayed: Replayed, *, is_own: bool) -> None:

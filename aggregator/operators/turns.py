@@ -11,9 +11,9 @@ from aggregator.operators.lease import Lease
 from aggregator.operators.seat import Seat
 from aggregator.operators.writer import Deposed, Writer
 from aggregator.rounds.bodies import Kept
-from aggregator.rounds.commits import Write
-from aggregator.rounds.extras import KeepExtras
+from aggregator.rounds.commits import Others, Write
 from aggregator.rounds.intake import Store, now_ms
+from aggregator.rounds.verdicts import KeepVerdicts
 from aggregator.rounds.writing import Writing
 from protocol.ballots import Ballot
 from protocol.errors import RemoteFault, Unreachable, UserError
@@ -35,7 +35,7 @@ class Turns:
         seat: Seat,
         lease: Lease,
         contact: Contact,
-        make: Callable[[Endpoint, Write, Store, KeepExtras], Writing],
+        make: Callable[[Endpoint, Write, Store, KeepVerdicts, Others], Writing],
         work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
         changed: Callable[[], None],
         say: Callable[[str], None],
@@ -104,7 +104,7 @@ class Turns:
         Raises:
             StorageError: the disk failed.
         """
-        handing_on = self._seat.extras.hand_on(self._another_writer, self._another)
+        handing_on = self._seat.verdicts.hand_on(self._another_writer, self._another)
         await together(self._take_turns(), self._watch(), self._contact.keep(), handing_on)
 
     async def _take_part(self) -> None:
@@ -188,7 +188,7 @@ class Turns:
                 await asyncio.sleep(_LOOK_S)
                 return
             self._writer = writer
-            self.writing = self._make(self.switch, writer.commit, writer.keep, writer.keep_extras)
+            self.writing = self._make(self.switch, writer.commit, writer.keep, writer.keep_verdicts, writer.waiting_verdicts)
             self._last_writer = self._seat.key
             self.switch.another_writes()
             round_ = self._seat.log.ledger.round

@@ -11,12 +11,12 @@ from typing import Any
 from aggregator.operators.messages import (
     ACCEPT,
     BEAT,
-    EXTRAS,
     KEEP,
     MAX_PROMISED_BYTES,
     MAX_SMALL_BYTES,
     PROMISE,
     SIGN,
+    VERDICTS,
     AskKeep,
     AskPromise,
     AskSign,
@@ -26,12 +26,12 @@ from aggregator.operators.messages import (
 from aggregator.operators.seat import Seat
 from aggregator.rounds import bodies
 from aggregator.rounds.follower import Next
-from protocol.audits import SignedExtra
 from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
 from protocol.closing import NotTaken
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, StorageError, Unreachable
 from protocol.signing import PublicKey
+from protocol.verdicts import SignedVerdict
 from swarm import waits
 from swarm.blobs import Blob
 from swarm.rpc import Busy, Refused
@@ -166,22 +166,44 @@ class Writer:
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
 
-    async def keep_extras(self, extras: Sequence[SignedExtra]) -> None:
-        """Return once extras, which are on this operator's disk and may follow its log, are on a quorum's.
+    async def keep_verdicts(self, verdicts: Sequence[SignedVerdict]) -> None:
+        """Return once verdicts, which are on this operator's disk and may follow its log, are on a quorum's.
 
         Raises:
             Deposed: the turn ended before that.
             StorageError: the disk failed.
         """
-        await self._while_it_lasts(self._keep_extras(extras))
+        await self._while_it_lasts(self._keep_verdicts(verdicts))
 
-    async def _keep_extras(self, extras: Sequence[SignedExtra]) -> None:
+    async def _keep_verdicts(self, verdicts: Sequence[SignedVerdict]) -> None:
         seat = self._seat
         done = {seat.key}
-        request = seat.extras.request(extras)
+        request = seat.verdicts.request(verdicts, self.ballot)
 
         async def ask(key: PublicKey) -> None:
-            await seat.endpoint.call(key, EXTRAS, request, timeout_s=waits.CALL_S)
+            await seat.endpoint.call(key, VERDICTS, request, timeout_s=waits.CALL_S)
+            done.add(key)
+
+        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+
+    async def waiting_verdicts(self) -> list[SignedVerdict]:
+        """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older writer any more.
+
+        Raises:
+            Deposed: the turn ended before that.
+            StorageError: the disk failed.
+        """
+        found = list[SignedVerdict]()
+        await self._while_it_lasts(self._gather_verdicts(found))
+        return found
+
+    async def _gather_verdicts(self, found: list[SignedVerdict]) -> None:
+        seat = self._seat
+        done = {seat.key}
+        await seat.listen_to(self.ballot)
+
+        async def ask(key: PublicKey) -> None:
+            found.extend(await seat.verdicts.all_of(key, self.ballot))
             done.add(key)
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)

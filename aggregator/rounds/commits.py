@@ -13,16 +13,18 @@ from typing import TypeVar
 
 from aggregator.log.log import Log
 from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.extras import Extras
 from aggregator.rounds.follower import Follower, Next
 from aggregator.rounds.intake import Handed, Intake, now_ms
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
 from protocol.listed import Listed, open_ms_after
 from protocol.records import Round, entry_of
 from protocol.table import weights_root
+from protocol.verdicts import Settlement, SignedVerdict
 from swarm.blobs import Blob, Shelf
 from swarm.tasks import within
 
@@ -31,6 +33,7 @@ _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower
 logger = logging.getLogger("manta.commits")
 Result = TypeVar("Result")
 Write = Callable[[Sequence[bytes], Next | None, Sequence[Blob]], Awaitable[None]]
+Others = Callable[[], Awaitable[Sequence[SignedVerdict]]]
 
 
 class Commits:
@@ -41,33 +44,39 @@ class Commits:
         log: Log,
         closing: Closing,
         intake: Callable[[], Intake],
-        extras: Callable[[], Extras],
+        verdicts: Callable[[], Verdicts],
         follower: Follower,
         bodies: Bodies,
         shelf: Shelf,
         weights: Weights,
         on_commit: Callable[[], None],
         timeline: Timeline,
+        settling: Settling,
         write: Write | None = None,
+        others: Others | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            on_commit: is called after each committed round.
+            on_commit: is called after each committed round, and after the settlement.
             timeline: is told what happens when.
+            settling: says when the run may be settled.
             write: returns once entries are in the log, given also what a round's table leads to and its bodies; None: they are appended.
+            others: returns the verdicts that wait at other operators; None: there are none.
         """
         self._write = write or self._append
         self._log = log
         self._closing = closing
         self._intake = intake
-        self._extras = extras
+        self._verdicts = verdicts
         self._follower = follower
         self._bodies = bodies
         self._shelf = shelf
         self._weights = weights
         self._on_commit = on_commit
         self._timeline = timeline
+        self._settling = settling
+        self._others = others
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()  # entries are made for the log as it is, and written before others are
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
@@ -76,7 +85,7 @@ class Commits:
         self._saving: set[asyncio.Task[None]] = set()
 
     def changed(self) -> None:
-        """A header or a body came: look whether the round may close."""
+        """A header, a body or a verdict came: look whether the round may close, or the run be settled."""
         self._changed.set()
 
     def begin(self) -> None:
@@ -88,7 +97,7 @@ class Commits:
         self._timeline.opened(ledger.round + 1, is_waiting_for_first=ledger.round == 0)
 
     async def run(self) -> None:
-        """Close and commit rounds until the run is finished.
+        """Close and commit rounds until the run is finished; then, where contributions are audited, settle it.
 
         Raises:
             StorageError: the disk failed; what was acknowledged is safe.
@@ -104,6 +113,22 @@ class Commits:
                 await self._changed.wait()
             else:
                 await within(self._changed, max(next_ms, 1) / 1000)
+        while self._settling.is_due:
+            self._changed.clear()
+            left_s = self._settling.left_s(self._verdicts().opened())
+            if left_s:
+                await within(self._changed, left_s)
+            else:
+                await self._settle()
+
+    async def _settle(self) -> None:
+        """Put the verdicts that wait into the log, and the settlement after them: all that is not paid yet is paid with it."""
+        verdicts = await self._verdicts().for_settlement(self._others)
+        async with self._writing:
+            settlement = Settlement(self._log.ledger.run, self._log.ledger.last_commit)
+            await self._write([*map(entry_of, verdicts), entry_of(settlement)], None, ())
+        await self._verdicts().committed(verdicts)
+        self._on_commit()
 
     async def append(self, entry: bytes) -> None:
         """Put one entry that stands before a table into the log, by itself; it is on the disk when this returns.
@@ -132,10 +157,10 @@ class Commits:
         listed = [ledger.listed(one.header, round_) for one in handed]
         computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
-        extras = await self._extras().for_round()
+        verdicts = await self._verdicts().for_round()
         async with self._writing:  # where the contributions are to stand is a part of the round's entry
-            entry = self._entry(listed, after, len(extras))
-            entries = [*map(entry_of, extras), *(one.entry for one in handed), entry_of(entry)]
+            entry = self._entry(listed, after, len(verdicts))
+            entries = [*map(entry_of, verdicts), *(one.entry for one in handed), entry_of(entry)]
             await self._write(entries, after, [one.blob for one in handed])
         self._timeline.done()
         self._follower.adopt(after.state)
@@ -146,7 +171,7 @@ class Commits:
             self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
             self._timeline.opened(ledger.round + 1)
         self._intake().committed(round_)
-        await self._extras().committed(extras)
+        await self._verdicts().committed(verdicts)
         if after.outcome.num_clipped:
             logger.info("clipped round=%d contributions=%d", round_, after.outcome.num_clipped)
         self._on_commit()
@@ -155,13 +180,13 @@ class Commits:
         while len(self._saving) > _MAX_SAVING:
             await asyncio.wait(self._saving, return_when=asyncio.FIRST_COMPLETED)
 
-    def _entry(self, listed: list[Listed], after: Next, num_extras: int) -> Round:
+    def _entry(self, listed: list[Listed], after: Next, num_verdicts: int) -> Round:
         ledger = self._log.ledger
         return Round(
             run=ledger.run,
             round=ledger.round + 1,
             base=ledger.last_commit,
-            first=ledger.size + num_extras,
+            first=ledger.size + num_verdicts,
             contributions=len(listed),
             weights=weights_root(after.weighed),
             mean=after.mean.root,

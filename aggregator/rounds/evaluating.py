@@ -76,6 +76,12 @@ class Evaluating:
             self._say(own_quality_in_words(self._status.own_quality))
         self._say_if_finished()
 
+    def settled(self) -> None:
+        """All is paid: say so, if nothing else is to come."""
+        self._say_if_finished()
+
     def _say_if_finished(self) -> None:
-        if self._status.finished:
+        if self._status.finished and not self._status.settled:
+            self._say("the last round is evaluated; verdicts are waited for, and then all is paid")
+        elif self._status.finished:
             self._say("run finished; the aggregator goes on serving its state until it is stopped")

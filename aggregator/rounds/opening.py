@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.attendants.auditor import auditor_key
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, read_manifest
 from aggregator.rounds.bodies import Bodies
@@ -62,7 +63,9 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
             tables.forget_before(ledger.round - keep)
 
         log = undo.enter_context(Log.open(directory, identity, on_round=on_round))
-        if config.manifest(identity, manifest.initial_state, dataset, travelling_of(config, dataset)) != manifest:
+        rules = manifest.audit_rules  # of the run, whose auditor may be another than the one beside this folder by now
+        auditor = None if rules is None else rules.named[0]
+        if config.manifest(identity, manifest.initial_state, dataset, travelling_of(config, dataset), auditor) != manifest:
             raise UserError(
                 f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
                 "give that run's file, or a new directory with --dir"
@@ -77,7 +80,9 @@ def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     state = initial_state(config.plan(dataset))
     if first_state is not None:
         state = _with_weights_of(first_state, state, config.plan(dataset).supernet)
-    signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset, travelling_of(config, dataset)), identity)
+    auditor = auditor_key(directory) if config.is_audited else None
+    manifest = config.manifest(identity, state_digest(state), dataset, travelling_of(config, dataset), auditor)
+    signed = SignedManifest.sign(manifest, identity)
     follower = _follower(config, directory, signed, dataset)
     follower.snapshots.save(state)  # before the log: what it promises has to be here
     with contextlib.ExitStack() as undo:

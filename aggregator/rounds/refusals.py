@@ -97,6 +97,6 @@ def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
     out = tuple(claim.key for claim in claims if claim.key in ledger.admitted.out)
     if out:
         raise ClaimError(TAKEN_BACK, out)
-    guilty = tuple(claim.key for claim in claims if claim.key in ledger.standing.guilty)
+    guilty = tuple(claim.key for claim in claims if claim.key in ledger.reputation.guilty)
     if guilty:
         raise ClaimError("audits found this key guilty: its work counts no more in this run", guilty)

@@ -1,6 +1,6 @@
-"""Extras on an operator's disk until the log has them: findings, which stand before a round's claims.
+"""Verdicts on an operator's disk until the log has them: they stand before a round's contributions, or before the settlement.
 
-DIR/extras.waiting   entries, one after the other, appended to and synced before anybody hears that one was taken
+DIR/verdicts.waiting   entries, one after the other, appended to and synced before anybody hears that one was taken
 
 An entry is stored as two numbers (8 bytes each, big-endian: how much of the file was synced before it, its length), its bytes, and the
 SHA-256 of all of these. What a crash tore off at the end, nobody was told of.
@@ -15,22 +15,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from protocol.audits import SignedExtra
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from protocol.signing import sha256
+from protocol.verdicts import SignedVerdict
 from swarm.disk import disk_errors, sync_directory, write_durably
 
-WAITING = "extras.waiting"
+WAITING = "verdicts.waiting"
 _NUMBER = 8
 _HEAD = 2 * _NUMBER
 _DIGEST = 32
 _PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
 
-logger = logging.getLogger("manta.extras")
+logger = logging.getLogger("manta.verdicts")
 
 
 class Waiting:
@@ -48,35 +48,35 @@ class Waiting:
         """
         self._path = path = directory / WAITING
         self._stop = stop
-        self._stored: dict[bytes, SignedExtra] = {extra.digest: extra for extra in _read(path)}
+        self._stored: dict[bytes, SignedVerdict] = {verdict.digest: verdict for verdict in _read(path)}
         self._size = path.stat().st_size if path.exists() else 0
-        self._next: dict[bytes, SignedExtra] = {}  # to be stored
-        self._now: dict[bytes, SignedExtra] = {}  # being stored
+        self._next: dict[bytes, SignedVerdict] = {}  # to be stored
+        self._now: dict[bytes, SignedVerdict] = {}  # being stored
         self._storing: asyncio.Task[None] | None = None
         self._error: StorageError | None = None
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="extras")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     @property
-    def stored(self) -> Mapping[bytes, SignedExtra]:
+    def stored(self) -> Mapping[bytes, SignedVerdict]:
         """What is on the disk and waits, by digest."""
         return MappingProxyType(self._stored)
 
     def __contains__(self, digest: object) -> bool:
-        """Whether an extra waits, or is about to."""
+        """Whether a verdict waits, or is about to."""
         return digest in self._stored or digest in self._now or digest in self._next
 
-    def all(self) -> list[SignedExtra]:
+    def all(self) -> list[SignedVerdict]:
         """Return what waits, or is about to."""
         return [*self._stored.values(), *self._now.values(), *self._next.values()]
 
-    async def add(self, extras: Sequence[SignedExtra]) -> None:
-        """Store extras, those that come meanwhile by the same sync; they are on the disk when this returns.
+    async def add(self, verdicts: Sequence[SignedVerdict]) -> None:
+        """Store verdicts, those that come meanwhile by the same sync; they are on the disk when this returns.
 
         Raises:
             NotTaken: the disk failed.
         """
-        self._next |= {extra.digest: extra for extra in extras if extra.digest not in self}
-        wanted = {extra.digest for extra in extras}
+        self._next |= {verdict.digest: verdict for verdict in verdicts if verdict.digest not in self}
+        wanted = {verdict.digest for verdict in verdicts}
         while not wanted.isdisjoint(self._next.keys() | self._now.keys()):
             self._check_disk()
             if not self._is_busy:
@@ -96,7 +96,7 @@ class Waiting:
         for start in range(0, len(waiting), _PAGE):  # a ledger is another one two commits later, before which a page is long done
             refused = await asyncio.to_thread(_refused, ledger(), waiting[start : start + _PAGE])
             for reason in refused.values():
-                logger.info("extra dropped reason=%s", reason)
+                logger.info("verdict dropped reason=%s", reason)
             self.drop(refused)
 
     async def tidy(self) -> None:
@@ -132,41 +132,41 @@ class Waiting:
     async def _rewrite(self) -> None:
         await self._on_disk(self._write_anew, list(self._stored.values()))
 
-    async def _on_disk(self, work: Callable[[Sequence[SignedExtra]], None], extras: Sequence[SignedExtra]) -> bool:
+    async def _on_disk(self, work: Callable[[Sequence[SignedVerdict]], None], verdicts: Sequence[SignedVerdict]) -> bool:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._disk, work, extras)
+            await asyncio.get_running_loop().run_in_executor(self._disk, work, verdicts)
         except StorageError as error:
             self._error = error
             self._stop(error)
             return False
         return True
 
-    def _append(self, extras: Sequence[SignedExtra]) -> None:
+    def _append(self, verdicts: Sequence[SignedVerdict]) -> None:
         is_new = not self._path.exists()
         with disk_errors(self._path), self._path.open("ab") as file:
             synced = file.tell()
-            for extra in extras:
-                file.write(_record(entry_of(extra), synced))
+            for verdict in verdicts:
+                file.write(_record(entry_of(verdict), synced))
             file.flush()
             os.fsync(file.fileno())
             self._size = file.tell()
         if is_new:
             sync_directory(self._path.parent)
 
-    def _write_anew(self, extras: Sequence[SignedExtra]) -> None:
-        data = b"".join(_record(entry_of(extra), 0) for extra in extras)
+    def _write_anew(self, verdicts: Sequence[SignedVerdict]) -> None:
+        data = b"".join(_record(entry_of(verdict), 0) for verdict in verdicts)
         write_durably(self._path, data)
         self._size = len(data)
 
 
-def _refused(ledger: Ledger, waiting: Sequence[SignedExtra]) -> dict[bytes, str]:
+def _refused(ledger: Ledger, waiting: Sequence[SignedVerdict]) -> dict[bytes, str]:
     """Return by digest why some of these may not stand in the log any more."""
     refused = dict[bytes, str]()
-    for extra in waiting:
+    for verdict in waiting:
         try:
-            ledger.check_extra(extra)
+            ledger.check_verdict(verdict)
         except RemoteFault as error:
-            refused[extra.digest] = str(error)
+            refused[verdict.digest] = str(error)
     return refused
 
 
@@ -175,7 +175,7 @@ def _record(entry: bytes, synced: int) -> bytes:
     return data + sha256(data)
 
 
-def _read(path: Path) -> list[SignedExtra]:
+def _read(path: Path) -> list[SignedVerdict]:
     """Return what waits in a file, without what a crash tore off, which is cut off the file.
 
     Raises:
@@ -183,7 +183,7 @@ def _read(path: Path) -> list[SignedExtra]:
     """
     if not path.exists():
         return []
-    found, end, torn = list[SignedExtra](), 0, False
+    found, end, torn = list[SignedVerdict](), 0, False
     with disk_errors(path), path.open("r+b") as file:
         for synced, entry, after in _scan(file):
             if torn and synced > end:
@@ -192,12 +192,12 @@ def _read(path: Path) -> list[SignedExtra]:
                 torn = True
                 continue
             try:
-                extra = open_entry(entry)
+                verdict = open_entry(entry)
             except EncodingError as error:
                 raise StorageError(f"{path} holds what this program did not write: {error}; use the version that wrote it") from error
-            if not isinstance(extra, SignedExtra):
+            if not isinstance(verdict, SignedVerdict):
                 raise StorageError(f"{path} holds an entry that never waits there; restore it from a backup")
-            found.append(extra)
+            found.append(verdict)
             end = after
         if file.seek(0, os.SEEK_END) > end:
             logger.warning("what a crash left unfinished is cut off path=%s", path)

@@ -18,6 +18,7 @@ from aggregator.settings.base import Section
 from aggregator.settings.limits import LimitsSection
 from aggregator.settings.lines import line_of
 from aggregator.settings.sections import (
+    OPEN,
     AdmissionSection,
     DataSection,
     ExchangeSection,
@@ -36,7 +37,6 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import fitted_name, space_named
 from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
-from protocol.audits import OPEN
 from protocol.errors import UserError
 from protocol.exchange import MAX_AGE, Exchange
 from protocol.light import NO_AUDITED_STEPS
@@ -47,7 +47,7 @@ from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
 
-_IN_WORK = 2  # rounds that may be over while an answer to the oldest question is computed
+_IN_WORK = 2  # rounds that may be over while the oldest contribution is judged
 
 
 class RunConfig(Section):
@@ -99,6 +99,11 @@ class RunConfig(Section):
         """Where data sets lie that come with no library."""
         return Path(self.follower.data_root).expanduser() if self.follower.data_root else None
 
+    @property
+    def is_audited(self) -> bool:
+        """Whether contributions are audited."""
+        return self.trust.mode != OPEN
+
     def check(self) -> None:
         """Refuse values that do not go together, as far as they show without the data: no torch is needed.
 
@@ -117,8 +122,8 @@ class RunConfig(Section):
             raise no_shards(name)
         private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
         nothing = sha256(b"")  # what only the data and the start can say
-        plan = self._plan(space.name, 1)
-        self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=Identity(bytes(32)).public_key)
+        plan, nobody = self._plan(space.name, 1), Identity(bytes(32)).public_key
+        self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=nobody, auditor=nobody)
 
     def supernet_for(self, dataset: Dataset) -> str:
         """Return the supernet's name, with the channels and classes of the data in it where they are not its family's.
@@ -174,8 +179,22 @@ class RunConfig(Section):
             raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
         return (_private(classes, int(dataset.flips), self.rewards.unaudited_percent),)
 
-    def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset, shards: tuple[TravellingShards, ...] = ()) -> Manifest:
-        """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made, ``shards`` what travels.
+    def manifest(
+        self,
+        operator: Identity,
+        initial_state: bytes,
+        dataset: Dataset,
+        shards: tuple[TravellingShards, ...] = (),
+        auditor: bytes | None = None,
+    ) -> Manifest:
+        """Return the manifest of this run.
+
+        Args:
+            operator: whose run it is.
+            initial_state: digest of the state that the operator made.
+            dataset: that of the run file.
+            shards: what travels.
+            auditor: the key of the operator's own auditor; None: no run file without named auditors is looked at.
 
         Raises:
             UserError: values that do not go together.
@@ -183,7 +202,15 @@ class RunConfig(Section):
         plan, private = self.plan(dataset), self.private_data(dataset)
         key = operator.public_key
         return self._manifest(
-            plan, dataset.name, dataset.task, dataset.digest, private, initial_state=initial_state, operator=key, shards=shards
+            plan,
+            dataset.name,
+            dataset.task,
+            dataset.digest,
+            private,
+            initial_state=initial_state,
+            operator=key,
+            shards=shards,
+            auditor=auditor or key,
         )
 
     def _manifest(
@@ -196,8 +223,14 @@ class RunConfig(Section):
         *,
         initial_state: bytes,
         operator: bytes,
+        auditor: bytes,
         shards: tuple[TravellingShards, ...] = (),
     ) -> Manifest:
+        if self.is_audited and self.run.data == PRIVATE:
+            raise UserError(
+                "[trust]: private data are nobody's but their peer's, and no audit can look at them: "
+                'write mode = "open", or data = "shared" in [run]'
+            )
         try:
             return Manifest(
                 name=self.run.name,
@@ -223,7 +256,7 @@ class RunConfig(Section):
                 recipe=plan.recipe,
                 shards=shards,
                 admission=self.admission.rule(),
-                trust=self.trust.trust(),
+                audits=self.trust.rules(auditor, len(self.operators.keys)),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
@@ -236,7 +269,7 @@ class RunConfig(Section):
         """
         if self.run.data == PRIVATE:
             raise UserError(NO_LEASES)
-        if self.trust.mode != OPEN and self.exchange.local_steps > 1:
+        if self.is_audited and self.exchange.local_steps > 1:
             raise UserError(NO_AUDITED_STEPS)
         if self.recipe.taught_percent == ALL_PERCENT:
             raise UserError(
@@ -246,18 +279,17 @@ class RunConfig(Section):
 
     @property
     def snapshots(self) -> int:
-        """How many of the newest states are kept: where lots are computed again, the bases of all claims that may still be asked about."""
-        asked = 0 if self.trust.mode == OPEN else self._rounds_asked + MAX_AGE + 1
-        return max(self.follower.keep_snapshots, asked)
+        """How many of the newest states are kept: where contributions are audited, the bases of all that may still be judged."""
+        return max(self.follower.keep_snapshots, self._rounds_judged)
 
     @property
     def bodies(self) -> int:
-        """Of how many of the newest rounds the contributions are kept: where bodies are looked at, of all that may still be asked about."""
-        return max(self.follower.keep_bodies, 0 if self.trust.mode == OPEN else self._rounds_asked)
+        """Of how many of the newest rounds the contributions are kept: where they are audited, of all that may still be judged."""
+        return max(self.follower.keep_bodies, self._rounds_judged)
 
     @property
-    def _rounds_asked(self) -> int:
-        return self.trust.trust().shown_rounds + _IN_WORK
+    def _rounds_judged(self) -> int:
+        return self.trust.pending_rounds + MAX_AGE + _IN_WORK if self.is_audited else 0
 
     def exchange_settings(self) -> Exchange:
         """Return the exchange's part of the manifest.

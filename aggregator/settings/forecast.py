@@ -5,7 +5,7 @@ Sizes of what travels and is kept follow from the formats (``protocol.footprint`
 are estimates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aggregator.settings.config import RunConfig
@@ -15,7 +15,9 @@ from automl.models.networks import build
 from automl.training.update import num_moments
 from exact.coding import body_num_bytes
 from protocol.exchange import MAX_COHORT
-from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, log_audits, num_asked, round_traffic
+from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, log_audits, num_brought, round_traffic
+from protocol.signing import Identity
+from protocol.verdicts import AuditRules
 
 PEERS = (10, 100, 1000)
 PROGRAM_BYTES = 900e6  # resident, beside contributions: measured with classifier-tiny after some rounds and an evaluation
@@ -23,6 +25,7 @@ ENTRY_BYTES = 113  # that the database takes beside each entry, tree nodes and k
 ROUND_BYTES = 300  # a round's entry, about
 COPIES_LEAVE = 4  # of each body, where peers give them to each other: benchmarks/crowd_gossip.py, 1,000 peers behind 10 Mbit/s
 OLDER_STATES = 3  # kept beside the newest: those from which the kept rounds are computed again, and a teacher's
+AUDIT_PART = 1.12  # of the time of its training, that an audit of a contribution takes: docs/training.md
 _GB = 1e9
 
 
@@ -40,7 +43,7 @@ class Forecast:
     entries: int  # bytes of the log, a round
     states_disk: int
     bodies_disk: int  # of the rounds whose contributions are kept
-    audits: LogAudits
+    audits: LogAudits  # once all peers are proven
     run_s: float
 
 
@@ -58,17 +61,16 @@ def sizes_of(config: RunConfig, dataset: Dataset) -> Sizes:
 
 def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) -> Forecast:
     """Return what a round is like with so many peers, each of which trains ``samples_per_s`` and hands in alone."""
-    round_, exchange, trust = config.round, config.exchange_settings(), config.trust.trust()
+    round_, exchange, rules = config.round, config.exchange_settings(), rules_of(config)
     rows = min(peers, exchange.max_rows)
     open_s = min(max(round_.target_batch / (peers * samples_per_s), round_.min_open_s), round_.max_open_s)
     listed_of_peer = min(round(samples_per_s * open_s), round_.max_claim_samples)
-    table = Table(rows, max(exchange.local_steps, listed_of_peer // round_.lot_samples), open_s)
+    table = Table(rows, open_s)
     contribution = entry_bytes(exchange.local_steps)
     others = min(max(rows - 1, 0) * sizes.body, sizes.vector)  # a peer takes what is fewest bytes
-    audits = log_audits(exchange, trust, sizes, table)
+    audits = log_audits(exchange, rules, sizes, table)
     entries = rows * (contribution + ENTRY_BYTES) + ROUND_BYTES + ENTRY_BYTES
-    if audits.findings:
-        entries += audits.findings + rows * trust.audit_lots * ENTRY_BYTES
+    entries += audits.verdicts
     one = sizes.body + contribution
     return Forecast(
         peers=peers,
@@ -77,7 +79,7 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
         samples=rows * listed_of_peer,
         log_in=rows * one,
         log_out=(min(COPIES_LEAVE * rows * sizes.body, peers * others), peers * others),
-        peer=round_traffic(exchange, trust, sizes, table),
+        peer=round_traffic(exchange, rules, sizes, table),
         entries=entries,
         states_disk=(config.snapshots + OLDER_STATES) * sizes.state,
         bodies_disk=config.bodies * rows * one,
@@ -104,14 +106,34 @@ def lines(config: RunConfig, sizes: Sizes, samples_per_s: float, peers: Sequence
     return said
 
 
-def _of_audits(config: RunConfig, sizes: Sizes) -> list[str]:
-    asked = num_asked(config.exchange_settings(), config.trust.trust()) * sizes.vector
-    if not asked:
-        return []
-    return [
-        f"audits: of a claim that is audited its peer sends about {in_words(asked)} to the aggregator (computed): of each while the peer "
-        f"is not proven, then of one in {100 / config.trust.audit_percent:.0f} at the least"
-    ]
+def rules_of(config: RunConfig) -> AuditRules | None:
+    """Return a run file's rules of audits, as if nobody but its operator were named; None: there are none.
+
+    Raises:
+        ValueError: values that do not go together.
+    """
+    return next(iter(config.trust.rules(Identity(bytes(32)).public_key, len(config.operators.keys))), None)
+
+
+def _of_audits(config: RunConfig, sizes: Sizes) -> Iterator[str]:
+    rules = rules_of(config)
+    if rules is None:
+        return
+    brought = num_brought(config.exchange_settings()) * sizes.vector
+    yield (
+        f"audits: an audit of a contribution of one peer takes {in_words(brought)} (computed), which it brings and an auditor fetches, "
+        f"and {AUDIT_PART:g} times its training"
+    )
+    yield (
+        f"  {rules.audit_percent} % of proven peers' contributions are audited, and newcomers' for {rules.newcomer_percent} % of what "
+        f"those train: auditors compute {_audited_percent(rules):.1f} % of the swarm's training at most"
+    )
+    if config.exchange.local_steps > 1:
+        yield "  light contributors are not offered: with several local steps an audit needs vectors that they do not keep"
+
+
+def _audited_percent(rules: AuditRules) -> float:
+    return AUDIT_PART * (rules.audit_percent + rules.newcomer_percent)
 
 
 def _said(config: RunConfig, one: Forecast) -> list[str]:
@@ -123,13 +145,10 @@ def _said(config: RunConfig, one: Forecast) -> list[str]:
         f"    the aggregator: receives {in_words(one.log_in)} a round, {in_words(one.log_in * in_a_day)} a day; sends {sent} a round, "
         f"{sent_a_day} a day (the less, the more the peers give each other)",
     ]
-    audits, shown = one.audits, ""
-    if audits.fetched:
-        said.append(
-            f"    for audits it receives {in_words(audits.fetched)} a round more while nobody is proven, "
-            f"{in_words(audits.fetched_when_proven)} or more once all are"
-        )
-        shown = f", and shows audits {in_words(one.peer.shown)} more while it is not proven"
+    shown = ""
+    if one.audits.brought:
+        said.append(f"    for audits peers bring it {in_words(one.audits.brought)} a round on average, once all are proven")
+        shown = f", and brings audits {in_words(one.peer.brought)} of each that is audited"
     said += [
         *_of_disk(config, one),
         f"    a peer: receives {in_words(one.peer.fetched)} a round, sends about {in_words(one.peer.sent)}{shown}",
@@ -148,24 +167,20 @@ def _said(config: RunConfig, one: Forecast) -> list[str]:
 
 
 def _of_disk(config: RunConfig, one: Forecast) -> list[str]:
-    """Return what an aggregator has on its disk after as many rounds as it keeps; audits' vectors only as far as there is room for them."""
+    """Return what an aggregator has on its disk after as many rounds as it keeps; what is brought only as far as there is room for it."""
     audits, room = one.audits, config.follower.audit_disk_gb * _GB
-    vectors, proven = min(audits.vectors, room), min(audits.vectors_when_proven, room)
-    kept = one.states_disk + one.bodies_disk + audits.records
+    vectors = min(audits.vectors, room)
     parts = f"states {in_words(one.states_disk)}, contributions {in_words(one.bodies_disk)}"
-    if audits.records:
-        parts += f", records of lots {in_words(audits.records)}"
     if vectors:
-        parts += f", vectors for audits {in_words(vectors)} while nobody is proven, {in_words(proven)} or more once all are"
+        parts += f", vectors for audits {in_words(vectors)} once all peers are proven"
     said = [
-        f"    on its disk: {in_words(kept + vectors)} in all ({parts}); beside it the log, {in_words(one.entries)} a round, "
-        f"{in_words(one.entries * 86_400 / one.open_s)} a day"
+        f"    on its disk: {in_words(one.states_disk + one.bodies_disk + vectors)} in all ({parts}); beside it the log, "
+        f"{in_words(one.entries)} a round, {in_words(one.entries * 86_400 / one.open_s)} a day"
     ]
     if audits.vectors > room:
         said.append(
-            f"    audits ask for vectors of {in_words(audits.vectors)} while nobody is proven, and [follower] audit_disk_gb leaves "
-            f"room for {in_words(room)}: what has none is not audited; give them {-(-audits.vectors // _GB):.0f}, "
-            "or name peers in [trust] proven"
+            f"    peers bring {in_words(audits.vectors)} for audits, and [follower] audit_disk_gb leaves room for {in_words(room)}: what "
+            f"has none is not audited; give them {-(-audits.vectors // _GB):.0f}, or make audit_percent smaller"
         )
     return said
 

@@ -43,7 +43,7 @@ def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None
         raise UserError(f"--keys: an invitation lets in {MAX_LET_IN} peers at most")
     if until_round is not None and until_round > manifest.num_rounds:
         raise UserError(f"--until-round: the run has {manifest.num_rounds} rounds")
-    if role == PROVEN and not manifest.trust.is_audited:
+    if role == PROVEN and not manifest.is_audited:
         raise UserError(f"--proven: the run {manifest.name} is not audited, so nobody has to be proven; leave it out")
     if not (directory / IDENTITY).exists():
         raise UserError(f"{directory / IDENTITY} is missing, the key of the log in {directory}; restore it from a backup")

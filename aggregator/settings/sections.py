@@ -10,16 +10,17 @@ from aggregator.settings.base import Section
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import LIST, AdmissionRule
-from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_AUDITORS, MAX_PROVEN, OPEN, Trust
 from protocol.cosignatures import MAX_COSIGNATURES
+from protocol.deterrence import MOST_GAIN, least_pending_rounds, most_gain
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import MAX_ROUND, check_name
 from protocol.manifest import MAX_OPERATORS
 from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
+from protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
 
-LEAST_KEPT_ROUNDS = 8
+OPEN = "open"  # [trust] mode
 
 _USUAL = usual("classification")
 
@@ -271,7 +272,7 @@ class TrustSection(Section):
 
     mode: Literal["open", "audited"] = Field(
         default="open",
-        description="open: a run of friends, whoever signs is believed; audited: lots are computed again, guilt takes credit and weight",
+        description="open: a run of friends, whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
     )
     proven: tuple[str, ...] = Field(
         default=(),
@@ -281,20 +282,29 @@ class TrustSection(Section):
     auditors: tuple[str, ...] = Field(
         default=(),
         max_length=MAX_AUDITORS,
-        description="names (12D3Koo...) of peers whose findings weigh as the operator's: they audit with --audit",
+        description="names (12D3Koo...) of the named auditors, whose verdicts count; empty: your own, made in DIR/auditor at the start; "
+        "of several operators one each, as manta-aggregator key --dir DIR/auditor prints it",
     )
-    proven_samples: int = Field(default=65_536, ge=1, description="that audits have to have found good until a peer is proven")
-    pending_rounds: int = Field(
-        default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final, if the run has not ended before"
+    proven_after: int = Field(default=20, ge=1, le=2**16, description="contributions that have to be found good until a peer is proven")
+    audit_percent: int = Field(default=5, ge=1, le=100, description="of the contributions with a proven peer that are audited")
+    newcomer_percent: int = Field(
+        default=10, ge=1, le=100, description="of what proven peers train, that audits of contributions without one cost at most"
     )
     kept_rounds: int = Field(
-        default=20,
-        ge=LEAST_KEPT_ROUNDS,
-        description="rounds for which a claim may be audited; peers keep what that asks for 3 more, and pending_rounds is at least 5 more",
+        default=60, ge=1, le=MAX_KEPT_ROUNDS, description="rounds within which a peer has to bring what an audit of its contribution needs"
     )
-    audit_percent: int = Field(default=5, ge=1, le=100, description="of the claims of a proven peer, that are audited at least")
-    audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")
-    whole_percent: int = Field(default=2, ge=0, le=100, description="of the audited claims: those of which all lots are computed again")
+    pending_rounds: int = Field(
+        default=120,
+        ge=1,
+        le=2 * MAX_KEPT_ROUNDS,
+        description="rounds after which a round is paid, by what was found until then; check says how few are too few",
+    )
+    settle_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="how long verdicts are waited for after the last round (yours, not part of the manifest); all is paid then, or before, "
+        "once all that was drawn is decided",
+    )
 
     @field_validator("proven", "auditors")
     @classmethod
@@ -302,25 +312,33 @@ class TrustSection(Section):
         _check_names(names)
         return names
 
-    def trust(self) -> Trust:
-        """Return the manifest's part.
+    def rules(self, auditor: bytes, num_operators: int) -> tuple[AuditRules, ...]:
+        """Return the manifest's part; ``auditor`` is the key of the operator's own, which is named where the run file names none.
 
         Raises:
-            ValueError: values that do not go together.
+            ValueError: values that do not go together, or under which lying pays.
         """
         if self.mode == OPEN:
-            return ALL_ALIKE
-        return Trust(
-            mode=self.mode,
+            return ()
+        if num_operators > 1 and not self.auditors:
+            raise ValueError(
+                "[trust] auditors: name them, one for each operator: manta-aggregator key --dir DIR/auditor prints an operator's"
+            )
+        rules = AuditRules(
+            named=tuple(sorted({key_named(name) for name in self.auditors})) or (auditor,),
             proven=tuple(sorted({key_named(name) for name in self.proven})),
-            auditors=tuple(sorted({key_named(name) for name in self.auditors})),
-            proven_samples=self.proven_samples,
-            pending_rounds=self.pending_rounds,
-            kept_rounds=self.kept_rounds,
+            proven_after=self.proven_after,
             audit_percent=self.audit_percent,
-            audit_lots=self.audit_lots,
-            whole_percent=self.whole_percent,
+            newcomer_percent=self.newcomer_percent,
+            kept_rounds=self.kept_rounds,
+            pending_rounds=self.pending_rounds,
         )
+        if (gained := most_gain(rules)) > MOST_GAIN:
+            raise ValueError(
+                f"[trust]: lying pays, {gained:.1f} contributions until it is found: make pending_rounds {least_pending_rounds(rules)} at "
+                "least, or kept_rounds smaller, or audit_percent larger"
+            )
+        return (rules,)
 
 
 class OperatorsSection(Section):
@@ -378,12 +396,12 @@ class FollowerSection(Section):
         description="rounds between fronts of small to large networks, measured by the peers that allow it: snapshots/front.json; 0: none",
     )
     audit_share: float = Field(
-        default=0.25, gt=0, le=1, description="of one core's time, that audits take at most, where [trust] has any: lots are computed again"
+        default=0.25, gt=0, le=1, description="of one core's time, that your own auditor takes at most, where [trust] has any"
     )
     audit_disk_gb: float = Field(
-        default=4.0,
+        default=20.0,
         gt=0,
-        description="what vectors that peers show to audits take on the disk at most, where [trust] has any; the newest rounds' stay",
+        description="what peers bring for audits takes on the disk at most, where [trust] has any; what has no room is not audited",
     )
     keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
     keep_bodies: int = Field(

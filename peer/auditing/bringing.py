@@ -172,7 +172,7 @@ class Bringing:
         is_done = await self._serve(operator, some, answers)
         for other in self._line.in_turn:
             left = [
-                one for one in some if 0 < len(self._nothing.get(one.placed.contribution, ())) and one.placed.contribution in self._open
+                one for one in some if len(self._nothing.get(one.placed.contribution, ())) > 0 and one.placed.contribution in self._open
             ]
             left = [one for one in left if other not in self._nothing[one.placed.contribution]]
             if other == operator or not left:

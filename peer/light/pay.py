@@ -8,6 +8,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from protocol.horizon import Horizon
+
 from automl.training.asked import AskedCourse
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.status import LightBoard
@@ -16,7 +18,6 @@ from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
 from protocol.errors import MantaError, RemoteFault
-from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.records import SignedClaim
 from protocol.slips import Slip, prove

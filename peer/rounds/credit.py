@@ -12,18 +12,19 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 
+from protocol.accounts import Fault
+from protocol.horizon import Horizon
+
 from peer.faults import is_guilty
 from peer.rounds.check import SHARE
 from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from protocol.accounts import Fault
 from protocol.course import Course
 from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from protocol.encoding import pack
 from protocol.errors import MantaError, RemoteFault, StorageError
-from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound
 from protocol.records import SignedClaim

@@ -164,8 +164,10 @@ class Evidence:
         """Bring what audits want by now, for so long at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while not await self._bring():
+                is_all = await self._bring()
+                while not is_all:
                     await asyncio.sleep(waits.LOG_AGAIN_S[0])
+                    is_all = await self._bring()
 
     async def _bring(self) -> bool:
         is_done = await self._bringing.bring_all()

@@ -10,13 +10,13 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from protocol.evidence import Records
 
 from automl.spaces.space import Architecture
 from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, left_over, residual_digest, vector_digest
 from protocol.encoding import pack
-from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.merkle import leaf_hash, root
 from protocol.records import (

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from protocol.audits import ALL_ALIKE, Trust
 
 from exact.residuals import vector_digest
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from protocol.audits import ALL_ALIKE, Trust
 from protocol.cohorts import Group
 from protocol.records import Claim, ClaimStep, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing

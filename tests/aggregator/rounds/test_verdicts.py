@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from protocol.audits import DIFFERS, HOLDS, SignedVerdict
 
-from aggregator.rounds import extras as extras_module
+from aggregator.rounds import verdicts as extras_module
 from aggregator.rounds import waiting as waiting_module
-from aggregator.rounds.extras import Extras
+from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.waiting import WAITING, Waiting
-from protocol.audits import DIFFERS, HOLDS, SignedExtra
 from protocol.closing import NotTaken
 from protocol.errors import LedgerError, SignatureError, StorageError
 from protocol.records import MAX_SIGNED_BYTES, entry_of
@@ -29,7 +29,7 @@ NAMED = {"auditors": (SECOND.public_key,)}
 
 
 class Desk:
-    """A log's extras, and everybody who might call."""
+    """A log's verdicts, and everybody who might call."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / WAITING
@@ -39,35 +39,35 @@ class Desk:
         self.network = MemoryNetwork()
         self.stopped: list[BaseException] = []
         self.endpoint: MemoryEndpoint = self.network.endpoint(OPERATOR.public_key)
-        self.extras: Extras
+        self.verdicts: Verdicts
         self.waiting: Waiting
 
     def begin(self) -> None:
         """Begin, as a start of the program does."""
         self.waiting = Waiting(self.path.parent, self.stopped.append)
-        self.extras = Extras(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0))
+        self.verdicts = Verdicts(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0))
 
     async def end(self) -> None:
         """End, as a stop of the program does."""
-        await self.extras.close()
+        await self.verdicts.close()
         await self.waiting.close()
 
-    async def call(self, signed: SignedExtra | bytes, by: Any = SECOND) -> bytes:
+    async def call(self, signed: SignedVerdict | bytes, by: Any = SECOND) -> bytes:
         """Return the answer to a call."""
         request = signed if isinstance(signed, bytes) else entry_of(signed)
         caller = self.network.endpoints.get(by.public_key) or self.network.endpoint(by.public_key)
-        return await caller.call(PublicKey(OPERATOR.public_key), "extra", request, timeout_s=20)
+        return await caller.call(PublicKey(OPERATOR.public_key), "verdict", request, timeout_s=20)
 
     async def again(self) -> None:
         """Kill the program, and start it again on the same disk."""
         await self.end()
         self.begin()
 
-    async def commit(self) -> list[SignedExtra]:
+    async def commit(self) -> list[SignedVerdict]:
         """Commit a round with what waits; return that."""
-        found = await self.extras.for_round()
+        found = await self.verdicts.for_round()
         go_on(self.ledger, [A, B], found)
-        await self.extras.committed(found)
+        await self.verdicts.committed(found)
         return found
 
 
@@ -75,7 +75,7 @@ class Desk:
 async def desk_in(directory: Path) -> AsyncIterator[Desk]:
     desk = Desk(directory)
     desk.begin()
-    await desk.extras.start()
+    await desk.verdicts.start()
     try:
         yield desk
     finally:
@@ -89,13 +89,13 @@ def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Pa
             assert await asyncio.gather(*(desk.call(each) for each in found)) == [b"", b""]
             assert await desk.call(found[0]) == b""  # the same again is welcome
             await desk.again()
-            assert await desk.extras.for_round() == sorted(found, key=lambda each: each.digest)
+            assert await desk.verdicts.for_round() == sorted(found, key=lambda each: each.digest)
             assert await desk.commit() == sorted(found, key=lambda each: each.digest)
             assert len(next(iter(desk.ledger.standing.votes.values()))) == 2
             assert desk.path.stat().st_size == 0
             assert await desk.commit() == []
             await desk.again()
-            assert await desk.extras.for_round() == []
+            assert await desk.verdicts.for_round() == []
 
     asyncio.run(story())
 
@@ -103,11 +103,11 @@ def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Pa
 def test_what_the_log_has_already_is_not_brought_again_after_a_kill_before_it_was_forgotten(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            await desk.extras.hand_in(finding_of(desk.ledger, SECOND, A))
-            found = await desk.extras.for_round()
+            await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
+            found = await desk.verdicts.for_round()
             go_on(desk.ledger, [A, B], found)  # and then the program dies
             await desk.again()
-            assert await desk.extras.for_round() == []
+            assert await desk.verdicts.for_round() == []
 
     asyncio.run(story())
 
@@ -116,10 +116,10 @@ def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             with pytest.raises(LedgerError, match="not asked"):
-                await desk.extras.hand_in(finding_of(desk.ledger, B, A))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, B, A))
             signed = finding_of(desk.ledger, SECOND, A)
             with pytest.raises(SignatureError):
-                await desk.extras.hand_in(type(signed)(signed.payload, bytes(64)))
+                await desk.verdicts.hand_in(type(signed)(signed.payload, bytes(64)))
             for request, reason in ((b"junk", "CBOR|cut"), (bytes(MAX_SIGNED_BYTES + 1), "at most"), (entry_of(signed)[:-1], "cut")):
                 with pytest.raises(Refused, match=reason):
                     await desk.call(request)
@@ -147,18 +147,18 @@ def test_a_contribution_is_handed_in_otherwise(tmp_path: Path) -> None:
 
 def test_what_waits_of_one_key_and_of_all_is_bounded_and_an_operator_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras_module, "MAX_OF_ONE", 1)
-    monkeypatch.setattr(extras_module, "MAX_EXTRAS", 2)
+    monkeypatch.setattr(extras_module, "MAX_VERDICTS", 2)
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             go_on(desk.ledger, [A, B])
-            await desk.extras.hand_in(finding_of(desk.ledger, SECOND, A))
+            await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
             with pytest.raises(NotTaken, match="of this key"):
-                await desk.extras.hand_in(finding_of(desk.ledger, SECOND, B))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, B))
             for peer, round_ in ((A, 1), (B, 1), (A, 2)):
-                await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
             with pytest.raises(NotTaken, match="too many"):
-                await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, B))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, B))
             first = await desk.commit()
             assert len(first) == 2  # a round's worth
             second = await desk.commit()
@@ -173,11 +173,11 @@ def test_what_was_decided_meanwhile_is_dropped(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             late = finding_of(desk.ledger, SECOND, A)
-            await desk.extras.hand_in(late)
+            await desk.verdicts.hand_in(late)
             go_on(desk.ledger, [A, B], [finding_of(desk.ledger, OPERATOR, A, DIFFERS), finding_of(desk.ledger, SECOND, A, DIFFERS)])
             assert await desk.commit() == []
             with pytest.raises(LedgerError):
-                await desk.extras.hand_in(late)
+                await desk.verdicts.hand_in(late)
 
     asyncio.run(story())
 
@@ -188,7 +188,7 @@ def test_a_finished_run_takes_nothing(tmp_path: Path) -> None:
             while not desk.ledger.finished:
                 go_on(desk.ledger, [A])
             with pytest.raises(NotTaken, match="finished"):
-                await desk.extras.hand_in(finding_of(desk.ledger, SECOND, A))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
 
     asyncio.run(story())
 
@@ -196,23 +196,23 @@ def test_a_finished_run_takes_nothing(tmp_path: Path) -> None:
 # The disk.
 
 
-def written(directory: Path) -> tuple[Desk, bytes, list[SignedExtra]]:
+def written(directory: Path) -> tuple[Desk, bytes, list[SignedVerdict]]:
     """A file with two findings, each synced by itself."""
 
-    async def story() -> tuple[Desk, bytes, list[SignedExtra]]:
+    async def story() -> tuple[Desk, bytes, list[SignedVerdict]]:
         async with desk_in(directory) as desk:
-            found: list[SignedExtra] = [finding_of(desk.ledger, each, A, HOLDS) for each in (OPERATOR, SECOND)]
+            found: list[SignedVerdict] = [finding_of(desk.ledger, each, A, HOLDS) for each in (OPERATOR, SECOND)]
             for each in found:
-                await desk.extras.hand_in(each)
+                await desk.verdicts.hand_in(each)
             return desk, desk.path.read_bytes(), found
 
     return asyncio.run(story())
 
 
-async def waiting(desk: Desk) -> list[SignedExtra]:
+async def waiting(desk: Desk) -> list[SignedVerdict]:
     desk.begin()
     try:
-        return await desk.extras.for_round()
+        return await desk.verdicts.for_round()
     finally:
         await desk.end()
 
@@ -247,19 +247,19 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path,
 
             monkeypatch.setattr(os, "fsync", fails)
             with pytest.raises(NotTaken, match="stops"):
-                await desk.extras.hand_in(finding_of(desk.ledger, SECOND, A))
+                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
             monkeypatch.undo()
             assert [type(error) for error in desk.stopped] == [StorageError]
             with pytest.raises(NotTaken, match="stops"):
-                await desk.extras.hand_in(finding_of(desk.ledger, SECOND, B))
-            assert await desk.extras.for_round() == []
+                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, B))
+            assert await desk.verdicts.for_round() == []
 
     asyncio.run(story())
 
 
 def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "_REWRITTEN_BYTES", 1)
-    monkeypatch.setattr(extras_module, "MAX_EXTRAS", 7)
+    monkeypatch.setattr(extras_module, "MAX_VERDICTS", 7)
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
@@ -267,13 +267,13 @@ def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path
                 go_on(desk.ledger, PEERS[:7])
             for round_ in (3, 4):
                 for peer in PEERS[:7]:
-                    await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
+                    await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
             before = desk.path.stat().st_size
             monkeypatch.setattr(waiting_module, "MAX_SIGNED_BYTES", 100)
             assert len(await desk.commit()) == 7
             assert before // 3 < desk.path.stat().st_size < 2 * before // 3
             monkeypatch.undo()
             await desk.again()
-            assert len(await desk.extras.for_round()) == 7
+            assert len(await desk.verdicts.for_round()) == 7
 
     asyncio.run(story())

@@ -1,0 +1,54 @@
+"""The verdicts in a log, each with the keys of the claims that it is about, read one after the other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.log.stored import StoredLog
+from protocol.notes import parse_tree_head, split_note
+from protocol.records import Header, Round, open_entry
+from protocol.verdicts import Outcome, SignedVerdict, Verdict
+
+_AT_A_TIME = 256  # entries
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A verdict in a log."""
+
+    index: int  # of its entry
+    verdict: Verdict
+    keys: tuple[bytes, ...]  # of the contribution's claims
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What it says of each claim."""
+        return tuple(map(Outcome, self.verdict.outcomes))
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it takes nothing away."""
+        return not any(self.verdict.outcomes)
+
+
+def verdicts_in(directory: Path) -> Iterator[Seen]:
+    """Yield the verdicts of the log in ``directory``, in its order.
+
+    Raises:
+        UserError: there is no log.
+        StorageError: it is damaged, or the disk fails.
+    """
+    log = StoredLog(directory)
+    rules, keys = log.manifest().open().audit_rules, dict[bytes, tuple[int, tuple[bytes, ...]]]()  # by contribution, with its round
+    size, round_ = parse_tree_head(split_note(log.tree_head())[0]).size, 1
+    for first in range(0, size if rules is not None else 0, _AT_A_TIME):
+        for index, record in enumerate(map(open_entry, log.entries(first, min(first + _AT_A_TIME, size))), first):
+            if isinstance(record, Header):
+                keys[record.contribution.digest] = round_, tuple(signed.unchecked().key for signed in record.claims)
+            elif isinstance(record, SignedVerdict):
+                verdict = record.open()
+                yield Seen(index, verdict, keys[verdict.contribution][1])
+            elif isinstance(record, Round):
+                assert rules is not None
+                round_ = record.round + 1
+                keys = {contribution: each for contribution, each in keys.items() if each[0] >= round_ - rules.pending_rounds - 1}
