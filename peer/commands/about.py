@@ -27,14 +27,15 @@ Stored, in {directory}:
   - your settings and limits, the run joined last, the newest contribution and what was left out of it, and where the peer stands
   - a pay slip of some kB for each round that counted you, 64 MiB of them at most
   - the training data, where they travel: in its folder data, or where --data-root says; --data-limit bounds them
-  - in a run with audits what they may ask of your work, for some rounds: by far the most, hundreds of MB in many runs
+  - in a run with audits what they may ask of your work: of the newest rounds, and for longer of those that they draw; by far the
+    most, hundreds of MB in many runs
   - beside it a token of a few bytes that your peers on this computer share. The network itself is in memory alone.
 
 Sent:
   - to the run's log, and public for ever: your key, your cohort's name, and of each round how many pieces of work you did,
     how long one takes, and digests of what came of them
   - to the log and other peers: your contribution of each round, few-bit numbers that say how the network should change
-  - in a run with audits, to the log and to whoever audits: what your work rests on, so that it can be computed again
+  - in a run with audits, to the operators and to whoever audits: of the contributions that they draw what these rest on
   - to other peers: that you are there, which round you hold, how far away others are; your address, as whoever calls anybody shows it;
     and pieces of what you downloaded, as others give them to you
   - a latency table of this device, only with --latency-table; of images of your own what docs/volunteers.md says, only with --private-data
@@ -61,7 +62,7 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
         newest: its newest round, by which the ones to come are judged; None: there is none, so they are judged by what the manifest allows.
         config: the person's settings.
     """
-    exchange, trust = manifest.exchange, manifest.trust
+    exchange, rules = manifest.exchange, manifest.audit_rules
     shortest_s, longest_s = exchange.min_open_ms / 1000, exchange.max_open_ms / 1000
     yield f"The run {manifest.name} ({run.hex()[:16]}), {manifest.num_rounds} rounds of {shortest_s:g} to {longest_s:g} s, says:"
     yield f"  - {_ADMISSIONS[manifest.admission.how]} may take part"
@@ -70,7 +71,7 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
     data = f"images of your own, of its classes (--private-data), for {manifest.dataset}" if manifest.is_private else manifest.dataset
     yield f"  - it trains {manifest.supernet} ({sizes.num_weights:,} weights) on {data}"
     table, shards = table_of(manifest, newest), data_bytes(manifest, config.data_limit)
-    traffic = round_traffic(exchange, trust, sizes, table)
+    traffic = round_traffic(exchange, rules, sizes, table)
     with_data = f": the state {_size(sizes.state)}, training data {_size(shards)}" if shards else ""
     yield f"  - downloaded once, when you join: {_size(sizes.state + shards)}{with_data}"
     if manifest.schedule != "sandwich":
@@ -78,12 +79,12 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
     yield f"  - {_of_rounds(table, newest)}:"
     yield f"    downloaded: {_each(traffic.fetched, newest)}"
     yield f"    sent: {_each(traffic.sent, newest)}; less if others cannot call you"
-    if traffic.shown:
-        proven = f"then about {_size(traffic.shown_when_proven)} a round"
-        yield f"    sent to audits, too: {_each(traffic.shown, newest)}, while you are not proven; {proven}"
+    if traffic.brought:
+        drawn = f"about {traffic.brought_part:.0%} of yours once you are proven, {_size(traffic.brought_when_proven)} a round"
+        yield f"    sent to audits, too: {_size(traffic.brought)} of each contribution that they draw: {drawn}"
     yield from _of_disk(manifest, peer_disk(manifest, sizes, table, shards))
-    if trust.is_audited and config.audit:
-        yield f"    and for your audits of others {_size((2 * exchange.local_steps + 1) * sizes.vector)} at most, while one is computed"
+    if rules is not None and config.audit:
+        yield f"    and for your audits of others {_size(traffic.brought)} of a contribution of one peer, more of a cohort's, one at a time"
     yield f"  - in memory: {_size(2 * sizes.state + 12 * sizes.vector)} or more, beside torch and the data"
     if exchange.local_steps > 1:
         yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {_size(sizes.vector)} for each"
@@ -93,11 +94,8 @@ def table_of(manifest: Manifest, newest: Round | None) -> Table:
     """Return what the next rounds have: what the newest had, or of a run that has none as many contributions as there may be."""
     exchange = manifest.exchange
     if newest is None:
-        lots = exchange.target_batch // manifest.lot_samples // exchange.max_rows
-        return Table(exchange.max_rows, max(exchange.local_steps, lots), exchange.first_open_ms / 1000)
-    samples = min(exchange.target_batch // newest.contributions, exchange.max_claim_samples)  # a round's length aims at so many
-    lots = samples // manifest.lot_samples
-    return Table(newest.contributions, max(exchange.local_steps, lots), newest.open_ms / 1000)
+        return Table(exchange.max_rows, exchange.first_open_ms / 1000)
+    return Table(newest.contributions, newest.open_ms / 1000)
 
 
 def _of_rounds(table: Table, newest: Round | None) -> str:
@@ -115,12 +113,12 @@ def _each(num_bytes: int, newest: Round | None) -> str:
 
 def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
     parts = {
-        "for audits": disk.vectors + disk.records,
+        "for audits": disk.vectors,
         "training data": disk.data,
         "your contribution and what was left out of it": disk.sealed + disk.residuals,
     }
     shown = ", ".join(f"{what} {_size(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
-    when = f" once {kept_rounds(manifest.trust)} rounds are over" if disk.vectors else ""
+    when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
     yield f"  - on the disk: about {_size(disk.usual)}{when} ({shown}); and {_size(disk.slip)} more for each round that counts you"
     yield f"    at most {_size(disk.most)}"
 

@@ -19,4 +19,4 @@ def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "HAND_IN_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(waits, "PIECE_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(waits, "AWAY_S", 0.01)
-    monkeypatch.setattr(waits, "ASKED_S", (0.1, 0.1))
+    monkeypatch.setattr(waits, "BROUGHT_S", (0.5, 0.5))

@@ -1,4 +1,4 @@
-"""Vectors between real nodes: a page is an answer of a size that streams carry, and who is not ready is no liar."""
+"""Vectors between real nodes: a page is an answer of a size that streams carry."""
 
 from pathlib import Path
 
@@ -6,39 +6,30 @@ import numpy as np
 import pytest
 
 from exact.residuals import vector_digest
-from protocol.errors import Unreachable
-from protocol.vectors import PAGE_BYTES
+from protocol.auditing import PAGE_BYTES, VECTOR, AskVector
+from protocol.encoding import pack
+from protocol.signing import sha256
 from swarm.node import Node
-from swarm.rpc import Busy, Refused
-from swarm.vectors import VectorsFolder, fetch_vector, serve_vectors
-from tests.claimed import made
+from swarm.rpc import Refused
+from swarm.vectors import VectorsFolder, serve_vectors
 from tests.swarm.nodes import with_nodes
 
 pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
 
 
 def test_a_vector_of_some_pages_goes_from_node_to_node(tmp_path: Path) -> None:
-    signed = made(2)[0]
-    values = np.arange(2 * PAGE_BYTES // 4 + 5, dtype=np.float32)
-    digest = vector_digest(values)
-    kept, got = (VectorsFolder(tmp_path / name, kept_rounds=5, max_bytes=1 << 26) for name in ("kept", "got"))
-    is_ready: list[bool] = []
-
-    async def missing(_claim: bytes) -> None:
-        if not is_ready:
-            raise Busy("not yet")
+    base, values = sha256(b"base"), np.arange(2 * PAGE_BYTES // 4 + 5, dtype=np.float32)
+    digest, kept = vector_digest(values), VectorsFolder(tmp_path / "kept", kept_rounds=5, max_bytes=1 << 26)
 
     async def work(a: Node, b: Node) -> None:
-        await serve_vectors(a, kept, missing=missing)
-        with pytest.raises(Unreachable, match="busy"):
-            await fetch_vector(b, a.key, signed, digest, len(values), got)
-        is_ready.append(True)
+        await serve_vectors(a, kept)
+
+        async def page(first: int) -> bytes:
+            return await b.call(a.key, VECTOR, pack(AskVector(base, digest, first)), timeout_s=20, large_answer=True)
+
         with pytest.raises(Refused, match="no such vector is here"):
-            await fetch_vector(b, a.key, signed, digest, len(values), got)
-        kept.keep(3, signed.digest, digest, values)
-        await fetch_vector(b, a.key, signed, digest, len(values), got)
-        found = got.read(signed.digest, digest)
-        assert found is not None
-        assert found.tobytes() == values.tobytes()
+            await page(0)
+        kept.keep(3, base, digest, values)
+        assert b"".join([await page(first) for first in range(0, values.nbytes, PAGE_BYTES)]) == values.tobytes()
 
     with_nodes(tmp_path, 2, work)

@@ -11,11 +11,11 @@ from peer.commands.doctor import of_this_computer
 from peer.commands.findings import Finding, State, exit_code
 from peer.config import load_config
 from peer.limits.nvml import Gpu
-from protocol.audits import AUDITED, Trust
 from protocol.footprint import Sizes, Table, data_bytes, peer_disk
 from protocol.records import Round
 from protocol.shards import TravellingShards
-from tests.memory_log import signed_manifest
+from protocol.verdicts import AuditRules
+from tests.memory_log import OPERATOR, signed_manifest
 
 CARD = Gpu("H100", 40.0, 100.0, 80 * 10**9, 10**9)
 
@@ -92,19 +92,19 @@ def test_what_is_said_about_a_run_has_its_sizes(tmp_path: Path) -> None:
 def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path) -> None:
     shards = TravellingShards(list_root=bytes(32), list_bytes=1_000, size_bytes=50_000_000, train_shards=4)
     exchange = replace(signed_manifest().open().exchange, codec="topk-192-4", local_steps=4, first_floor=-28, max_claim_samples=4096)
-    trust = Trust(AUDITED, kept_rounds=8, pending_rounds=13, whole_percent=0)
-    manifest = replace(signed_manifest().open(), exchange=exchange, trust=trust, shards=(shards,))
+    rules = AuditRules((OPERATOR.public_key,), kept_rounds=8, pending_rounds=13)
+    manifest = replace(signed_manifest().open(), exchange=exchange, audits=(rules,), shards=(shards,))
     newest = round_of_three()
     sizes, config = Sizes(100_000, 6_000, 800_000), load_config({"dir": tmp_path, "data_limit": "20MB", "audit": "10%"})
     text = "\n".join(lines_of_run(manifest, bytes(32), sizes, newest, config))
-    disk = peer_disk(manifest, sizes, Table(rows=3, lots=10, open_s=2.0), data_bytes(manifest, 20_000_000))
+    disk = peer_disk(manifest, sizes, Table(rows=3, open_s=2.0), data_bytes(manifest, 20_000_000))
     for words in (
         "downloaded once, when you join: 20.8 MB: the state 800 kB, training data 20.0 MB",
         "a round, with 3 contributions as round 7 had, and 2 s as the next one takes",
-        "sent to audits, too: 2.1 MB a round, 3.8 GB an hour, while you are not proven; then about 105 kB a round",
-        f"on the disk: about {disk.usual / 1e6:.1f} MB once 16 rounds are over (for audits 43.",
+        "sent to audits, too: 2.0 MB of each contribution that they draw: about 5% of yours once you are proven, 100 kB a round",
+        f"on the disk: about {disk.usual / 1e6:.1f} MB once 13 rounds are over (for audits 6.8 MB",
         f"at most {disk.most / 1e6:.1f} MB",
-        "for your audits of others 3.6 MB at most",
+        "for your audits of others 2.0 MB of a contribution of one peer",
     ):
         assert words in text, text
 

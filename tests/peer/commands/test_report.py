@@ -16,8 +16,10 @@ from peer.light.status import LightStatus
 from peer.status import PeerStatus, StatusBoard, credit_fields
 from peer.store import PeerStore
 from protocol.errors import UserError
-from protocol.horizon import Horizon
+from protocol.reputation import WITHHELD, Fault
+from protocol.verdicts import AuditRules
 from swarm.messages import CreditWord
+from tests.memory_log import OPERATOR
 
 STATUS = PeerStatus(
     "12D3KooWpeer",
@@ -74,30 +76,32 @@ def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path)
 
 @pytest.mark.parametrize(("says", "count"), [(None, 0), (False, 1), (True, 0)])
 def test_a_peer_is_not_proven_only_where_the_log_says_so(tmp_path: Path, says: bool | None, count: int) -> None:
-    assert sum(line.startswith("not proven yet") for line in told(tmp_path, credit=7, is_proven=says)) == count
+    lines = told(tmp_path, credit=7, is_proven=says, good=3, proven_after=20)
+    assert sum(line.startswith("not proven yet: 3 of 20 contributions found good") for line in lines) == count
 
 
 @pytest.mark.parametrize(
-    ("round_", "until", "words"),
+    ("until", "words"),
     [
-        (5, 6, "the last of it final with round 6"),
-        (7, 11, "what rounds up to 5 paid is final by round 9; what later ones pay stays pending: the run ends with round 9"),
-        (9, 13, "stays pending: the run ends with round 9"),
+        (6, "paid round by round, the last of it with round 6, unless audits find something"),
+        (0, "paid round by round, the last of it when the run is settled after its last round, 9, unless audits find something"),
     ],
 )
 @pytest.mark.parametrize("is_light", [False, True])
-def test_of_pending_credit_it_says_what_becomes_final_within_the_run(
-    tmp_path: Path, is_light: bool, round_: int, until: int, words: str
+def test_of_pending_credit_it_says_when_it_is_paid_and_of_each_fault_what_it_means(
+    tmp_path: Path, is_light: bool, until: int, words: str
 ) -> None:
-    word = CreditWord(round_, 1000, 2500, until, 0, (), 0, 1, ())
-    fields = credit_fields(word, Horizon(num_rounds=9, pending_rounds=4))
+    word = CreditWord(5, 1000, 2500, until, (Fault(4, WITHHELD, bytes(32)),), 2, 0, ())
+    fields = credit_fields(word, AuditRules((OPERATOR.public_key,), proven_after=7))
     if is_light:
         status = LightStatus("12D3KooWlight", "aa", run="ab" * 32, name="digits", num_rounds=9, gateway="http://a")
         PeerStore(tmp_path).write_status(asdict(replace(status, **fields)))
         lines = lines_of(tmp_path)
     else:
         lines = told(tmp_path, **fields)
-    assert f"of it final 1,000, pending 2,500 ({words}), as the log says" in lines
+    assert f"of it paid 1,000, pending 2,500 ({words}), as the log says" in lines
+    assert any(line.startswith("contribution 0000000000000000 was found withheld with round 4: ") for line in lines)
+    assert any(line.startswith("not proven yet: 2 of 7 contributions found good so far") for line in lines)
 
 
 @pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "not running")])
@@ -110,10 +114,10 @@ def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, s
 @pytest.mark.parametrize(
     ("figures", "line"),
     [
-        ({"audits": 12, "audits_against": 1}, "audited 12 lots of others; 1 were not what their claims say"),
+        ({"audits": 12, "audits_against": 1}, "audited 12 contributions of others; 1 were not what they say"),
         (
-            {"audits": 12, "whole_audits": 2, "audits_missed": 3},
-            "audited 12 lots and 2 whole claims of others; 0 were not what their claims say; 3 whole claims were left, for want of time",
+            {"audited": 3, "brought_bytes": 2_500_000},
+            "audits asked about 3 of its contributions; 2.5 MB of what it rests on were brought",
         ),
     ],
 )

@@ -119,9 +119,7 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     hot = full(machine_rows(AT_WORK, Machine(71.4, 250.2)))
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
     assert "audits" not in hot
-    assert full(machine_rows(changed(audits=12, audits_against=1), Machine()))["audits"] == "12 lots, 1 differ"
-    both = changed(audits=12, whole_audits=2, audits_against=1)
-    assert full(machine_rows(both, Machine()))["audits"] == "12 lots, 2 whole claims, 1 differ"
+    assert full(machine_rows(changed(audits=12, audits_against=1), Machine()))["audits"] == "12, 1 false"
     assert (own["credit"], own["checked"], own["paid"]) == ("not told yet", "-", "-")
     earned = {"credit": 1_581, "earned": 527, "earned_round": 3}
     for told, checked, paid in (
@@ -141,12 +139,19 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     ("told", "words"),
     [
         ({"credit_until": 35}, "1,234 to round 35"),
-        ({"credit_until": 40, "credit_stays": "later"}, "1,234 to round 40, or stays"),
-        ({"credit_until": 0, "credit_stays": "all"}, "1,234 stays"),
+        ({"credit_until": 0}, "1,234 to the run's end"),
+        ({"credit_faults": ({"reason": "withheld"},)}, "1,234, withheld!"),
+        ({"credit_faults": ({"reason": "withheld"}, {"reason": "false"})}, "1,234, 2 faults!"),
     ],
 )
-def test_of_pending_credit_it_says_until_when_and_what_stays_so(told: dict[str, Any], words: str) -> None:
+def test_of_pending_credit_it_says_until_when_and_what_audits_found(told: dict[str, Any], words: str) -> None:
     assert full(own_rows(changed(credit=5_000, credit_pending=1_234, **told), None))["pending"] == words
+
+
+def test_a_key_that_is_not_proven_sees_how_far_it_is() -> None:
+    rows = full(own_rows(changed(credit=0, credit_pending=10, is_proven=False, good=3, proven_after=20), None))
+    assert rows["proven"] == "no, 3 of 20 good"
+    assert "pending" not in rows
 
 
 def test_no_line_is_longer_than_its_panel() -> None:

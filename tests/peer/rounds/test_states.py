@@ -447,7 +447,7 @@ def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for
         assert found[0] == state_digest(states.held)
         assert torch.equal(found[1], states.held.parameters)
         for standing, is_taught in zip(standings[-2:], (False, True), strict=True):
-            parameters, teacher = await states.of_lots(standing.state)
+            parameters, teacher = await states.parameters(standing.state)
             assert (teacher is not None) == is_taught
             if teacher is not None:
                 assert torch.equal(teacher, parameters)
