@@ -1,29 +1,19 @@
-"""What was taken back of a peer's credit, and why: as plain values, and in words; and what its person can do about it."""
+"""What audits found against a peer, as plain values and in words: what it means, and what its person can do about it."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.accounts import Fault, Void
-from protocol.audits import DIFFERS, WITHHELD
-from protocol.standing import LEFT, OUTVOTED
+from protocol.reputation import FALSE, WITHHELD, Fault
 
-
-def plain_fault(void: Void) -> dict[str, Any]:
-    """Return what was taken back for one fault, as plain values."""
-    fault = void.fault
-    return {"amount": void.amount, "round": fault.round, "reason": fault.reason, "claim": fault.claim.hex()}
-
-
-def fault_line(fault: Mapping[str, Any]) -> str:
-    """Return the words for what was taken back for one fault (see ``plain_fault``)."""
-    return f"{fault['amount']:,} void ({fault['reason']}, verdict of round {fault['round']}, claim {fault['claim'][:16]})"
-
-
-_WHAT = {
-    DIFFERS: "lots of its{claim} were computed again, and are not what it said",
-    WITHHELD: "nobody was given what audits of its{claim} need",
-    LEFT: "it left before audits of its{claim} had what they need",
-    OUTVOTED: "what it said as an auditor of{claim} was contradicted by others",
+_MEANS = {
+    WITHHELD: (
+        "an audit needed what it rests on, and nobody brought that in time: it is not paid, nor is what was pending before and not audited, "
+        "and this key has to be found good from the beginning; keep the peer running, on a disk with room, while audits may ask"
+    ),
+    FALSE: (
+        "an audit computed it again, and it is not what it says: what was pending and not audited is not paid, and this key is guilty for "
+        "good; run manta-peer doctor, and look for overclocking, heat and bad memory"
+    ),
 }
 _COMPUTES_WRONGLY = (
     "if you changed nothing on purpose, this computer computes wrongly: look for overclocking, heat and bad memory, install the program "
@@ -32,18 +22,42 @@ _COMPUTES_WRONGLY = (
 _ANEW = "this key stays guilty in this run: then take part with another one (manta-peer join --dir OTHER-FOLDER)"
 
 
+def plain_fault(fault: Fault) -> dict[str, Any]:
+    """Return what was found, as plain values."""
+    return {"round": fault.round, "reason": fault.reason, "contribution": fault.contribution.hex()}
+
+
+def fault_line(fault: Mapping[str, Any]) -> str:
+    """Return the sentence for what was found (see ``plain_fault``)."""
+    what = f"contribution {fault['contribution'][:16]} was found {fault['reason']} with round {fault['round']}"
+    means = _MEANS.get(fault["reason"])
+    return f"{what}: {means}" if means else what
+
+
 def is_guilty(fault: Fault) -> bool:
     """Return whether a fault ends trust for good."""
-    return fault.reason not in (WITHHELD, LEFT)
+    return fault.reason == FALSE
 
 
-def verdict(fault: Fault, claim_round: int | None) -> str:
-    """Return the line that says of what a peer was found guilty; ``claim_round`` is that of the claim, where it is its own."""
-    claim = f" claim of round {claim_round}" if claim_round is not None else f" claim {fault.claim.hex()[:16]}"
-    what = _WHAT[fault.reason].format(claim=claim)
-    return f"audits found this peer guilty with round {fault.round}: {what}; its pending credit is void, and its work counts no more"
+def verdict(fault: Fault) -> str:
+    """Return the line that says of what a peer was found guilty."""
+    what = f"its contribution {fault.contribution.hex()[:16]} was computed again, and is not what it says"
+    return f"audits found this peer guilty with round {fault.round}: {what}; what was pending is not paid, and its work counts no more"
 
 
 def advice() -> str:
     """Return what the person of a guilty peer can do."""
     return f"{_COMPUTES_WRONGLY}; {_ANEW}"
+
+
+def pending_words(until: int, num_rounds: int) -> str:
+    """Return when what is pending is paid; ``until``: the round with which the last of it is, 0: some of it is with the settlement."""
+    if until:
+        return f"paid round by round, the last of it with round {until}, unless audits find something"
+    return f"paid round by round, the last of it when the run is settled after its last round, {num_rounds}, unless audits find something"
+
+
+def unproven_words(good: int, proven_after: int) -> str:
+    """Return what it means that a key is not proven, of which so many contributions were found good."""
+    needed = f"{good} of {proven_after} contributions found good so far" if proven_after else f"{good} contributions found good so far"
+    return f"not proven yet: {needed}; until then its work weighs less, and only what an audit finds good is paid"

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from protocol.horizon import Horizon
-
 from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
 from protocol.errors import StorageError
+from protocol.verdicts import AuditRules
 from swarm.messages import CreditWord
 from swarm.voice import Form, Voice
 
@@ -20,12 +19,9 @@ _CREDIT_FIGURES = (
     "credit",
     "credit_round",
     "credit_checked",
-    "credit_final",
+    "credit_paid",
     "credit_pending",
     "credit_until",
-    "credit_stays",
-    "credit_last_final",
-    "credit_void",
     "credit_faults",
 )
 
@@ -67,15 +63,14 @@ class PeerStatus:
     last_samples: int = 0  # of this peer in it
     credit: int | None = None  # earned over all rounds up to ``credit_round``, as the log says; None: it did not say
     credit_round: int = 0
-    credit_final: int = 0  # of it, as the log says, what nothing takes back
-    credit_pending: int = 0  # and what guilt still can
-    credit_until: int = 0  # the round with which that is final, at the latest; 0: nothing of it is
-    credit_stays: str = ""  # what of it stays pending, since the run ends before: "", "later" (what rounds after the next paid), "all"
-    credit_last_final: int = 0  # the newest round whose pay becomes final within the run; 0: there is none, or the log did not say yet
-    credit_void: int = 0  # what was taken back, or earned after guilt; it is not in ``credit``
-    credit_faults: list[dict[str, Any]] = field(default_factory=list)  # why: amount, round, reason and claim (hex) of the newest verdicts
+    credit_paid: int = 0  # of it, as the log says, what was paid, for good
+    credit_pending: int = 0  # and what is paid later unless audits find something
+    credit_until: int = 0  # the round with which the last of that is paid; 0: none is pending, or the last is paid when the run is settled
+    credit_faults: list[dict[str, Any]] = field(default_factory=list)  # what audits found: round, reason, contribution (hex); the newest
     account: str = ""  # that the credit of its claims adds up to from now on; empty: to its own key
     is_proven: bool | None = None  # as the log says: its samples weigh fully; None: it did not say
+    good: int = 0  # as the log says: contributions that audits found good, since the last fault
+    proven_after: int = 0  # of so many its key is proven; 0: all keys are
     credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
     credit_rounds: int = 0
     credit_fault: str = ""  # how the log's word and its claims differ
@@ -117,20 +112,18 @@ def paused_line(why: Mapping[str, str]) -> str:
     return f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed"
 
 
-def credit_fields(word: CreditWord, horizon: Horizon) -> dict[str, Any]:
-    """Return what a status shows of the log's word, in a run of that ``horizon``."""
-    stays, until = horizon.told(word.round, word.until)
+def credit_fields(word: CreditWord, rules: AuditRules | None) -> dict[str, Any]:
+    """Return what a status shows of the log's word, in a run with these rules of audits; None: it has none."""
     return {
         "credit": word.credit,
         "credit_round": word.round,
-        "credit_final": word.final,
+        "credit_paid": word.paid,
         "credit_pending": word.pending,
-        "credit_until": until,
-        "credit_stays": stays,
-        "credit_last_final": horizon.last_final,
-        "credit_void": word.void,
+        "credit_until": word.until,
         "credit_faults": [plain_fault(each) for each in word.faults],
         "is_proven": bool(word.proven),
+        "good": word.good,
+        "proven_after": 0 if rules is None else rules.proven_after,
     }
 
 
@@ -191,12 +184,12 @@ class StatusBoard:
         if round_ > status.last_round:
             status.last_round, status.last_samples = round_, samples
 
-    def credit(self, word: CreditWord, horizon: Horizon, checked: int, rounds: int) -> None:
+    def credit(self, word: CreditWord, rules: AuditRules | None, checked: int, rounds: int) -> None:
         """Show what was earned, as the log says, and how much of it was computed here, from the claims of so many rounds."""
-        faults = [plain_fault(each) for each in word.faults]
-        if faults and faults != self.status.credit_faults:
-            self.say(f"credit was taken back: {'; '.join(map(fault_line, faults))}: the log says so, and its findings are entries of it")
-        self.update(**credit_fields(word, horizon), credit_checked=checked, credit_rounds=rounds)
+        for fault in map(plain_fault, word.faults):
+            if fault not in self.status.credit_faults:
+                self.say(f"{fault_line(fault)} (as the log says: its verdicts are entries of it)")
+        self.update(**credit_fields(word, rules), credit_checked=checked, credit_rounds=rounds)
 
     def earned(self, round_: int, earned: int, *, is_checked: bool, samples: int | None = None) -> None:
         """Show what a round that counted this peer paid, computed here or as the log says; with the samples of all its claims, if known."""

@@ -15,7 +15,6 @@ from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import AccountEarned, Earned, RunEarned
-    from protocol.horizon import Horizon
     from swarm.messages import CreditWord
 
 SHOWN = 20  # rounds, unless all are asked for
@@ -31,7 +30,7 @@ SHOWN = 20  # rounds, unless all are asked for
 @click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each slip of all FOLDERs checked.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
-    """Say what each run has paid this peer, and what of it is final. What is pending or void is said too, round by round. All of it comes
+    """Say what each run has paid this peer, what of it is pending, and what is lost, round by round. All of it comes
     from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of pay slips, copied from
     any machine."""
     with clear_errors():
@@ -86,9 +85,9 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
     if run.run:
         yield f"run {run.name} ({run.run[:16]})"
         for key in run.keys:
-            yield f"  peer {peer_name(key)} {_sums(run, run.of_key(key))}"
+            yield f"  peer {peer_name(key)} {_sums(run.of_key(key))}"
         every = list(run.rounds.values())
-        yield f"total of {len(run.keys)} peers {_sums(run, every)}"
+        yield f"total of {_counted(len(run.keys), 'peer')} {_sums(every)}"
         proven = sum(one.by == CLAIMS for one in every)
         yield f"verified: {len(every)} slips are in the run's log and name the account; what {proven} paid follows from their claims"
         if proven < len(every):
@@ -97,13 +96,15 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
         yield f"PROBLEM: {problem}"
 
 
-def _sums(run: "AccountEarned", rounds: "list[Earned]") -> str:
-    from peer.commands.earnings import FINAL, PENDING, VOID, total
+def _sums(rounds: "list[Earned]") -> str:
+    from peer.commands.earnings import LOST, PAID, PENDING, total
 
-    stays = f" ({stays:,} of it stays so: the run ends before)" if (stays := run.stays(rounds)) else ""
-    return (
-        f"on {len(rounds)} slips: final {total(rounds, FINAL):,}, pending {total(rounds, PENDING):,}{stays}, void {total(rounds, VOID):,}"
-    )
+    amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
+    return f"on {_counted(len(rounds), 'slip')}: {amounts}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
@@ -112,22 +113,21 @@ def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
     return {
         "run": run.run,
         "name": run.name,
-        **_plain_sums(run, list(run.rounds.values())),
-        "peers": [{"peer": peer_name(key), **_plain_sums(run, run.of_key(key))} for key in run.keys],
+        **_plain_sums(list(run.rounds.values())),
+        "peers": [{"peer": peer_name(key), **_plain_sums(run.of_key(key))} for key in run.keys],
         "problems": run.problems,
     }
 
 
-def _plain_sums(run: "AccountEarned", rounds: "list[Earned]") -> dict[str, int]:
-    from peer.commands.earnings import CLAIMS, FINAL, PENDING, VOID, total
+def _plain_sums(rounds: "list[Earned]") -> dict[str, int]:
+    from peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
 
     return {
         "slips": len(rounds),
         "proven": sum(one.by == CLAIMS for one in rounds),
-        "final": total(rounds, FINAL),
+        "paid": total(rounds, PAID),
         "pending": total(rounds, PENDING),
-        "stays_pending": run.stays(rounds),
-        "void": total(rounds, VOID),
+        "lost": total(rounds, LOST),
     }
 
 
@@ -146,7 +146,7 @@ def lines_of(runs: "list[RunEarned]", *, verify: bool, is_all: bool = False) -> 
 
 
 def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
-    from peer.commands.earnings import CLAIMS, FINAL, PENDING, UNKNOWN, VOID
+    from peer.commands.earnings import CLAIMS, UNKNOWN
     from protocol.signing import peer_name
 
     yield f"run {run.name} ({run.run[:16]}), known up to round {run.round}"
@@ -159,11 +159,9 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
     if len(shown) < len(run.rounds):
         yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
     for one in shown:
-        paid = "not known" if one.paid is None else f"{one.paid:,}"
-        yield f"  round {one.round:<8} {paid:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
-    words = run.outlook.words(_number) if run.outlook.stays else ""
-    pending = f"pending {run.total(PENDING):,}{f' ({words})' if words else ''}"
-    yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, {pending}, void {run.total(VOID):,}"
+        amount = "not known" if one.amount is None else f"{one.amount:,}"
+        yield f"  round {one.round:<8} {amount:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
+    yield f"total {_sums(run.rounds)}"
     if run.is_unaudited:
         yield "unaudited: nobody else can compute lots of private data again"
     if verify and run.rounds:
@@ -179,27 +177,24 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
-    from peer.faults import fault_line, plain_fault
-    from protocol.horizon import told_words
+    from peer.faults import fault_line, pending_words, plain_fault, unproven_words
 
     word = run.word
     if word is None:
         yield "the log has not said yet what it counts: verdicts, and pay for audits, are not known here"
         return
-    stays, until = run.horizon.told(word.round, word.until)
-    words = f" ({told_words(stays, until, run.horizon.last_final, run.horizon.num_rounds)})" if word.pending and stays else ""
-    yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}{words}, void {word.void:,}"
+    words = f" ({pending_words(word.until, run.num_rounds)})" if word.pending else ""
+    yield f"the log says, up to round {word.round}: paid {word.paid:,}, pending {word.pending:,}{words}"
     for each in word.faults:
         yield f"  {fault_line(plain_fault(each))}"
-    known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
-    if (more := word.credit + word.void - known) > 0:
+    if run.rules is not None and not word.proven:
+        yield f"  {unproven_words(word.good, run.rules.proven_after)}"
+    known = sum(one.amount or 0 for one in run.rounds if one.round <= word.round)
+    if (more := word.credit - known) > 0:
         yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
-    if run.horizon.pending_rounds:
-        yield "verdicts are its word here, and may have come since: who copies the log sees them (manta-aggregator credits)"
-
-
-def _number(amount: int) -> str:
-    return f"{amount:,}"
+    if run.rules is not None:
+        yield "what a round of an audited run pays follows from its whole log: amounts and verdicts are the log's word here, and may have"
+        yield "changed since: who copies the log sees them (manta-aggregator credits)"
 
 
 def _voucher(one: "Earned", *, verify: bool) -> str:
@@ -212,7 +207,7 @@ def _voucher(one: "Earned", *, verify: bool) -> str:
 
 def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
     """Return what is known of a run as plain values."""
-    from peer.commands.earnings import FINAL, PENDING, VOID
+    from peer.commands.earnings import LOST, PAID, PENDING
     from protocol.signing import peer_name
 
     return {
@@ -220,29 +215,27 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
         "name": run.name,
         "folder": str(run.folder),
         "round": run.round,
-        "num_rounds": run.horizon.num_rounds,
-        "pending_rounds": run.horizon.pending_rounds,
-        "last_final_round": run.horizon.last_final,
+        "num_rounds": run.num_rounds,
+        "pending_rounds": 0 if run.rules is None else run.rules.pending_rounds,
         "is_unaudited": run.is_unaudited,
-        "final": run.total(FINAL),
+        "paid": run.total(PAID),
         "pending": run.total(PENDING),
-        "stays_pending": run.outlook.stays,
-        "void": run.total(VOID),
+        "lost": run.total(LOST),
         "rounds": [
             {
                 "round": one.round,
                 "peer": peer_name(one.key),
                 "account": peer_name(one.account),
-                "paid": one.paid,
+                "amount": one.amount,
                 "known_by": one.by,
                 "state": one.state,
                 "reason": one.reason,
-                "final_with": run.horizon.final_with(one.round) if one.state == PENDING else None,
+                "paid_with": one.paid_with,
                 **(_proof(one) if verify else {}),
             }
             for one in run.rounds
         ],
-        "log_says": None if run.word is None else _plain_word(run.word, run.horizon),
+        "log_says": None if run.word is None else _plain_word(run.word),
         "problems": run.problems,
     }
 
@@ -254,18 +247,15 @@ def _proof(one: "Earned") -> dict[str, Any]:
     return {"index": slip.index, "tree_size": slip.head.size, "root": slip.head.root.hex(), "commit": slip.commit.hex(), "lots": slip.lots}
 
 
-def _plain_word(word: "CreditWord", horizon: "Horizon") -> dict[str, Any]:
+def _plain_word(word: "CreditWord") -> dict[str, Any]:
     from peer.faults import plain_fault
 
-    stays, until = horizon.told(word.round, word.until)
     return {
         "round": word.round,
-        "final": word.final,
+        "paid": word.paid,
         "pending": word.pending,
-        "until": until,
-        "stays": stays,
-        "void": word.void,
+        "until": word.until,
         "faults": [plain_fault(each) for each in word.faults],
-        "samples": word.samples,
+        "good": word.good,
         "is_proven": bool(word.proven),
     }

@@ -11,22 +11,20 @@ from automl.training.asked import AskedCourse
 from peer.rounds.credit_file import read_credit
 from peer.rounds.slips import MANIFEST, load_manifest, load_slip, rounds_in
 from peer.store import CREDIT, NEWEST, RUNS, SLIPS
-from protocol.accounts import Fault
-from protocol.audits import WITHHELD
 from protocol.encoding import unpack
-from protocol.errors import LedgerError, MantaError, RemoteFault, StorageError, UserError
-from protocol.horizon import Horizon, Outlook
+from protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Receipt
+from protocol.records import Header, Receipt, open_entry
+from protocol.reputation import FALSE, Fault, paid_with
 from protocol.slips import ProvenSlip, Slip, check_one_log, prove
-from protocol.standing import LEFT
+from protocol.verdicts import AuditRules
 from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
 _KNOWN = (UNKNOWN, WORD, CLAIMS)  # the better known the later
-FINAL, PENDING, VOID = "final", "pending", "void"
+PAID, PENDING, LOST = "paid", "pending", "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +34,11 @@ class Earned:
     round: int
     key: bytes
     account: bytes  # that its claim names: what the round paid for that adds up to it
-    paid: int | None
+    amount: int | None  # where contributions are audited: what the round would pay if nothing more were found
     by: str  # CLAIMS, WORD or UNKNOWN
-    state: str  # FINAL, PENDING or VOID
-    reason: str  # why it is not final
+    state: str  # PAID, PENDING or LOST
+    reason: str  # why it is not paid
+    paid_with: int | None  # the round with which it is paid; None: it is with the run's settlement
     slip: ProvenSlip | None  # None: it was not looked at whether it holds
 
 
@@ -51,7 +50,8 @@ class RunEarned:
     run: str = ""
     name: str = ""
     round: int = 0  # the newest whose commit is proven here
-    horizon: Horizon = field(default_factory=lambda: Horizon(0, 0))  # up to where what is earned becomes final
+    num_rounds: int = 0
+    rules: AuditRules | None = None  # of its audits; None: it has none
     is_unaudited: bool = False
     rounds: list[Earned] = field(default_factory=list)
     word: CreditWord | None = None  # the log's, the newest that was kept
@@ -61,11 +61,6 @@ class RunEarned:
         """Return what the rounds of a state paid."""
         return total(self.rounds, state)
 
-    @property
-    def outlook(self) -> Outlook:
-        """What becomes of what is pending of these rounds."""
-        return self.horizon.outlook((one.round, one.paid or 0) for one in self.rounds if one.state == PENDING)
-
 
 @dataclass(slots=True)
 class AccountEarned:
@@ -73,7 +68,6 @@ class AccountEarned:
 
     run: str
     name: str
-    horizon: Horizon
     rounds: dict[tuple[bytes, int], Earned] = field(default_factory=dict)  # by key and round
     proven: list[ProvenSlip] = field(default_factory=list)  # also of claims that name other accounts
     problems: list[str] = field(default_factory=list)
@@ -96,14 +90,10 @@ class AccountEarned:
         """Those that earned something, in order."""
         return sorted({key for key, _ in self.rounds})
 
-    def stays(self, rounds: Iterable[Earned]) -> int:
-        """Return what of these rounds stays pending, since the run ends before it is final."""
-        return self.horizon.outlook((one.round, one.paid or 0) for one in rounds if one.state == PENDING).stays
-
 
 def total(rounds: Iterable[Earned], state: str) -> int:
     """Return what the rounds of a state paid."""
-    return sum(one.paid or 0 for one in rounds if one.state == state)
+    return sum(one.amount or 0 for one in rounds if one.state == state)
 
 
 def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
@@ -138,7 +128,7 @@ def account_runs_of(directories: Sequence[Path], account: bytes) -> list[Account
         is_of_slips = (directory / MANIFEST).is_file()
         found = [_run_of(directory.parent, directory, verify=True)] if is_of_slips else runs_of(directory, verify=True)
         for run in found:
-            by_run.setdefault(run.run, AccountEarned(run.run, run.name, run.horizon)).take(run, directory, account)
+            by_run.setdefault(run.run, AccountEarned(run.run, run.name)).take(run, directory, account)
     for of_run in by_run.values():
         try:
             check_one_log(of_run.proven)
@@ -159,7 +149,7 @@ def _run_of(folder: Path, slips_folder: Path, *, verify: bool) -> RunEarned:
         found.problems.append(f"{slips_folder}: the run's manifest cannot be used ({error}): nothing there can be checked")
         return found
     found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
-    found.horizon = Horizon.of(manifest)
+    found.num_rounds, found.rules = manifest.num_rounds, manifest.audit_rules
     has_more = slips_folder.name == SLIPS  # else nothing says that what lies beside it is of the same peer
     found.word = _word_of(folder, found.problems) if has_more else None
     slips, proven = dict[int, Slip](), dict[int, ProvenSlip]()
@@ -191,31 +181,40 @@ def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None
     Raises:
         RemoteFault: the claim of the slip is none.
     """
-    opened = slip.claim.open()
-    key, account = opened.key, opened.payout
-    claim, pending_rounds = slip.claim.digest, found.horizon.pending_rounds
-    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, claim, pending_rounds)), None)
+    opened, contribution = slip.claim.open(), _contribution_of(slip)
+    key, account, until = opened.key, opened.payout, paid_with(found.rules, found.num_rounds, round_)
+    faults = () if found.word is None else found.word.faults
+    own = next((fault for fault in faults if fault.contribution == contribution), None)
+    fault = own or next((fault for fault in faults if _takes(fault, round_, until)), None)
     if fault is not None:
-        state, reason = VOID, f"{fault.reason}, verdict of round {fault.round}, as the log says"
-    elif (until := found.horizon.final_with(round_)) is None:
-        state, reason = PENDING, f"stays so: the run ends with round {found.horizon.num_rounds}"
+        state, reason = LOST, f"found {fault.reason} with round {fault.round}, as the log says"
+        if own is None:
+            reason = f"another contribution of this key was {reason}: this one is paid only if an audit finds it good"
+    elif until is None:
+        state, reason = PENDING, "paid when the run is settled, after its last round, unless audits find something"
     elif until > found.round:
-        state, reason = PENDING, f"final with round {until}: {until - found.round} rounds are not over"
+        state, reason = PENDING, f"paid with round {until}: {until - found.round} rounds are not over"
     else:
-        state, reason = FINAL, ""
+        state, reason = PAID, ""
     by = CLAIMS if slip.claims else WORD if slip.paid else UNKNOWN
-    return Earned(round_, key, account, slip.paid[0] if slip.paid else None, by, state, reason, proven)
+    return Earned(round_, key, account, slip.paid[0] if slip.paid else None, by, state, reason, until, proven)
 
 
-def _faults(word: CreditWord | None) -> tuple[Fault, ...]:
-    return () if word is None else tuple(each.fault for each in word.faults)
+def _contribution_of(slip: Slip) -> bytes:
+    """Return the digest of the contribution that has a slip's claim.
+
+    Raises:
+        RemoteFault: it shows none.
+    """
+    header = open_entry(slip.listing.contribution.entry)
+    if not isinstance(header, Header):
+        raise EncodingError("no contribution")
+    return header.contribution.digest
 
 
-def _takes(fault: Fault, round_: int, claim: bytes, pending_rounds: int) -> bool:
-    """Return whether a fault makes void what a round paid for ``claim``: what was pending then, and after guilt all that came."""
-    if fault.reason == LEFT:
-        return fault.claim == claim
-    return fault.round - pending_rounds <= round_ and (round_ < fault.round or fault.reason != WITHHELD)
+def _takes(fault: Fault, round_: int, until: int | None) -> bool:
+    """Return whether what a round would pay is lost with a fault in another contribution: what was pending then, and all after guilt."""
+    return (until is None or until >= fault.round) if round_ <= fault.round else fault.reason == FALSE
 
 
 def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
@@ -227,9 +226,9 @@ def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
     word = found.word
     if word is None:
         return
-    shown = sum(one.paid or 0 for one in found.rounds if one.by == CLAIMS and one.round <= word.round)
-    if shown > word.credit + word.void:
-        said = f"{word.credit + word.void:,} up to round {word.round}, void included"
+    shown = sum(one.amount or 0 for one in found.rounds if one.by == CLAIMS and one.round <= word.round)
+    if shown > word.credit:
+        said = f"{word.credit:,} up to round {word.round}"
         found.problems.append(f"the log says that this peer earned {said}, and its claims prove {shown:,}")
 
 

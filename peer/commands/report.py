@@ -7,10 +7,9 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from peer.faults import fault_line
+from peer.faults import fault_line, pending_words, unproven_words
 from peer.limits.limits import listed
 from protocol.errors import UserError
-from protocol.horizon import told_words
 
 _FILE = "status.json"
 _MAX_BYTES = 1024 * 1024
@@ -19,10 +18,9 @@ _MAX_BYTES = 1024 * 1024
 class _Fault(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    amount: int
     round: int
     reason: str
-    claim: str
+    contribution: str
 
 
 class _Shown(BaseModel):
@@ -54,14 +52,14 @@ class _Shown(BaseModel):
     rounds_counted: int = 0
     credit: int | None = None
     credit_round: int = 0
-    credit_final: int = 0
+    credit_paid: int = 0
     credit_pending: int = 0
     credit_until: int = 0
-    credit_stays: str = ""
-    credit_last_final: int = 0
     credit_faults: list[_Fault] = []
     account: str = ""
     is_proven: bool | None = None
+    good: int = 0
+    proven_after: int = 0
     credit_checked: int = 0
     credit_rounds: int = 0
     credit_fault: str = ""
@@ -78,9 +76,9 @@ class _Shown(BaseModel):
     delta: float | None = None
     measured_for_others: int = 0
     audits: int = 0
-    whole_audits: int = 0
     audits_against: int = 0
-    audits_missed: int = 0
+    audited: int = 0
+    brought_bytes: int = 0
     leases_at: str = ""
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
     taken: int = 0
@@ -131,8 +129,11 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"size {shown.size}"
     if shown.measured_for_others:
         yield f"measured {shown.measured_for_others} networks for others"
-    if shown.audits or shown.whole_audits or shown.audits_missed:
-        yield _line_of_audits(shown)
+    if shown.audited:
+        brought = f"{shown.brought_bytes / 1e6:,.1f} MB of what it rests on were brought"
+        yield f"audits asked about {shown.audited} of its contributions; {brought}"
+    if shown.audits:
+        yield f"audited {shown.audits} contributions of others; {shown.audits_against} were not what they say"
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:
@@ -165,14 +166,14 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
     unaudited = ", unaudited: nobody else can compute lots of private data again" if shown.is_unaudited else ""
     yield f"credit: {shown.credit:,} up to round {shown.credit_round} ({voucher}{unaudited})"
     if shown.credit_pending:
-        words = told_words(shown.credit_stays, shown.credit_until, shown.credit_last_final, shown.num_rounds)
-        yield f"of it final {shown.credit_final:,}, pending {shown.credit_pending:,} ({words}), as the log says"
+        words = pending_words(shown.credit_until, shown.num_rounds)
+        yield f"of it paid {shown.credit_paid:,}, pending {shown.credit_pending:,} ({words}), as the log says"
     for fault in shown.credit_faults:
-        yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
+        yield f"{fault_line(fault.model_dump())} (as the log says: its verdicts are entries of it)"
     if shown.account:
         yield f"what it earns now adds up to account {shown.account}"
     if shown.is_proven is False:
-        yield "not proven yet: audits look at all you hand in, and it weighs less until they have found enough of it good (as the log says)"
+        yield f"{unproven_words(shown.good, shown.proven_after)} (as the log says)"
     if shown.earned_round:
         yield f"round {shown.earned_round} paid {shown.earned:,} of it ({'checked' if shown.earned_checked else 'as the log says'})"
     if shown.credit_fault:
@@ -198,12 +199,6 @@ def is_running(directory: Path) -> bool:
         return _is_running(_shown(directory).pid)
     except UserError:
         return False
-
-
-def _line_of_audits(shown: _Shown) -> str:
-    whole = f" and {shown.whole_audits} whole claims" if shown.whole_audits else ""
-    missed = f"; {shown.audits_missed} whole claims were left, for want of time" if shown.audits_missed else ""
-    return f"audited {shown.audits} lots{whole} of others; {shown.audits_against} were not what their claims say{missed}"
 
 
 def _is_running(pid: int) -> bool:

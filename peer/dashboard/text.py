@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from peer.dashboard.picture import FETCHING, SEEKING, Picture
 from peer.limits.limits import listed
-from protocol.horizon import STAYS_ALL, STAYS_LATER
 from protocol.rounds import Phase
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
@@ -159,19 +158,16 @@ def _credit(picture: Picture) -> Rows:
 
 
 def _pending(picture: Picture) -> tuple[str, ...] | None:
-    """Return what of the credit guilt can take back, or did, as the log says; None: nothing, as in any run without audits."""
-    if picture.credit_void:
-        void, rest = f"void {count(picture.credit_void)}", f"{count(picture.credit_pending)}, " if picture.credit_pending else ""
-        return "pending", f"{rest}{void}", void
+    """Return what of the credit is paid later, or what audits found, as the log says; None: nothing, as in any run without audits."""
+    if picture.credit_faults:
+        found = f"{len(picture.credit_faults)} faults!" if len(picture.credit_faults) > 1 else f"{picture.credit_faults[0].get('reason')}!"
+        return "pending", f"{count(picture.credit_pending)}, {found}", found
+    if picture.is_proven is False and picture.proven_after:
+        return "proven", f"no, {picture.good:,} of {picture.proven_after:,} good", f"{picture.good}/{picture.proven_after}"
     if not picture.credit_pending:
         return None
-    stays = {STAYS_LATER: f"to round {picture.credit_until}, or stays", STAYS_ALL: "stays"}
-    return (
-        "pending",
-        f"{picture.credit_pending:,} {stays.get(picture.credit_stays, f'to round {picture.credit_until}')}",
-        f"{picture.credit_pending:,}",
-        count(picture.credit_pending),
-    )
+    when = f"to round {picture.credit_until}" if picture.credit_until else "to the run's end"
+    return "pending", f"{picture.credit_pending:,} {when}", f"{picture.credit_pending:,}", count(picture.credit_pending)
 
 
 def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:
@@ -200,12 +196,10 @@ def machine_rows(picture: Picture, machine: Machine) -> Rows:
 
 
 def _audits(picture: Picture) -> Rows:
-    """Return how many lots, and whole claims, of others were computed again, and how many did not hold; nothing, where none were."""
-    if not picture.audits and not picture.whole_audits:
+    """Return how many contributions of others were computed again, and how many did not hold; nothing, where none were."""
+    if not picture.audits:
         return []
-    lots = f"{picture.audits:,} lots"
-    every = f"{lots}, {picture.whole_audits:,} whole claims" if picture.whole_audits else lots
-    return [("audits", f"{every}, {picture.audits_against:,} differ", lots, count(picture.audits))]
+    return [("audits", f"{picture.audits:,}, {picture.audits_against:,} false", count(picture.audits))]
 
 
 def _power(machine: Machine) -> str:

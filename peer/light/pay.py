@@ -8,8 +8,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from protocol.horizon import Horizon
-
 from automl.training.asked import AskedCourse
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.status import LightBoard
@@ -108,7 +106,7 @@ class Pay:
         status, kept = self._board.status, self._kept
         status.credit_checked, status.credit_rounds = kept.checked, kept.num_checked
         if kept.word:
-            for name, value in credit_fields(kept.word[0], Horizon.of(self._manifest)).items():
+            for name, value in credit_fields(kept.word[0], self._manifest.audit_rules).items():
                 setattr(status, name, value)
 
 

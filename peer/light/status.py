@@ -33,15 +33,14 @@ class LightStatus:
     loss: float | None = None
     credit: int | None = None  # these as in ``peer.status.PeerStatus``, by way of the gateway
     credit_round: int = 0
-    credit_final: int = 0
+    credit_paid: int = 0
     credit_pending: int = 0
     credit_until: int = 0
-    credit_stays: str = ""
-    credit_last_final: int = 0
-    credit_void: int = 0
     credit_faults: list[dict[str, Any]] = field(default_factory=list)
     account: str = ""
     is_proven: bool | None = None
+    good: int = 0
+    proven_after: int = 0
     credit_checked: int = 0
     credit_rounds: int = 0
     earned_round: int = 0

@@ -12,9 +12,6 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.accounts import Fault
-from protocol.horizon import Horizon
-
 from peer.faults import is_guilty
 from peer.rounds.check import SHARE
 from peer.rounds.credit_file import Kept, credit_bytes, read_credit
@@ -28,6 +25,7 @@ from protocol.errors import MantaError, RemoteFault, StorageError
 from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound
 from protocol.records import SignedClaim
+from protocol.reputation import Fault
 from protocol.slips import Slip
 from swarm import waits
 from swarm.log_client import Commitment, Counted, LogClient
@@ -160,7 +158,7 @@ class Credit:
 
         What a round of an audited run paid follows from more than its claims.
         """
-        if self._manifest.trust.is_audited:
+        if self._manifest.is_audited:
             return None
         try:
             proven = self._proven(round_)
@@ -199,14 +197,14 @@ class Credit:
         self._kept = kept
         self._save()
         for each in word.faults:
-            if is_guilty(each.fault):
-                self._on_guilty(each.fault)
+            if is_guilty(each):
+                self._on_guilty(each)
         said = word.earned[0] if word.earned else None
         newest_word = kept.word[0]
         if found is not None and said is not None and found != said:
             self._complain(f"the log says that this peer earned {said} in round {round_}, and its claims come to {found}")
-        elif kept.checked > newest_word.credit + newest_word.void:
-            said_of = f"the log says that this peer earned {newest_word.credit + newest_word.void} up to round {newest_word.round}"
+        elif kept.checked > newest_word.credit:
+            said_of = f"the log says that this peer earned {newest_word.credit} up to round {newest_word.round}"
             self._complain(f"{said_of}, and the claims of {kept.num_checked} of them come to {kept.checked}")
         self._show(round_, said if found is None else found, None if computed is None else computed.samples)
 
@@ -218,7 +216,7 @@ class Credit:
     def _show(self, round_: int = 0, last: int | None = None, samples: int | None = None) -> None:
         kept = self._kept
         if kept.word:
-            self._board.credit(kept.word[0], Horizon.of(self._manifest), kept.checked, kept.num_checked)
+            self._board.credit(kept.word[0], self._manifest.audit_rules, kept.checked, kept.num_checked)
         if last is not None and round_:
             self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
 
