@@ -18,7 +18,8 @@ _PART = 3  # of a step: so much a lot may take, and so long a late member is wai
 _CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
 _LEAST_PATIENCE_MS = 200.0
 _HEADER_BYTES = 60_000  # of a contribution with its claims: one entry
-_CLAIM_BYTES, _STEP_BYTES = 1024, 56  # of a claim, with few indices that were skipped
+MAX_LEFT_OUT = 100  # indices that a member's claim leaves out over all its steps; five bytes each
+_CLAIM_BYTES, _STEP_BYTES = 1024, 56  # of a claim that leaves out no more than that
 _MEAN_BYTES = 44  # of a contribution for each step
 _GATHERING_PART, _LEAST_GATHERING_MS = 16, 200.0  # of the time for work, to gather what was learnt; before it was measured
 

@@ -3,17 +3,13 @@
 BatchNorm uses the lot's own statistics, so anyone who holds the round's weights can compute the lot again (equal up to the last
 bits of floating point). Nothing here knows rounds, peers or claims.
 
-Shapes: B samples of the lot, N all weights of the supernet, P projections, K kinds of weights: one for each way of signs.
+Shapes: B samples of the lot, N all weights of the supernet.
 """
 
-import hashlib
 import logging
 from dataclasses import dataclass, field, replace
-from functools import cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from automl.data.dataset import Batch, TrainingSet
@@ -29,12 +25,7 @@ from automl.transfers import coming, sent, wait
 from protocol.lots import lot_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
-NUM_PROJECTIONS = 8
 _WARMING_SAMPLES = 8
-_NUM_KINDS = 1 << NUM_PROJECTIONS  # of weights: as many as there are ways to give each a sign in every projection
-_PROJECTION_CHUNK = 1 << 14  # a chunk of doubles stays in the cache
-_PROJECTION_BITS = tuple(1 << place for place in reversed(range(NUM_PROJECTIONS)))  # of a kind, that of the first projection first
-_SIGNS_KP = 2.0 * np.unpackbits(np.arange(_NUM_KINDS, dtype=np.uint8)[:, None], axis=1) - 1.0  # highest bit first; 1 is +1, 0 is -1
 
 logger = logging.getLogger("manta.lots")
 
@@ -64,16 +55,11 @@ class LotResult:
     gradient: Tensor = field(repr=False)  # (N,) fp32, CPU: of the mean loss over the lot's samples
     loss: float
     samples: int
-    projection: bytes  # see ``project``
 
     @property
     def is_finite(self) -> bool:
-        """Whether every value of the gradient is a finite number.
-
-        Each is in each of the projection's sums, and makes all of them not finite if it is not: where they are finite, which is nearly
-        always, nobody looks at the gradient again. The sums of finite values may be too large for binary32, though.
-        """
-        return bool(np.isfinite(np.frombuffer(self.projection, "<f4")).all()) or bool(self.gradient.isfinite().all())
+        """Whether every value of the gradient is a finite number."""
+        return bool(self.gradient.isfinite().all())
 
 
 class Worker:
@@ -166,7 +152,7 @@ class Worker:
         loss = self.backward(self._batch_of(lot, self._makes_samples), lot.architecture)
         gradient_N = self._supernet.flat_gradient_N
         if self._is_cpu:
-            return LotResult(gradient_N.clone(), loss.item(), lot.samples, project(gradient_N))
+            return LotResult(gradient_N.clone(), loss.item(), lot.samples)
         return fetch(gradient_N, loss, lot.samples)
 
     def _batch_of(self, lot: Lot, device: str = "cpu") -> Batch:
@@ -209,35 +195,6 @@ class Worker:
         return stereo_loss([scale.float() for scale in outputs], targets, None if teaching is None else teaching[-1].float())
 
 
-def project(gradient_N: Tensor) -> bytes:
-    """Return fixed sums of the gradient under random signs, as little-endian fp32: what an audit compares within a tolerance.
-
-    Weights of the same eight signs are added up first, in fp64 and in their order: one addition a weight, and no matrix of signs. Where the
-    gradient is on another device it is projected there, in fp64 and in the device's order.
-    """
-    if gradient_N.device.type != "cpu":
-        return _stored(signed_sums(gradient_N))
-    values_N, kinds_N = gradient_N.numpy(), _kinds(gradient_N.numel())
-    sums_K = np.zeros(_NUM_KINDS)
-    for start in range(0, len(values_N), _PROJECTION_CHUNK):
-        chunk = slice(start, start + _PROJECTION_CHUNK)
-        sums_K += np.bincount(kinds_N[chunk], weights=values_N[chunk], minlength=_NUM_KINDS)
-    with np.errstate(invalid="ignore", over="ignore"):  # of a gradient that is not finite, which is dropped
-        sums_P: NDArray[np.float64] = (sums_K[:, None] * _SIGNS_KP).sum(axis=0)
-        return sums_P.astype("<f4").tobytes()
-
-
-def signed_sums(gradient_N: Tensor) -> Tensor:
-    """Return (P,) fp32 the sums of a projection, on the gradient's device, which may be at work on them still.
-
-    Made there by torch: they differ from the CPU's by the order of the additions alone.
-    """
-    kinds_N = _kinds_there(gradient_N.numel(), gradient_N.device)
-    negative_N = -gradient_N
-    sums = [torch.where((kinds_N & bit).bool(), gradient_N, negative_N).sum(dtype=torch.float64) for bit in _PROJECTION_BITS]
-    return torch.stack(sums).float()
-
-
 def fetch(gradient_N: Tensor, loss: Tensor, samples: int) -> LotResult:
     """Return what a lot gave on a device, which is waited for once, when all is on its way; the gradient is copied.
 
@@ -246,22 +203,6 @@ def fetch(gradient_N: Tensor, loss: Tensor, samples: int) -> LotResult:
         loss: fp32, like it.
         samples: of the lot.
     """
-    figures_there = torch.cat([signed_sums(gradient_N), loss.reshape(1)])
-    copied_N, figures = coming(gradient_N), coming(figures_there)
+    copied_N, copied_loss = coming(gradient_N), coming(loss.reshape(1))
     wait(gradient_N.device)
-    return LotResult(copied_N, figures[-1].item(), samples, _stored(figures[:-1]))
-
-
-def _stored(sums_P: Tensor) -> bytes:
-    return sums_P.cpu().numpy().astype("<f4").tobytes()
-
-
-@cache
-def _kinds_there(count: int, device: torch.device) -> Tensor:
-    return torch.tensor(_kinds(count)).to(device)
-
-
-@cache
-def _kinds(count: int) -> NDArray[np.uint8]:
-    """Return (N,) the signs of each weight, one bit a projection, from a SHAKE-256 stream."""
-    return np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(count), dtype=np.uint8)
+    return LotResult(copied_N, copied_loss.item(), samples)

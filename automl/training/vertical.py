@@ -27,7 +27,7 @@ from automl.models.supernet import Supernet
 from automl.spaces.shapes import NUM_SHARED_UNITS
 from automl.spaces.space import Architecture
 from automl.training.coverage import coverage
-from automl.training.lots import Lot, LotResult, Worker, project
+from automl.training.lots import Lot, LotResult, Worker
 
 
 class SiteWorker(Worker):
@@ -129,7 +129,7 @@ class SiteWorker(Worker):
             return None
         values = take_values(link, (int(taken_N.sum()) + 1,), share_N, "share of a gradient")
         share_N[taken_N] += values[:-1]
-        return LotResult(share_N, (loss + values[-1]).item(), lot.samples, project(share_N))
+        return LotResult(share_N, (loss + values[-1]).item(), lot.samples)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from math import isfinite
 
 from exact.residuals import near_mean, vector_digest
 from peer.cohort.messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Word
-from peer.cohort.seat import GONE, TROUBLE, Accepted, Desk, Gathered, Seat, Vector, norm_of
+from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector, norm_of
 from protocol.errors import EncodingError, RemoteFault, Unreachable
 from protocol.lots import work_of
 from protocol.records import Claim, SignedClaim
@@ -168,16 +168,16 @@ class FounderSeat(Seat):
 
     # Steps.
 
-    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
         """See ``Seat``."""
         await self._close_roster()
         if self.is_alone:
-            self._so_far[self.key] = claim
             return vector
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
         desk, collection = self._desk, self._given
         desk.count_values(vector)
+        claim = await claimed()
         deadline_ms = max(self._ends_ms, desk.now_ms()) + self.timetable.patience_ms
         samples = desk.samples_of(claim.unchecked().steps[-1])
         own = _Gift(vector, await off_loop(vector.size, lambda: norm_of(vector)), samples, claim)

@@ -5,7 +5,7 @@ The founder's place is in ``peer.cohort.founder``; what they say to each other i
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -28,6 +28,7 @@ from swarm.near_calls import NearCalls
 from swarm.near_mates import Mates
 
 Vector = NDArray[np.float32]
+Claimed = Callable[[], Awaitable[SignedClaim]]  # makes a claim, where one is needed
 
 GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
@@ -181,12 +182,13 @@ class Seat:
         del step
         return None
 
-    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
         """Return the roster's mean of a step; the same object where this peer is alone, from here on.
 
-        Nobody may change ``vector`` after this: a mate may still be reading it. The ``claim`` is up to this step, whose vector it names.
+        Nobody may change ``vector`` after this: a mate may still be reading it. ``claimed`` makes the claim up to this step, which names
+        the vector; who is alone needs none.
         """
-        del step, claim
+        del step, claimed
         return vector
 
     def work_over(self) -> None:
@@ -257,10 +259,11 @@ class MemberSeat(Seat):
         """See ``Seat``."""
         return self._may_be_listed
 
-    async def average(self, step: int, vector: Vector, claim: SignedClaim) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
         """See ``Seat``."""
         if self._is_alone:
             return vector
+        claim = await claimed()
         desk, now_ms = self._desk, self._desk.now_ms()
         # The founder may be late by a lot, and waits for others as long: both are a third of a step.
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + self._step_ms) / 1000 + waits.NEAR_S

@@ -213,7 +213,7 @@ class ProcessCrew:
                 is_back = True
                 self._give_back(answer.slot)
 
-        result = LotResult(self._gradients_SN[answer.slot], answer.loss_value, lot.samples, answer.projection)
+        result = LotResult(self._gradients_SN[answer.slot], answer.loss_value, lot.samples)
         return Done(result, took_ms, release)
 
     def _give_back(self, slot: int) -> None:

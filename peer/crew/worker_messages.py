@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from automl.data.shared import ImagesIn
-from automl.training.lots import NUM_PROJECTIONS
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 
@@ -97,10 +96,9 @@ class Answer:
     slot: int
     index: int
     loss: bytes  # binary64, big-endian
-    projection: bytes
 
     def __post_init__(self) -> None:
-        if len(self.loss) != 8 or len(self.projection) != 4 * NUM_PROJECTIONS:
+        if len(self.loss) != 8:
             raise ValueError("no answer")
 
     @property

@@ -92,7 +92,7 @@ class Computer:
         lot = Lot(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
         result = self._worker.train(lot)
         self._gradients_SN[task.slot].copy_(result.gradient)
-        return Answer(task.slot, task.index, struct.pack(">d", result.loss), result.projection)
+        return Answer(task.slot, task.index, struct.pack(">d", result.loss))
 
     def _take_over(self, teacher_N: Tensor | None) -> None:
         """Use the state that is in shared memory now: on the CPU where it lies."""

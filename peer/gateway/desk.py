@@ -140,7 +140,9 @@ class GatewayDesk:
             return seat
         architecture = cheapest(architectures, self._course.costs(round_, cohort))
         weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
-        of_lent = self._rosters.get(lent.contribution, frozenset()) if lent.residual.digest else frozenset()
+        # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
+        has_lent = lent.residual.digest and not self.manifest.is_audited
+        of_lent = self._rosters.get(lent.contribution, frozenset()) if has_lent else frozenset()
         self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
         most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)

@@ -248,7 +248,7 @@ class Contributor:
         pending = _Pending(done, lease.round, 0.0)
         word = self._give_back(pending, max(until_s, done_s + _BRING_S[1]))
         self._brought_s.append(time.monotonic() - done_s)
-        lots_ms = work.lot_ms * len(done.back.lots)
+        lots_ms = work.lot_ms * sum(done.back.counts)
         self._ways_ms.append(max(1.0, 1000 * (time.monotonic() - began_s) - min(lots_ms, 1000 * (done_s - worked_s))))
         if not self._settled(pending, word):
             self._pending.append(pending)
@@ -303,7 +303,7 @@ class Contributor:
         if self._pay is not None:
             self._pay.counts(word.contribution[0].digest, done.back.claim)
         status.taken, status.samples_taken, status.loss = status.taken + 1, status.samples_taken + done.samples, done.loss
-        lots = len(done.back.lots)
+        lots = sum(done.back.counts)
         self._board.say(
             f"the log has it round={pending.round} lots={lots} samples={done.samples} loss={done.loss:.3f} total={status.samples_taken}"
         )

@@ -27,7 +27,7 @@ from peer.light.valve import LeaseOver
 from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
-from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote, why_no_leases
+from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
 from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.records import SignedClaim
@@ -130,36 +130,33 @@ class LightWork:
         worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
         pile = Pile(worker.num_weights, architectures, every=len(architectures))
         local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
-        notes: list[LotNote] = []
-        step_notes: list[StepNote] = []
         counts: list[int] = []
         for step in range(steps):
             if step and time.monotonic() > until_s:
                 raise LeaseOver("it was over before all local steps were done")
             worker.load(parameters if local is None else local.weights)
-            ends_s, before = self._step_ends_s(until_s, steps - step), len(notes)
+            ends_s = self._step_ends_s(until_s, steps - step)
             for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
-                if len(notes) > before and time.monotonic() + self.lot_ms / 1000 > ends_s:
+                if pile.step_lots and time.monotonic() + self.lot_ms / 1000 > ends_s:
                     break
                 of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
                 lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
                 try:
                     before_lot()
                 except LeaseOver:
-                    if local is not None or not notes:
+                    if local is not None or not pile.step_lots:
                         raise
                     break
-                notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot))
-            counts.append(len(notes) - before)
+                self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot)
+            counts.append(pile.step_lots)
             if local is not None:
                 gradient = pile.gradient()
-                note = StepNote(vector_digest(local.weights.numpy()), vector_digest(gradient))
-                pile.end_step(note.state, note.vector, note.vector)
-                step_notes.append(note)
+                digest = vector_digest(gradient)
+                pile.end_step(digest, digest)
                 local.step(torch.from_numpy(gradient))
         vector = pile.gradient() if local is None else local.learnt().numpy()
         body, claim = self._made(lease, architecture, pile, vector)
-        return Done(LightReturn(claim, tuple(counts), tuple(notes), tuple(step_notes), body), pile.samples, pile.loss)
+        return Done(LightReturn(claim, tuple(counts), body), pile.samples, pile.loss)
 
     @staticmethod
     def _step_ends_s(until_s: float, steps: int) -> float:
@@ -171,7 +168,7 @@ class LightWork:
         seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
         return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
 
-    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> LotNote:
+    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> None:
         started_s = time.monotonic()
         result = worker.train(lot)
         took_ms = 1000 * (time.monotonic() - started_s)
@@ -179,7 +176,6 @@ class LightWork:
         if not result.is_finite:
             raise NoUse("a gradient that is not finite")
         pile.add(lot, place, result)
-        return LotNote(f"{result.loss:.6g}", result.projection)
 
     def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, SignedClaim]:
         """Return the vector coded, and the claim of what that decodes to."""
@@ -195,7 +191,8 @@ class LightWork:
             self._run,
             payout=self._payout,
             founder=PublicKey(lease.gateway),
+            given=vector_digest(decoded),  # its gateway, which has the residual, adds the part of it
             residual=lease.residual,
-            lot_ms=max(1, self.lot_ms),
+            lot_ms=self.lot_ms,
         )
         return body, claim

@@ -10,27 +10,14 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from protocol.evidence import Records
 
 from automl.spaces.space import Architecture
 from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, left_over, residual_digest, vector_digest
-from protocol.encoding import pack
 from protocol.exchange import codec_named
-from protocol.merkle import leaf_hash, root
-from protocol.records import (
-    MAX_SKIPPED,
-    Claim,
-    ClaimStep,
-    Contribution,
-    Header,
-    LotRecord,
-    SignedClaim,
-    SignedContribution,
-    StepMean,
-    StepRecord,
-)
+from protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
+from protocol.rosters import MAX_LEFT_OUT
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
@@ -57,7 +44,7 @@ class Pile:
         Args:
             num_weights: N.
             architectures: those that the round asks for, in order.
-            is_blind: the roots in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
+            is_blind: the steps in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
             every: how far apart the indices of its lots are.
         """
         self.is_blind = is_blind
@@ -67,14 +54,13 @@ class Pile:
         self._sum = torch.zeros(num_weights)
         self._step_samples = 0
         self._step_lots = 0
-        self._records: list[LotRecord] = []
-        self._steps: list[StepRecord] = []
+        self._means: list[bytes] = []  # of the steps that have ended
         self._counts = [0] * len(architectures)
         self._samples = 0
         self._loss_sum = 0.0
 
     def __len__(self) -> int:
-        return len(self._records)
+        return sum(self._counts)
 
     @property
     def step_lots(self) -> int:
@@ -100,7 +86,7 @@ class Pile:
         """Return whether a lot of this index may be added to the step: a claim says of few indices that they were left out."""
         indices = self._indices
         between = (index - indices[0]) // self._every - len(indices) if indices else 0
-        return between <= MAX_SKIPPED
+        return between <= min(MAX_SKIPPED, MAX_LEFT_OUT - sum(len(step.skipped) for step in self._ended))
 
     def add(self, lot: Lot, place: int, result: LotResult) -> None:
         """Add a lot of the architecture at ``place``, its gradient weighted by its samples; there is room for it."""
@@ -111,20 +97,18 @@ class Pile:
         self._step_samples += result.samples
         self._step_lots += 1
         self._counts[place] += 1
-        loss, projection = ("0", b"") if self.is_blind else (f"{result.loss:.6g}", result.projection)
-        self._records.append(LotRecord(lot.step, lot.index, lot.architecture.text, result.samples, loss, projection))
 
     def gradient(self) -> Vector:
         """Return the mean gradient over the samples of the step under way (N,)."""
         gradient: Vector = (self._sum / float(self._step_samples)).numpy()
         return gradient
 
-    def end_step(self, state: bytes, vector: bytes, mean: bytes) -> None:
-        """Begin the next step; of the one before it was, by their digests: the weights before it, this peer's gradient, the mean."""
+    def end_step(self, vector: bytes, mean: bytes) -> None:
+        """Begin the next step; of the one before it were, by their digests, this peer's gradient and the mean."""
         if self.is_blind:
-            state = vector = mean = _BLIND
+            vector = mean = _BLIND
         self._ended.append(self._claimed(vector))
-        self._steps.append(StepRecord(len(self._steps), self._step_samples, state, vector, mean))
+        self._means.append(mean)
         self._indices.clear()
         self._sum.zero_()
         self._step_samples = self._step_lots = 0
@@ -141,20 +125,7 @@ class Pile:
     @property
     def means(self) -> tuple[bytes, ...]:
         """The digests of the means of the steps that have ended."""
-        return tuple(step.mean for step in self._steps)
-
-    @property
-    def records(self) -> Records:
-        """What an audit asks for: the records of all lots and steps."""
-        return Records(tuple(self._records), tuple(self._steps))
-
-    def lots_root(self) -> bytes:
-        """Return the root over the lots' records."""
-        return root([leaf_hash(pack(record)) for record in self._records])
-
-    def steps_root(self) -> bytes:
-        """Return the root over the steps' records; nothing where there is one step, which needs no record."""
-        return root([leaf_hash(pack(record)) for record in self._steps]) if self._steps else b""
+        return tuple(self._means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +156,19 @@ def claim_of(
     *,
     payout: PublicKey,
     founder: PublicKey,
+    given: bytes,
     residual: bytes,
     lot_ms: int,
     shards: int = 0,
 ) -> SignedClaim:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone.
 
-    Its credit adds up to the key ``payout``; ``residual`` is the digest of the one used.
+    Its credit adds up to the key ``payout``. ``given`` is the digest of what is given for the body, ``residual`` that of the residual of
+    which a part is in it.
     """
-    vector = vector_digest(learnt.vector)
-    claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, max(1, lot_ms), shards)
-    return SignedClaim.sign(replace(claim, residual=residual), identity)
+    vector = vector_digest(learnt.vector) if learnt.pile.step_lots else b""  # of one local step it is what was learnt
+    claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
+    return SignedClaim.sign(replace(claim, given=given, residual=residual), identity)
 
 
 def claim_so_far(
@@ -212,7 +185,7 @@ def claim_so_far(
     shards: int = 0,
 ) -> SignedClaim:
     """Return the claim up to the step under way, of whose mean gradient ``vector`` is the digest: what a member gives with that."""
-    return SignedClaim.sign(_claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, max(1, lot_ms), shards), identity)
+    return SignedClaim.sign(_claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, lot_ms, shards), identity)
 
 
 def _claim(
@@ -227,7 +200,6 @@ def _claim(
     lot_ms: int,
     shards: int,
 ) -> Claim:
-    steps = pile.claimed(vector)
     return Claim(
         run=run,
         round=base.round + 1,
@@ -236,13 +208,11 @@ def _claim(
         payout=payout,
         founder=founder,
         cohort=cohort,
-        steps=steps,
+        steps=pile.claimed(vector),
         work=pile.work,
-        lots_root=pile.lots_root(),
-        steps_root=pile.steps_root() if len(steps) > 1 else b"",
-        vector=vector,
+        given=b"",
         residual=b"",
-        lot_ms=lot_ms,
+        lot_ms=max(1, lot_ms),
         shards=shards,
     )
 

@@ -28,6 +28,7 @@ from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far
 from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.pace import Pace
+from protocol.records import SignedClaim
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity, PublicKey
 
@@ -193,22 +194,26 @@ class Workbench:
     async def _take_step(self, base: Standing, cohort: str, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
         gradient: Vector = pile.gradient()
-        before, own = await self._compute.run(lambda: (vector_digest(local.weights.numpy()), vector_digest(gradient)))
-        claim = claim_so_far(
-            base,
-            cohort,
-            pile,
-            own,
-            self._identity,
-            self._run,
-            payout=self._payout,
-            founder=seat.founder,
-            lot_ms=self._pace.lot_ms,
-            shards=self._shards,
-        )
-        mean = await seat.average(step, gradient, claim)
+        own = await self._compute.run(vector_digest, gradient)
+
+        async def claimed() -> SignedClaim:
+            return await self._compute.run(
+                claim_so_far,
+                base,
+                cohort,
+                pile,
+                own,
+                self._identity,
+                self._run,
+                payout=self._payout,
+                founder=seat.founder,
+                lot_ms=self._pace.lot_ms,
+                shards=self._shards,
+            )
+
+        mean = await seat.average(step, gradient, claimed)
         of_mean = own if mean is gradient else await self._compute.run(vector_digest, mean)
-        pile.end_step(before, own, of_mean)
+        pile.end_step(own, of_mean)
         if self._evidence is not None:
             await self._evidence.keep(base.round + 1, base.commit, {own: gradient, of_mean: mean})
         await self._compute.run(lambda: local.step(torch.from_numpy(mean)))
