@@ -88,7 +88,7 @@ class Answers:
             "metric": {"name": "epe" if is_stereo else "accuracy", "unit": "px" if is_stereo else "", "higher_is_better": not is_stereo},
             "classes": list(manifest.private[0].classes) if manifest.is_private else [],
             "join": list(sight.live.join) if sight.live is not None else [],
-            "is_audited": manifest.trust.is_audited,
+            "is_audited": manifest.is_audited,
             "evaluate_share": settings.evaluate_share,
             "ledger": {
                 "origin": sight.operators.name,
@@ -202,10 +202,10 @@ class Answers:
             "is_finished": self._sight.view.is_finished,
             "credit_share": credit / credits_.total if credits_.total else 0.0,
             "rank": 1 + credits_.ranked.index(one.key) if one.key in credits_.by_key else None,
-            "claims_list": [shown_claim(claim) for claim in below[:limit]],
+            "claims_list": [shown_claim(claim, self._sight.view) for claim in below[:limit]],
             "more_before": below[limit - 1].round if len(below) > limit else None,
             "account": peer_name(account) if (account := claims[0].payout if claims else one.key) != one.key else None,
-            "trust": shown_trust(trust) if (trust := self._sight.trust.of(one.key)) is not None else None,
+            "trust": shown_trust(self._sight, one.key) if self._sight.manifest.is_audited else None,
         }
 
     async def swarm(self, asked: Asked) -> Json:
@@ -251,7 +251,7 @@ class Answers:
             raise NotAnswered(404, f"there is no round {round_}: the newest is {newest}")
         table = await self._table(round_)
         timeline = next((one for one in self._timelines() if one["round"] == round_), None)
-        return {**shown_table(self._sight.view.rounds.row(round_), table, offset, limit), "timeline": timeline}
+        return {**shown_table(self._sight.view, table, offset, limit), "timeline": timeline}
 
     async def timeline(self, asked: Asked) -> Json:
         """``/api/timeline``"""

@@ -169,8 +169,9 @@ class MonitorApp:
             "/api/ledger/credits": (ledger.credits, page),
             "/api/trust": (trust.overview, ()),
             "/api/trust/keys": (trust.keys, page),
-            "/api/trust/verdicts": (trust.verdicts, page),
-            "/api/trust/claims/{of}": (trust.claim, ()),
+            "/api/trust/audits": (trust.audits, page),
+            "/api/trust/faults": (trust.faults, page),
+            "/api/trust/contributions/{of}": (trust.contribution, ()),
         }
         return [Route(path, self._answering(answer, known)) for path, (answer, known) in plain.items()]
 

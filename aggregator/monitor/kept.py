@@ -13,14 +13,14 @@ import time
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.stored import StoredLog
+from aggregator.monitor.audits_kept import audits_text, read_audits
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen
 from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
@@ -34,12 +34,12 @@ from swarm.disk import replace_file
 
 KEPT = "view.kept"
 MAX_BYTES = 256 * 1024 * 1024  # unpacked: 40,000 peers, or a million rounds; of a larger one nothing is kept
-_FORM = f"manta view 2, {sys.byteorder}, {version('manta-swarm')}"  # another version may add up otherwise
-_HASHED_AT_A_TIME = 4096
+_FORM = f"manta view 3, {sys.byteorder}, {version('manta-swarm')}"  # another version may add up otherwise
+_HASHED_AT_A_TIME = 512  # 32 MiB of the largest ones
 _MUCH = 16_384  # entries: three seconds
 _EVERY_S, _SHARE = 60.0, 0.02  # of the time, at most, for keeping
 _PEER_NUMBERS = ("claims", "lots", "samples", "first_round")
-_CLAIM_NUMBERS = ("index", "round", "base_round", "lots", "samples", "lot_ms", "credit")
+_CLAIM_NUMBERS = ("index", "round", "base_round", "lots", "samples", "lot_ms", "weight")
 _KEY_BYTES, _NUMBER_BYTES, _DIGEST_BYTES = 32, 8, 32
 
 Value = TypeVar("Value", bytes, str)
@@ -58,17 +58,17 @@ class Kept:
     rounds: tuple[bytes, ...]  # of ``Rounds.columns``
     peers: bytes  # keys
     peer_numbers: tuple[bytes, ...]
-    accounts_earned: bytes  # of each peer, how many accounts it earned something for
-    accounts: bytes  # keys, of all peers in their order
-    earned: bytes  # for each of these
     claims_kept: bytes  # of each peer, how many
     claims: tuple[bytes, ...]  # of all peers, in their order
+    claim_credits: bytes  # -1: none is known
     claim_payouts: bytes  # places in ``payouts``
     claim_founders: bytes  # places in ``founders``
     claim_cohorts: bytes
     payouts: bytes  # keys
     founders: bytes  # keys
     cohorts: str  # JSON
+    settlement: int  # the place of its entry; -1: it is not there
+    audits: str  # JSON, see ``aggregator.monitor.audits_kept``
 
 
 class Keeping:
@@ -113,14 +113,14 @@ class Keeping:
         """Keep what a view has added up, if that is due: it is after a while, and after much was read at a time. Nobody takes entries into
         it meanwhile.
         """
-        news = view.settled[0] - self._size
+        news = view.folded[0] - self._size
         if not news or (time.monotonic() < self._next_s and (view.size < self.reading_to or news < _MUCH)):
             return
         began_s = time.monotonic()
         failure = await asyncio.to_thread(self._write, view)
         if failure is not None and not self._is_failing:
             logger.warning("what was added up is not kept path=%s reason=%s", self._path, failure)
-        self._is_failing, self._size = failure is not None, view.settled[0]
+        self._is_failing, self._size = failure is not None, view.folded[0]
         now_s = time.monotonic()
         self._next_s = now_s + max(_EVERY_S, (now_s - began_s) / _SHARE)
 
@@ -166,7 +166,7 @@ def _hash_on(frontier: Frontier, log: StoredLog, end: int) -> None:
 
 
 def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
-    size, root = view.settled
+    size, root = view.folded
     peers = list(view.peers.values())
     claims = [claim for peer in peers for claim in peer.newest]
     payouts, founders = _places(claim.payout for claim in claims), _places(claim.founder for claim in claims)
@@ -180,17 +180,17 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
         rounds=view.rounds.columns(),
         peers=b"".join(peer.key for peer in peers),
         peer_numbers=tuple(_column(getattr(peer, name) for peer in peers) for name in _PEER_NUMBERS),
-        accounts_earned=_column(len(peer.earned) for peer in peers),
-        accounts=b"".join(account for peer in peers for account in peer.earned),
-        earned=_column(amount for peer in peers for amount in peer.earned.values()),
         claims_kept=_column(len(peer.newest) for peer in peers),
         claims=tuple(_column(getattr(claim, name) for claim in claims) for name in _CLAIM_NUMBERS),
+        claim_credits=_column(-1 if claim.credit is None else claim.credit for claim in claims),
         claim_payouts=_column(payouts[claim.payout] for claim in claims),
         claim_founders=_column(founders[claim.founder] for claim in claims),
         claim_cohorts=_column(cohorts[claim.cohort] for claim in claims),
         payouts=b"".join(payouts),
         founders=b"".join(founders),
         cohorts=json.dumps(list(cohorts)),
+        settlement=-1 if view.settlement is None else view.settlement,
+        audits=audits_text(view.audits),
     )
 
 
@@ -202,15 +202,18 @@ def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Front
         StorageError: the log cannot be read.
     """
     rounds = Rounds.of(kept.rounds)
-    if rounds.index_of(rounds.newest) != kept.size - 1:
-        raise EncodingError("its newest round is not its newest entry")
+    settlement = None if kept.settlement < 0 else kept.settlement
+    if (rounds.index_of(rounds.newest) if settlement is None else settlement) != kept.size - 1:
+        raise EncodingError("its newest round, or its settlement, is not its newest entry")
+    manifest = signed.open()
     try:
-        peers = _peers_of(kept)
-    except (ValueError, IndexError, TypeError) as error:  # whole, and yet not what this program writes
+        peers, audits = _peers_of(kept), read_audits(kept.audits, manifest)
+    except (ValueError, IndexError, KeyError, TypeError) as error:  # whole, and yet not what this program writes
         raise EncodingError(f"its columns do not fit together: {error}") from error
-    view = View.recalled(signed.open(), course, frontier, rounds, peers)
+    view = View.recalled(manifest, course, frontier, rounds, peers, audits, settlement)
     if rounds.newest:
-        view.newest = view.table(rounds.newest, log.entries(rounds.index_of(rounds.newest - 1) + 1, kept.size))
+        start, end = rounds.index_of(rounds.newest - 1) + 1, rounds.index_of(rounds.newest) + 1
+        view.newest = view.table(rounds.newest, log.entries(start, end))
     return view
 
 
@@ -223,28 +226,26 @@ def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:
     total = sum(lengths)
     columns = [_numbers(column, total) for column in kept.claims]
     places = zip(*(_numbers(column, total) for column in (kept.claim_payouts, kept.claim_founders, kept.claim_cohorts)), strict=True)
-    numbers = zip(*columns, strict=True)
+    numbers = zip(*columns, _numbers(kept.claim_credits, total), strict=True)
     peers = {}
     totals = zip(*(_numbers(column, len(keys)) for column in kept.peer_numbers), strict=True)
-    for key, length, of_peer, earned in zip(keys, lengths, totals, _earned_of(kept, len(keys)), strict=True):
+    for key, length, of_peer in zip(keys, lengths, totals, strict=True):
         newest: deque[ClaimSeen] = deque(maxlen=KEPT_CLAIMS)
         for _ in range(length):
-            values, (payout, founder, cohort) = next(numbers), next(places)
+            (*values, credit), (payout, founder, cohort) = next(numbers), next(places)
             named = dict(zip(_CLAIM_NUMBERS, values, strict=True))
-            newest.append(ClaimSeen(key=key, payout=payouts[payout], founder=founders[founder], cohort=cohorts[cohort], **named))
-        peers[key] = PeerSeen(key, peer_name(key), earned=earned, newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
+            newest.append(
+                ClaimSeen(
+                    key=key,
+                    payout=payouts[payout],
+                    founder=founders[founder],
+                    cohort=cohorts[cohort],
+                    credit=None if credit < 0 else credit,
+                    **named,
+                )
+            )
+        peers[key] = PeerSeen(key, peer_name(key), newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
     return peers
-
-
-def _earned_of(kept: Kept, num_peers: int) -> Iterator[dict[bytes, int]]:
-    """Yield, of each peer, what it earned by account."""
-    accounts = _keys(kept.accounts)
-    pairs = zip(accounts, _numbers(kept.earned, len(accounts)), strict=True)
-    lengths = _numbers(kept.accounts_earned, num_peers)
-    if sum(lengths) != len(accounts) or min(lengths, default=0) < 0:
-        raise EncodingError("accounts of other peers than there are")
-    for length in lengths:
-        yield dict(islice(pairs, length))
 
 
 def _places(values: Iterable[Value]) -> dict[Value, int]:

@@ -2,18 +2,19 @@
 
 import asyncio
 from base64 import b64encode
+from itertools import islice
 
 from aggregator.log.witnessed import checkpoint
 from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
-from aggregator.monitor.opened import Opened, fields, opened
+from aggregator.monitor.opened import Opened, Said, fields, opened
 from aggregator.monitor.shown import Json, shown_head, shown_witness
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from protocol.admission import Admission
-from protocol.audits import signer_of
 from protocol.merkle import leaf_hash
 from protocol.records import Contribution, Round
 from protocol.revocation import Revocation
 from protocol.signing import peer_name
+from protocol.verdicts import Settlement, Verdict
 
 MAX_ENTRIES, MAX_ACCOUNTS, MAX_EARNERS = 100, 200, 64
 
@@ -84,21 +85,24 @@ class LedgerAnswers:
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_ACCOUNTS, 50)
         found = self._sight.credits
         return {
-            "total": len(found.accounts),
+            "total": len(found.by_account),
             "offset": offset,
-            "pool_paid": found.total,
-            "said_by": found.said_by,
+            "pool_paid": found.paid,
+            "pool_pending": found.pending,
+            "is_settled": self._sight.view.is_settled,
             "is_unaudited": self._sight.manifest.is_private,
             "credits": [
                 {
                     "account": peer_name(account),
                     "key": account.hex(),
-                    "credit": found.by_account[account],
+                    "credit": earned.credit,
+                    "paid": earned.paid,
+                    "pending": earned.pending,
                     "num_peers": len(found.earners[account]),
                     "peers": [peer_name(key) for key in found.earners[account][:MAX_EARNERS]],
                     "trains": account in found.by_key,
                 }
-                for account in found.accounts[offset : offset + limit]
+                for account, earned in islice(found.by_account.items(), offset, offset + limit)
             ],
         }
 
@@ -110,22 +114,27 @@ class LedgerAnswers:
 
 def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
     said = one.said
-    key = (
-        said.founder
-        if isinstance(said, Contribution)
-        else None
-        if isinstance(said, Round)
-        else said.key
-        if isinstance(said, Admission)
-        else said.operator
-        if isinstance(said, Revocation)
-        else signer_of(said)
-    )
+    key = _signer(said)
     return {
         "index": index,
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Admission | Revocation) else said.round,
+        "round": said.round if isinstance(said, Contribution | Round | Verdict) else None,
         "peer": None if key is None else peer_name(key),
     }
+
+
+def _signer(said: Said) -> bytes | None:
+    """Return whose entry it is: a key that has signed it; None: of a round, or of the settlement."""
+    match said:
+        case Contribution():
+            return said.founder
+        case Verdict():
+            return said.auditor
+        case Admission():
+            return said.key
+        case Revocation():
+            return said.operator
+        case Round() | Settlement():
+            return None

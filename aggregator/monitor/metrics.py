@@ -10,6 +10,7 @@ from aggregator.monitor.present import Present
 from aggregator.monitor.sight import Sight
 from aggregator.rounds.refusals import REASONS
 from protocol.signing import peer_name
+from protocol.verdicts import Outcome
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")
@@ -56,7 +57,7 @@ def _of_log(sight: Sight) -> list[_Metric]:
         _one("manta_finished", "gauge", "1 once the last round is committed.", int(view.is_finished)),
         _one("manta_ledger_entries", "gauge", "Entries under the newest signed tree head.", sight.size),
         _one("manta_samples_counted_total", "counter", "Samples of all tables, as claimed.", rounds.counted_total),
-        _one("manta_credit_paid_total", "counter", "Credit units that claims have earned, before verdicts.", view.pool_paid),
+        _one("manta_credit_paid_total", "counter", "Credit units that were paid.", view.pool_paid),
         _one("manta_round_samples", "gauge", "Samples of the newest table, as claimed.", row.counted if row else None),
         _one("manta_round_contributions", "gauge", "Contributions of the newest table.", row.contributions if row else None),
         _one("manta_round_claims", "gauge", "Claims of the newest table.", row.claims if row else None),
@@ -74,26 +75,29 @@ def _of_trust(sight: Sight, now: int) -> list[_Metric]:
         _Metric("manta_witness_entries", "gauge", "Entries of the newest head that a witness cosigned.", _sizes(witnesses)),
         _Metric("manta_witness_age_seconds", "gauge", "Since a witness last cosigned, by its own clock.", ages),
     ]
-    trust = sight.trust.newest
-    if trust is None:
+    if not sight.manifest.is_audited:
         return metrics
-    done = trust.done
-    keys = [({"standing": "proven"}, trust.num_proven), ({"standing": "guilty"}, trust.num_guilty)]
-    against = {"withheld": done.withheld, "differs": max(0, done.against - done.withheld)}
+    audits, credits_ = sight.view.audits, sight.credits
+    reputation = audits.reputation
+    proven = sum(map(reputation.is_proven, sight.view.peers.keys() | reputation.given))
+    keys = [({"standing": "proven"}, proven), ({"standing": "guilty"}, len(reputation.guilty))]
+    counts = audits.num_claims()
+    claims = [({"outcome": outcome.name.lower()}, float(counts.get(outcome, 0))) for outcome in Outcome]
     return [
         *metrics,
-        _Metric("manta_keys", "gauge", "Keys by trust, as the aggregator says.", [(labels, float(count)) for labels, count in keys]),
-        _one("manta_audits_due", "gauge", "Questions of audits that are open.", trust.due),
-        _one("manta_claims_in_doubt", "gauge", "Questions on which somebody spoke against a claim, undecided.", len(trust.in_doubt)),
-        _one("manta_audited_lots_total", "counter", "Lots computed again since the aggregator's start.", done.lots),
-        _Metric(
-            "manta_findings_against_total",
-            "counter",
-            "Findings against claims by this aggregator since its start.",
-            [({"outcome": outcome}, float(count)) for outcome, count in against.items()],
+        _Metric("manta_keys", "gauge", "Keys by trust.", [(labels, float(count)) for labels, count in keys]),
+        _one("manta_audits_drawn_total", "counter", "Contributions that were drawn to be audited.", audits.drawn),
+        _one(
+            "manta_audits_undecided",
+            "gauge",
+            "Of these, contributions of rounds not paid yet that nothing is decided of.",
+            audits.num_undecided,
         ),
-        _one("manta_audit_cpu_seconds_total", "counter", "Time of processors that audits took since the start.", done.cpu_ms / 1000),
-        _one("manta_claimed_lot_seconds_total", "counter", "What claims since then say that their lots took.", done.claimed_ms / 1000),
+        _one("manta_audits_in_doubt", "gauge", "Contributions that somebody spoke against, undecided.", len(audits.in_doubt)),
+        _Metric("manta_claims_audited", "gauge", "Claims that audits came to something of.", claims),
+        _one("manta_audited_samples_total", "counter", "Samples of contributions that were drawn, as claimed.", audits.drawn_samples),
+        _one("manta_credit_pending", "gauge", "Credit units of rounds that are not paid yet.", credits_.pending),
+        _one("manta_settled", "gauge", "1 once all that the run pays is paid.", int(sight.view.is_settled)),
     ]
 
 

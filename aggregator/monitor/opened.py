@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.admission import Admission, SignedAdmission
-from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, SignedFinding
 from protocol.encoding import unpack
 from protocol.fields import Signed
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Header, Logged, Round, open_entry
 from protocol.revocation import Revocation, SignedRevocation
+from protocol.verdicts import MAX_VERDICT_BYTES, Settlement, SignedVerdict, Verdict
 
-Said = Admission | Revocation | Contribution | Round | Extra
+Said = Admission | Revocation | Contribution | Round | Verdict | Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ def opened(entry: bytes) -> Opened:
         return Opened("revocation", unpack(Revocation, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, Header):
         return Opened("contribution", record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
-    if isinstance(record, Round):
-        return Opened("round", record, record)
-    if isinstance(record, SignedFinding):
-        return Opened("finding", unpack(Finding, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
+    if isinstance(record, SignedVerdict):
+        return Opened("verdict", unpack(Verdict, record.payload, max_bytes=MAX_VERDICT_BYTES), record)
+    return Opened("round" if isinstance(record, Round) else "settlement", record, record)
 
 
 def fields(one: Opened) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def fields(one: Opened) -> dict[str, Any]:
     if isinstance(one.record, Header):
         claims = [_plain(said) | _signed(signed) for said, signed in zip(one.claims, one.record.claims, strict=True)]
         return plain | {"claims": claims} | _signed(one.record.contribution)
-    return plain if isinstance(one.record, Round) else plain | _signed(one.record)
+    return plain if isinstance(one.record, Round | Settlement) else plain | _signed(one.record)
 
 
 def _signed(record: Signed) -> dict[str, Any]:

@@ -87,8 +87,8 @@ class Monitor:
             self._streams.publish("quality", shown_quality(sight.evaluations.newest))
         if news.front and sight.members_front.newest is not None:
             self._streams.publish("front", {"round": sight.members_front.newest.round})
-        if news.trust and sight.trust.newest is not None:
-            self._streams.publish("trust", {"round": sight.trust.newest.round})
+        if (news.rounds or news.settled) and sight.manifest.is_audited:
+            self._streams.publish("trust", {"round": sight.view.round, "is_settled": sight.view.is_settled})
         if news.pictures:
             self._streams.publish("pictures", {"round": sight.pictures.index.round})
 

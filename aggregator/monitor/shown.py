@@ -39,8 +39,9 @@ def shown_round(one: RoundSeen) -> Json:
     }
 
 
-def shown_row(row: RowSeen) -> Json:
+def shown_row(row: RowSeen, view: View) -> Json:
     """Return an element of ``/api/rounds/{round}``'s table."""
+    seen, is_paid = view.audits.find(row.digest), row.round not in view.audits.reputation.unpaid
     return {
         "founder": peer_name(row.founder),
         "cohort": row.cohort,
@@ -49,20 +50,33 @@ def shown_row(row: RowSeen) -> Json:
         "role": row.role,
         "samples": row.samples,
         "body": row.body.hex(),
+        "contribution": row.digest.hex(),
+        "is_audited": seen is not None or (None if is_paid else False),
+        "is_paid": is_paid,
         "claims": [
             {
                 "peer": peer_name(claim.key),
                 "lots": claim.lots,
                 "samples": claim.samples,
                 "lot_ms": claim.lot_ms,
-                "credit": claim.credit,
+                "credit": view.credit_of(claim),
+                "outcome": outcome_of(claim, row.digest, view),
             }
             for claim in row.claims
         ],
     }
 
 
-def shown_claim(claim: ClaimSeen) -> Json:
+def outcome_of(claim: ClaimSeen, contribution: bytes, view: View) -> str | None:
+    """Return what an audit of a claim has come to; None: nothing yet, or it is not audited, or not known any more."""
+    seen = view.audits.find(contribution)
+    if seen is None or not seen.audit.outcomes:
+        return None
+    outcome = seen.audit.outcomes[seen.audit.work.keys.index(claim.key)]
+    return None if outcome is None else outcome.name.lower()
+
+
+def shown_claim(claim: ClaimSeen, view: View) -> Json:
     """Return an element of ``/api/peers/{peer}``'s claims."""
     return {
         "round": claim.round,
@@ -70,7 +84,8 @@ def shown_claim(claim: ClaimSeen) -> Json:
         "index": claim.index,
         "lots": claim.lots,
         "samples": claim.samples,
-        "credit": claim.credit,
+        "credit": view.credit_of(claim),
+        "is_paid": claim.round not in view.audits.reputation.unpaid,
         "age": claim.age,
         "cohort": claim.cohort,
         "founder": peer_name(claim.founder),
@@ -232,7 +247,7 @@ def shown_people(people: People) -> Json:
     }
 
 
-def shown_table(round_: RoundSeen, table: TableSeen, offset: int, limit: int) -> Json:
+def shown_table(view: View, table: TableSeen, offset: int, limit: int) -> Json:
     """Return ``/api/rounds/{round}`` but for its timeline: that round, and a part of who gave what to it."""
-    rows = [shown_row(row) for row in table.rows[offset : offset + limit]]
-    return {**shown_round(round_), "total": len(table.rows), "offset": offset, "table_rows": rows}
+    rows = [shown_row(row, view) for row in table.rows[offset : offset + limit]]
+    return {**shown_round(view.rounds.row(table.said.round)), "total": len(table.rows), "offset": offset, "table_rows": rows}

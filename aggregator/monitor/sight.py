@@ -21,7 +21,6 @@ from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.members_front import FrontSeen
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
-from aggregator.monitor.trust import TrustSeen
 from aggregator.monitor.view import View
 from aggregator.written import read_written
 from automl.training.asked import AskedCourse
@@ -33,7 +32,7 @@ from protocol.operators import Operators
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 256  # 20 ms
-_READ_AT_A_TIME = 4096
+_READ_AT_A_TIME = 512  # 32 MiB of the largest ones
 _SNAPSHOTS = "snapshots"
 _MAX_CERTIFICATE_BYTES = 262_144
 
@@ -59,13 +58,13 @@ class News:
     quality: bool = False
     pictures: bool = False
     front: bool = False
-    trust: bool = False
+    settled: bool = False
     alarms: bool = False
 
     @property
     def is_any(self) -> bool:
         """Whether there was anything new."""
-        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.front, self.trust, self.alarms))
+        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.front, self.settled, self.alarms))
 
 
 class Sight:
@@ -95,7 +94,6 @@ class Sight:
         self.members_front = FrontSeen(directory / _SNAPSHOTS)
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
-        self.trust = TrustSeen(directory)
         self._credits: tuple[object, Credits] | None = None
         self._witnessed: list[Witnessed] = []
         self.alarms = Alarms()
@@ -119,10 +117,10 @@ class Sight:
 
     @property
     def credits(self) -> Credits:
-        """What everybody has; of one round, and of one word of the aggregator on it, it is made once."""
-        made_of = (id(self.view), self.view.round, self.trust.num_read)
+        """What everybody has; of one round, and of the settlement, it is made once."""
+        made_of = (id(self.view), self.view.round, self.view.settlement)
         if self._credits is None or self._credits[0] != made_of:
-            self._credits = (made_of, credits_of(self.view, self.trust.newest))
+            self._credits = (made_of, credits_of(self.view.audits.reputation))
         return self._credits[1]
 
     @property
@@ -133,7 +131,7 @@ class Sight:
     async def look(self) -> News:
         """Read what is new. What cannot be read keeps nobody from the rest."""
         wrongs: list[Wrong] = []
-        rounds, alarms = self.view.round, self.alarms.on
+        rounds, was_settled, alarms = self.view.round, self.view.settlement is not None, self.alarms.on
         found: list[bool] = []
         looks = (
             self._look_at_log,
@@ -142,7 +140,6 @@ class Sight:
             self._look_at_evaluations,
             self._look_at_pictures,
             self._look_at_front,
-            self._look_at_trust,
         )
         for look in looks:
             try:
@@ -156,8 +153,9 @@ class Sight:
         if self.live is not None:
             wrongs += self.alarms.refused(self.live, now)
         self.alarms.look(wrongs, now)
-        head, _, live, quality, pictures, front, trust = found
-        return News(self.view.round - rounds, head, live, quality, pictures, front, trust, self.alarms.on != alarms)
+        head, _, live, quality, pictures, front = found
+        settled = self.view.settlement is not None and not was_settled
+        return News(self.view.round - rounds, head, live, quality, pictures, front, settled, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
@@ -240,9 +238,6 @@ class Sight:
 
     async def _look_at_front(self) -> bool:
         return await asyncio.to_thread(self.members_front.read_on)
-
-    async def _look_at_trust(self) -> bool:
-        return await asyncio.to_thread(self.trust.read_on)
 
     def _judge_evaluation(self, now: int) -> None:
         """Was what was evaluated the state that the log names?"""

@@ -1,15 +1,15 @@
 """Who gave what to a round: the entries between two round entries, put together, with what each claim earned. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
 from aggregator.monitor.opened import Opened
 from protocol.course import Course
-from protocol.earnings import shares_by
+from protocol.earnings import reward_weight, shares_of
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Round
+from protocol.records import Claim, Contribution, Header, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class ClaimSeen:
     lots: int
     samples: int
     lot_ms: int
-    credit: int
+    weight: int  # in the pay of its round
+    credit: int | None  # that its round paid for it; None: it is not paid yet, or what it paid is not in these entries
 
     @property
     def age(self) -> int:
@@ -39,6 +40,7 @@ class RowSeen:
     """A contribution of a table."""
 
     index: int
+    digest: bytes
     founder: bytes
     cohort: str
     age: int
@@ -46,6 +48,11 @@ class RowSeen:
     samples: int  # that it weighs: each claim's, capped
     body: bytes
     claims: tuple[ClaimSeen, ...]
+
+    @property
+    def round(self) -> int:
+        """The round that it counted in."""
+        return self.claims[0].round
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,54 +88,64 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     *before, last = entries
     if not isinstance(last.said, Round):
         raise LedgerError("a table without its round")
-    listed: list[tuple[int, Contribution, Sequence[Claim]]] = []
+    listed: list[_Listed] = []
     for index, one in enumerate(before, first):
-        if isinstance(one.said, Contribution):
-            listed.append((index, one.said, one.claims))
+        if isinstance(one.record, Header) and isinstance(one.said, Contribution):
+            listed.append(_Listed(index, one.record.contribution.digest, one.said, one.claims))
         elif isinstance(one.said, Round) or listed:
             raise LedgerError("entries that are not those of one round")
     if not listed:
         raise LedgerError("a round without contributions")
-    if (last.said.first, last.said.contributions) != (listed[0][0], len(listed)):
+    if (last.said.first, last.said.contributions) != (listed[0].index, len(listed)):
         raise LedgerError("a round about other contributions than those before it")
-    earned = shares_by(manifest, course, [claim for _, _, claims in listed for claim in claims])  # before verdicts, in an audited run
-    rows = tuple(_row(index, said, claims, last.said.round, earned, manifest, course) for index, said, claims in listed)
+    weights = {claim.key: reward_weight(manifest, course, claim) for one in listed for claim in one.claims}
+    paid = None if manifest.is_audited else shares_of(manifest, weights)
+    rows = tuple(_row(one, last.said.round, weights, paid, manifest, course) for one in listed)
     return TableSeen(first + len(before), last.said, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    index: int
+    digest: bytes
+    said: Contribution
+    claims: Sequence[Claim]
+
+
 def _row(
-    index: int,
-    said: Contribution,
-    claims: Sequence[Claim],
+    one: _Listed,
     round_: int,
-    earned: dict[bytes, int],
+    weights: Mapping[bytes, int],
+    paid: Mapping[bytes, int] | None,
     manifest: Manifest,
     course: Course,
 ) -> RowSeen:
-    cap, cohort = manifest.exchange.weight_cap, claims[0].cohort
+    cap, cohort = manifest.exchange.weight_cap, one.claims[0].cohort
     seen = tuple(
         ClaimSeen(
             key=claim.key,
             payout=claim.payout,
-            index=index,
+            index=one.index,
             round=round_,
             base_round=claim.round - 1,
             cohort=claim.cohort,
-            founder=said.founder,
+            founder=one.said.founder,
             lots=claim.lots,
             samples=claim.lots * manifest.lot_samples,
             lot_ms=claim.lot_ms,
-            credit=earned.get(claim.key, 0),
+            weight=weights[claim.key],
+            credit=None if paid is None else paid.get(claim.key, 0),
         )
-        for claim in claims
+        for claim in one.claims
     )
     return RowSeen(
-        index=index,
-        founder=said.founder,
+        index=one.index,
+        digest=one.digest,
+        founder=one.said.founder,
         cohort=cohort,
-        age=round_ - said.round,
-        role=course.role(said.round, cohort),
+        age=round_ - one.said.round,
+        role=course.role(one.said.round, cohort),
         samples=sum(min(claim.samples, cap) for claim in seen),
-        body=said.body,
+        body=one.said.body,
         claims=seen,
     )

@@ -1,22 +1,21 @@
-"""``/api/trust``: who is trusted, what audits found, and what they took, as the plain values of docs/monitor.md."""
+"""``/api/trust``: who is proven, what was audited and what it came to, and what was found out, as the plain values of docs/monitor.md."""
 
-import asyncio
 import re
-from collections import OrderedDict
 
 from aggregator.attendants.live import unix_ms
-from aggregator.audits.trust_file import Doubt, FaultSeen, KeyTrust
 from aggregator.monitor.asking import MOST, Asked, NotAnswered
+from aggregator.monitor.audits import AuditSeen, VerdictSeen
 from aggregator.monitor.present import Present
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
-from aggregator.monitor.trust import Evidence, FindingSeen, evidence_about
-from protocol.horizon import Horizon
+from protocol.manifest import Manifest
+from protocol.reputation import Fault, Reputation, paid_with
 from protocol.signing import peer_name
+from protocol.verdicts import Outcome
 
-MAX_SHOWN = 200
-_KEPT = 64
-_CLAIM = re.compile(r"[0-9a-f]{64}")
+MAX_SHOWN, MAX_IN_DOUBT = 200, 64
+UNDECIDED = "undecided"
+_CONTRIBUTION = re.compile(r"[0-9a-f]{64}")
 
 
 class TrustAnswers:
@@ -26,126 +25,131 @@ class TrustAnswers:
         """Of what ``sight`` sees, and of who is there."""
         self._sight = sight
         self._present = present
-        self._evidence: OrderedDict[tuple[str, int], Evidence] = OrderedDict()  # by claim and the round up to which it was looked
 
     async def overview(self, asked: Asked) -> Json:
         """``/api/trust``"""
-        trust, newest = self._sight.manifest.trust, self._sight.trust.newest
-        horizon = Horizon.of(self._sight.manifest)
-        verdicts = self._sight.trust.verdicts()
-        done = None if newest is None else newest.done
+        view, manifest = self._sight.view, self._sight.manifest
+        audits, reputation = view.audits, view.audits.reputation
         computers = self._present.people(unix_ms()).computers
-        of_computers = [one for key in computers if (one := self._sight.trust.of(key)) is not None]
+        lost = [key for key in reputation.faults if not reputation.is_proven(key)]
         return {
-            "mode": trust.mode,
-            "round": newest.round if newest else None,
-            "pending_rounds": horizon.pending_rounds,
-            "num_rounds": horizon.num_rounds,
-            "last_final_round": horizon.last_final,
-            "proven_samples": trust.proven_samples,
-            "is_finished": self._sight.view.is_finished,
+            "mode": "audited" if manifest.is_audited else "open",
+            "round": view.round,
+            "is_finished": view.is_finished,
+            "is_settled": view.is_settled,
+            "settlement": view.settlement,
+            **_shown_rules(manifest),
+            **_paid_up_to(reputation, manifest),
             "computers": len(computers),
-            "proven": sum(one.is_proven for one in of_computers),
-            "guilty": newest.num_guilty if newest else 0,
-            "due": newest.due if newest else 0,
-            "done": done.model_dump() if done else None,
-            "share": done.cpu_ms / done.claimed_ms if done and done.claimed_ms else None,
-            "verdicts": len(verdicts),
-            "in_doubt": [_shown_doubt(one) for one in newest.in_doubt] if newest else [],
+            "proven": sum(map(reputation.is_proven, computers)),
+            "guilty": len(reputation.guilty),
+            "demoted": len(lost) - len(reputation.guilty),
+            "drawn": audits.drawn,
+            "undecided": audits.num_undecided,
+            "claims": {_word(outcome): count for outcome, count in sorted(audits.num_claims().items(), key=lambda one: str(one[0]))},
+            "share": audits.drawn_samples / audits.samples if audits.samples else None,
+            "faults": sum(map(len, reputation.faults.values())),
+            "in_doubt": list(map(self._shown_audit, audits.in_doubt[:MAX_IN_DOUBT])),
         }
 
     async def keys(self, asked: Asked) -> Json:
         """``/api/trust/keys``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
-        newest = self._sight.trust.newest
-        keys = newest.keys if newest else ()
-        return {
-            "total": newest.num_keys if newest else 0,
-            "known": len(keys),
-            "offset": offset,
-            "keys": [{"peer": peer_name(bytes.fromhex(one.key)), **shown_trust(one)} for one in keys[offset : offset + limit]],
-        }
+        reputation, credits_ = self._sight.view.audits.reputation, self._sight.credits
+        keys = self._sight.view.peers.keys() | reputation.given | credits_.by_key.keys() if self._sight.manifest.is_audited else ()
+        ordered = sorted(keys, key=lambda key: (key not in reputation.faults, -credits_.by_key.get(key, 0), key))
+        shown = [{"peer": peer_name(key), **shown_trust(self._sight, key)} for key in ordered[offset : offset + limit]]
+        return {"total": len(ordered), "offset": offset, "keys": shown}
 
-    async def verdicts(self, asked: Asked) -> Json:
-        """``/api/trust/verdicts``"""
+    async def audits(self, asked: Asked) -> Json:
+        """``/api/trust/audits``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
-        found = self._sight.trust.verdicts()
-        shown = [{"peer": peer_name(bytes.fromhex(key)), **_shown_fault(fault)} for key, fault in found[offset : offset + limit]]
-        return {"total": len(found), "offset": offset, "verdicts": shown}
+        found = list(self._sight.view.audits.waiting.values())[::-1]
+        return {"total": len(found), "offset": offset, "audits": list(map(self._shown_audit, found[offset : offset + limit]))}
 
-    async def claim(self, asked: Asked, text: str) -> Json:
-        """``/api/trust/claims/{claim}``"""
-        if not _CLAIM.fullmatch(text):
-            raise NotAnswered(404, "a claim is named by its digest, 64 hexadecimal digits")
-        seen, view = self._sight.trust, self._sight.view
-        last = seen.last_round_about(text)
-        if last is None:
-            raise NotAnswered(404, "there is no verdict on that claim, nor is it in doubt")
-        place = text, min(last, view.round)
-        if place not in self._evidence:
-            kept_rounds = self._sight.manifest.trust.kept_rounds
-            found = await asyncio.to_thread(evidence_about, self._sight.log, view.rounds, bytes.fromhex(text), place[1], kept_rounds)
-            self._evidence[place] = found
-            while len(self._evidence) > _KEPT:
-                self._evidence.popitem(last=False)
-        evidence = self._evidence[place]
+    async def faults(self, asked: Asked) -> Json:
+        """``/api/trust/faults``"""
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
+        found = self._sight.view.audits.faults()
+        shown = [{"peer": peer_name(key), **_shown_fault(fault)} for key, fault in found[offset : offset + limit]]
+        return {"total": len(found), "offset": offset, "faults": shown}
+
+    async def contribution(self, asked: Asked, text: str) -> Json:
+        """``/api/trust/contributions/{contribution}``"""
+        if not _CONTRIBUTION.fullmatch(text):
+            raise NotAnswered(404, "a contribution is named by its digest, 64 hexadecimal digits")
+        seen = self._sight.view.audits.find(bytes.fromhex(text))
+        if seen is None:
+            raise NotAnswered(404, "that contribution is not audited, or its round is paid, and nobody spoke against it")
+        return {**self._shown_audit(seen), "verdicts": list(map(_shown_verdict, seen.verdicts))}
+
+    def _shown_audit(self, seen: AuditSeen) -> Json:
+        audit, rules = seen.audit, self._sight.view.audits.reputation.rules
+        outcomes = audit.outcomes or (None,) * len(audit.work.keys)
         return {
-            "claim": text,
-            "index": evidence.index,
-            "verdicts": [
-                {"peer": peer_name(bytes.fromhex(key)), **_shown_fault(fault)} for key, fault in seen.verdicts() if fault.claim == text
-            ],
-            "findings": list(map(_shown_finding, evidence.findings)),
+            "contribution": audit.work.contribution.hex(),
+            "index": seen.index,
+            "round": audit.round,
+            "founder": peer_name(seen.founder),
+            "samples": audit.work.samples,
+            "auditor": peer_name(audit.auditor),
+            "claims": [{"peer": peer_name(key), "outcome": _word(outcome)} for key, outcome in zip(audit.work.keys, outcomes, strict=True)],
+            "num_verdicts": len(audit.verdicts),
+            "may_be_brought_until": audit.round + rules.kept_rounds if rules is not None else None,
         }
 
 
-def shown_trust(one: KeyTrust) -> Json:
-    """Return what is said of a key, also in ``/api/peers/{peer}``."""
+def shown_trust(sight: Sight, key: bytes) -> Json:
+    """Return what is said of a key in an audited run, also in ``/api/peers/{peer}``."""
+    reputation, manifest = sight.view.audits.reputation, sight.manifest
+    account = reputation.account(key)
     return {
-        "is_proven": one.is_proven,
-        "is_guilty": one.is_guilty,
-        "samples_good": one.samples,
-        "final": one.final,
-        "pending": one.pending,
-        "until": one.until,
-        "stays_pending": one.stays,
-        "void": one.void,
-        "faults": list(map(_shown_fault, one.faults)),
+        "is_proven": reputation.is_proven(key),
+        "is_guilty": key in reputation.guilty,
+        "found_good": reputation.good[key],
+        "paid": account.paid,
+        "pending": sum(amount for _, amount in account.pending),
+        "all_paid_with": paid_with(manifest.audit_rules, manifest.num_rounds, account.pending[-1][0]) if account.pending else None,
+        "faults": list(map(_shown_fault, account.faults)),
     }
 
 
-def _shown_fault(fault: FaultSeen) -> Json:
-    return {"round": fault.round, "reason": fault.reason, "claim": fault.claim, "amount": fault.amount}
-
-
-def _shown_doubt(one: Doubt) -> Json:
-    votes = [
-        {"auditor": peer_name(bytes.fromhex(vote.auditor)), "outcome": vote.outcome, "round": vote.round, "is_named": vote.is_named}
-        for vote in one.votes
-    ]
-    peer = peer_name(bytes.fromhex(one.key))
-    return {"claim": one.claim, "peer": peer, "round": one.round, "check": one.check, "lot": one.lot, "votes": votes}
-
-
-def _shown_finding(one: FindingSeen) -> Json:
-    said, record = one.said, one.shown_record
-    claimed = None
-    if record is not None:
-        claimed = {
-            "architecture": record.architecture,
-            "samples": record.samples,
-            "loss": record.loss,
-            "projection": record.projection.hex(),
-        }
+def _shown_rules(manifest: Manifest) -> Json:
+    rules = manifest.audit_rules
     return {
-        "index": one.index,
-        "round": one.round,
-        "auditor": peer_name(said.auditor),
-        "table": said.round,
-        "row": said.row,
-        "check": said.check,
-        "lot": said.lot,
-        "outcome": said.outcome,
-        "found": said.projection.hex() or None,
-        "claimed": claimed,
+        "auditors": [] if rules is None else [peer_name(key) for key in rules.named],
+        "quorum": None if rules is None else rules.quorum,
+        "proven_after": None if rules is None else rules.proven_after,
+        "audit_percent": None if rules is None else rules.audit_percent,
+        "newcomer_percent": None if rules is None else rules.newcomer_percent,
+        "kept_rounds": None if rules is None else rules.kept_rounds,
+        "pending_rounds": 0 if rules is None else rules.pending_rounds,
+        "num_rounds": manifest.num_rounds,
+    }
+
+
+def _paid_up_to(reputation: Reputation, manifest: Manifest) -> Json:
+    """Return up to where the run is paid, and from which round on the settlement pays."""
+    pending_rounds = 0 if reputation.rules is None else reputation.rules.pending_rounds
+    return {
+        "last_paid_round": min(reputation.unpaid, default=reputation.round + 1) - 1,
+        "last_before_settlement": max(0, manifest.num_rounds - pending_rounds),
+    }
+
+
+def _word(outcome: Outcome | None) -> str:
+    return UNDECIDED if outcome is None else outcome.name.lower()
+
+
+def _shown_fault(fault: Fault) -> Json:
+    return {"round": fault.round, "reason": fault.reason, "contribution": fault.contribution.hex()}
+
+
+def _shown_verdict(seen: VerdictSeen) -> Json:
+    return {
+        "index": seen.index,
+        "round": seen.round,
+        "auditor": peer_name(seen.said.auditor),
+        "by": peer_name(seen.said.by),
+        "outcomes": [_word(Outcome(outcome)) for outcome in seen.said.outcomes],
     }

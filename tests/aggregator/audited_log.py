@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from aggregator.attendants.live import DIRECTORY
 from aggregator.log.log import Log
 from aggregator.log.verify import Verification, verify_directory
 from protocol.ledger import Ledger
@@ -23,6 +24,7 @@ class AuditedRun:
         self.directory = directory
         signed = SignedManifest.sign(audited_ledger(num_rounds, **rules).manifest, OPERATOR)
         self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
+        (directory / DIRECTORY).mkdir()  # the monitor's
 
     @property
     def ledger(self) -> Ledger:

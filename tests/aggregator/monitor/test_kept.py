@@ -12,6 +12,7 @@ import pytest
 from aggregator.attendants.live import DIRECTORY
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, TREE_HEAD
+from aggregator.monitor.audits import Audits
 from aggregator.monitor.kept import KEPT, Kept
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.sight import Sight
@@ -64,11 +65,17 @@ def opened_entries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+def standing(view: View) -> Audits:
+    """Return what a view's audits add up to, without what was paid with the newest entry."""
+    return replace(view.audits, reputation=replace(view.audits.reputation, paid_now=(), _shares={}))
+
+
 def assert_same(view: View, other: View) -> None:
     """Assert that two views are of the same log."""
-    assert (view.size, view.root(), view.settled) == (other.size, other.root(), other.settled)
+    assert (view.size, view.root(), view.folded, view.settlement) == (other.size, other.root(), other.folded, other.settlement)
     assert (view.round, view.pool_paid, view.newest) == (other.round, other.pool_paid, other.newest)
     assert view.peers == other.peers
+    assert standing(view) == standing(other)
     assert view.rounds.counted_total == other.rounds.counted_total
     for round_ in range(1, view.round + 1):
         assert replace(view.rounds.row(round_), committed_at=None, round_ms=None) == replace(

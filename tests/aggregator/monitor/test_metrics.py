@@ -8,7 +8,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.attendants.live import FinalQuality, unix_ms
-from aggregator.audits.trust_file import Done, Trust
 from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Wrong
 from aggregator.monitor.metrics import KINDS, metrics_text
@@ -19,6 +18,7 @@ from protocol.cosignatures import cosign
 from protocol.notes import head_text
 from protocol.signing import Identity
 from tests.aggregator.monitor.asgi import Shown
+from tests.aggregator.monitor.test_trust import audited_run, seen
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 WITNESS = Identity(b"\x61" * 32)
@@ -45,7 +45,6 @@ def full(shown: Shown, played: tuple[Path, OpenRun]) -> Shown:
     final = FinalQuality(round=3, largest=0.9, smallest=0.8, random=(0.7,))
     shown.sight.live = shown.sight.live.model_copy(update={"refused": refused, "final": final})
     shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
-    shown.sight.trust.newest = Trust(round=3, num_keys=3, num_proven=1, num_guilty=1, keys=(), due=1, in_doubt=(), done=Done())
     log = played[1].log
     shown.sight._witnessed = [Witnessed(log.head, log.tree_head, cosign(head_text(log.head), 1_700_000_000, WITNESS))]
     return shown
@@ -99,8 +98,8 @@ def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
     assert "manta_round" in found
 
 
-def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown) -> None:
-    samples = values(text_of(full))
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown, tmp_path: Path) -> None:
+    samples = values(text_of(full)) | values(text_of(seen(audited_run(tmp_path / "audited"))))
     labels: dict[str, set[str]] = {}
     for name, pairs in samples:
         labels.setdefault(name, set()).update(label for label, _ in pairs)

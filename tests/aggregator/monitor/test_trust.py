@@ -1,230 +1,262 @@
-"""What the monitor says of trust: verdicts with the findings that led to them, each key's standing, and what audits took."""
+"""What the monitor says of trust: who is proven, what was audited and what it came to, what was found out, and what is paid."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aggregator.audits.trust_file import FILE, TrustFile, read_trust
-from aggregator.log.log import Log
 from aggregator.monitor.metrics import metrics_text
-from protocol.audits import DIFFERS, HOLDS
-from protocol.manifest import SignedManifest
+from aggregator.monitor.sight import Sight
 from protocol.signing import Identity, peer_name
+from protocol.verdicts import Outcome
+from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import Shown
-from tests.audited import OPERATOR, SECOND, audited_ledger, claimed_of, finding_of, go_on
-from tests.contributions import PEERS
+from tests.aggregator.monitor.test_kept import assert_same
+from tests.audited import AUDITORS, audit_of, verdict_of
+from tests.contributions import PEERS, cohort_header_of
 from tests.runs import FixedCourse
 
 LIAR, HONEST, DOUBTED = PEERS[:3]
+FIRST, SECOND = AUDITORS[:2]
 
 
-class Run:
-    """An audited run's folder, whose log grows as a ledger does."""
-
-    def __init__(self, directory: Path, num_rounds: int = 40) -> None:
-        self.directory = directory
-        # Two named auditors: one that speaks against a claim alone puts it in doubt.
-        self.ledger = audited_ledger(num_rounds, auditors=(SECOND.public_key,), proven_samples=1)
-        signed = SignedManifest.sign(self.ledger.manifest, OPERATOR)
-        self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
-        self.shown_in = TrustFile(directory)
-
-    def round(self, *extras: Any, peers: Sequence[Identity] = (LIAR, HONEST, DOUBTED), payout: bytes | None = None) -> None:
-        """Commit a round of these peers, after these extras, as an aggregator would; their claims name ``payout``."""
-        entries = list[bytes]()
-        append = self.ledger.append
-        self.ledger.append = lambda entry: (entries.append(entry), append(entry))[1]  # type: ignore[method-assign]
-        go_on(self.ledger, peers, extras, payout=payout)
-        del self.ledger.append
-        self.log.commit(entries)
-        done = {"claims": 3, "lots": 3, "against": 2, "withheld": 0, "missed": 0, "cpu_ms": 30}
-        asyncio.run(self.shown_in.tell(self.log.ledger, self.log.ledger.standing.due(), done))
-
-
-def audited_run(directory: Path, num_rounds: int = 40) -> Run:
-    """Return a run in which one is found guilty by two auditors, one is in doubt, and one is good."""
-    made = Run(directory, num_rounds)
-    made.round()
-    made.round()
-    ledger = made.ledger
-    made.round(
-        finding_of(ledger, OPERATOR, LIAR, DIFFERS),
-        finding_of(ledger, SECOND, LIAR, DIFFERS),
-        finding_of(ledger, OPERATOR, DOUBTED, DIFFERS),
-        finding_of(ledger, SECOND, HONEST, HOLDS),
+def audited_run(directory: Path, num_rounds: int = 40) -> AuditedRun:
+    """Return three rounds of a run with two auditors: one peer is guilty, one is in doubt, one was found good."""
+    run = AuditedRun(directory, num_rounds, auditors=2, proven=(LIAR, HONEST), proven_after=1)
+    run.round()
+    run.round()
+    ledger = run.ledger
+    word = {auditor.public_key: auditor for auditor in (FIRST, SECOND)}[audit_of(ledger, HONEST).auditor]
+    run.round(
+        verdict_of(ledger, LIAR, Outcome.VOID, auditor=FIRST),
+        verdict_of(ledger, LIAR, Outcome.VOID, auditor=SECOND),
+        verdict_of(ledger, DOUBTED, Outcome.VOID, auditor=FIRST),
+        verdict_of(ledger, HONEST, auditor=word),
     )
-    return made
+    return run
+
+
+def demoted_run(directory: Path) -> AuditedRun:
+    """Return seven rounds of a run of nine in which a cohort of two did not show its work of the first round; that one is paid now."""
+    run = AuditedRun(directory, num_rounds=9, proven=(LIAR, HONEST, DOUBTED))
+    run.hand_in([cohort_header_of(run.ledger, [LIAR, HONEST])])
+    for _ in range(4):
+        run.round(peers=[DOUBTED])
+    run.round(verdict_of(run.ledger, HONEST, Outcome.DEMOTED, Outcome.UNPAID, round=1), peers=[DOUBTED])
+    run.round(peers=[DOUBTED])
+    return run
+
+
+def seen(run: AuditedRun) -> Shown:
+    found = Shown(run.directory, course_of=lambda _: FixedCourse())
+    found.look()
+    return found
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """That run."""
+def run(tmp_path: Path) -> AuditedRun:
     return audited_run(tmp_path / "run")
 
 
 @pytest.fixture
-def shown(run: Run) -> Shown:
-    found = Shown(run.directory, course_of=lambda _: FixedCourse())
-    found.look()
-    return found
+def shown(run: AuditedRun) -> Shown:
+    return seen(run)
 
 
 def name(peer: Identity) -> str:
     return peer_name(peer.public_key)
 
 
-def test_the_overview_says_who_is_trusted_and_what_is_in_doubt(run: Run, shown: Shown) -> None:
+def test_the_view_folds_a_log_as_its_ledger_does(run: AuditedRun, tmp_path: Path) -> None:
+    for made in (run, demoted_run(tmp_path / "demoted")):
+        for is_over in (False, True):
+            if is_over:
+                made.rounds_to_the_end(peers=[HONEST, DOUBTED])
+                made.settle(verdict_of(made.ledger, DOUBTED))
+            sight = seen(made).sight
+            assert sight.alarms.on == [] or {alarm.wrong.kind for alarm in sight.alarms.on} == {"silent"}
+            ours, theirs = sight.view.audits.reputation, made.ledger.reputation
+            assert (ours.paid, ours.unpaid, ours.audits, ours.good) == (theirs.paid, theirs.unpaid, theirs.audits, theirs.good)
+            assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
+            assert (sight.view.is_settled, sight.view.settlement) == (made.ledger.settled, made.ledger.settlement)
+            assert sight.size == made.log.head.size
+
+
+def test_what_was_added_up_is_kept_with_its_audits_and_its_settlement(tmp_path: Path, run: AuditedRun) -> None:
+    for made in (run, demoted_run(tmp_path / "demoted")):
+        for is_over in (False, True):
+            if is_over:
+                made.rounds_to_the_end(peers=[HONEST, DOUBTED])
+                made.settle()
+            sights = [Sight(made.directory, lambda _: FixedCourse()) for _ in range(2)]
+            for sight in sights:
+                asyncio.run(sight.look())
+            whole, recalled = (sight.view for sight in sights)
+            assert sights[1].num_read == made.log.head.size
+            assert_same(whole, recalled)
+
+
+def test_the_overview_says_who_is_trusted_what_was_audited_and_what_is_in_doubt(run: AuditedRun, shown: Shown) -> None:
     found = shown.get("/api/trust").json
-    assert (found["mode"], found["round"], found["guilty"], found["verdicts"]) == ("audited", 3, 1, 1)
-    assert found["proven"] == sum(map(run.ledger.standing.is_proven, [peer.public_key for peer in (LIAR, HONEST, DOUBTED)])) == 1
+    assert (found["mode"], found["round"], found["guilty"], found["demoted"], found["faults"]) == ("audited", 3, 1, 0, 1)
+    proven = [run.ledger.reputation.is_proven(peer.public_key) for peer in (LIAR, HONEST, DOUBTED)]
+    assert (found["computers"], found["proven"]) == (3, sum(proven)) == (3, 1)
+    assert (found["drawn"], found["undecided"], found["share"]) == (6, 4, 1)  # the third round's beacon is not there yet
+    assert found["claims"] == {"good": 1, "void": 1, "undecided": 4}
     (doubt,) = found["in_doubt"]
-    assert (doubt["peer"], [vote["outcome"] for vote in doubt["votes"]]) == (name(DOUBTED), ["differs"])
-    assert found["done"]["cpu_ms"] == 30
-    assert found["share"] == 30 / found["done"]["claimed_ms"]
+    assert (doubt["round"], doubt["founder"], doubt["claims"]) == (1, name(DOUBTED), [{"peer": name(DOUBTED), "outcome": "undecided"}])
+    assert (found["auditors"], found["quorum"]) == ([name(FIRST), name(SECOND)], 2)
+    assert (found["last_paid_round"], found["last_before_settlement"], found["is_settled"]) == (0, 34, False)
 
 
 def test_of_how_many_computers_are_proven_is_told_as_the_page_counts_them(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", num_rounds=9)
+    run = AuditedRun(tmp_path / "run", num_rounds=9, proven=(HONEST, DOUBTED))
     for peers in ((LIAR, HONEST, DOUBTED), (LIAR, HONEST), (LIAR, HONEST)):
         run.round(peers=peers)
-    assert read_trust(run.directory).num_keys == 3  # one of them has left
     shown = Shown(run.directory, course_of=lambda _: FixedCourse())
     for is_over in (False, True):
-        while is_over and not run.ledger.finished:
-            run.round(*([finding_of(run.ledger, SECOND, HONEST, HOLDS)] if run.ledger.round == 3 else []), peers=(LIAR, HONEST))
+        if is_over:
+            run.rounds_to_the_end(peers=(LIAR, HONEST))
         shown.look()
         found, peers = shown.get("/api/trust").json, shown.get("/api/now").json["peers"]
         assert (found["is_finished"], found["computers"]) == (is_over, peers["took_part" if is_over else "present"])
-        assert (found["computers"], found["proven"]) == ((3, 1) if is_over else (2, 0))
+        assert found["proven"] == (2 if is_over else 1)  # one of them has left, and took part
 
 
-def test_a_verdict_has_its_findings_with_the_places_where_they_stand_in_the_log(run: Run, shown: Shown) -> None:
-    (verdict,) = shown.get("/api/trust/verdicts").json["verdicts"]
-    claimed = claimed_of(run.ledger, LIAR, 1)
-    assert (verdict["peer"], verdict["reason"], verdict["round"], verdict["claim"]) == (name(LIAR), DIFFERS, 3, claimed.digest.hex())
-    found = shown.get(f"/api/trust/claims/{verdict['claim']}").json
-    assert {one["auditor"] for one in found["findings"]} == {name(OPERATOR), name(SECOND)}
-    for one in found["findings"]:
+def test_what_was_found_out_is_shown_with_the_verdicts_in_the_log(run: AuditedRun, shown: Shown) -> None:
+    (fault,) = shown.get("/api/trust/faults").json["faults"]
+    assert (fault["peer"], fault["round"], fault["reason"]) == (name(LIAR), 3, "false")
+    found = shown.get(f"/api/trust/contributions/{fault['contribution']}").json
+    assert (found["round"], found["claims"]) == (1, [{"peer": name(LIAR), "outcome": "void"}])
+    assert [(one["auditor"], one["by"], one["outcomes"], one["round"]) for one in found["verdicts"]] == [
+        (peer_name(verdict.auditor), peer_name(verdict.by), ["void"], 3) for verdict in audit_of(run.ledger, LIAR, 1).verdicts
+    ]
+    for one in found["verdicts"]:
         entry = shown.get(f"/api/ledger/entries/{one['index']}").json
-        assert (entry["kind"], entry["peer"], entry["fields"]["claim"]) == ("finding", one["auditor"], verdict["claim"])
-        assert one["claimed"]["projection"] != one["found"] == (b"p" * 32).hex()
+        assert (entry["kind"], entry["peer"], entry["round"]) == ("verdict", one["auditor"], 1)
+        assert (entry["fields"]["contribution"], entry["fields"]["outcomes"]) == (fault["contribution"], [3])
     entry = shown.get(f"/api/ledger/entries/{found['index']}").json
-    assert (entry["kind"], verdict["claim"] in [one["digest"] for one in entry["fields"]["claims"]]) == ("contribution", True)
-    doubt = shown.get("/api/trust").json["in_doubt"][0]
-    assert len(shown.get(f"/api/trust/claims/{doubt['claim']}").json["findings"]) == 1
+    assert (entry["kind"], entry["fields"]["digest"]) == ("contribution", fault["contribution"])
 
 
-def test_the_credit_of_an_accounts_machines_adds_up_also_after_a_restart(run: Run) -> None:
-    owner = Identity(b"\x51" * 32)
-    for _ in range(2):
-        run.round(peers=(HONEST, DOUBTED), payout=owner.public_key)
-    for rounds in (2, 3):  # the second one begins with what the first has kept
-        shown = Shown(run.directory, course_of=lambda _: FixedCourse())
-        shown.look()
-        found = {one["account"]: one for one in shown.get("/api/ledger/credits").json["credits"]}
-        peers = [peer_name(key) for key in sorted((HONEST.public_key, DOUBTED.public_key))]
-        credit = run.ledger.credit_of(owner.public_key)
-        assert found[name(owner)] == {
-            "account": name(owner),
-            "key": owner.public_key.hex(),
-            "credit": credit,
-            "num_peers": 2,
-            "peers": peers,
-            "trains": False,
-        }
-        assert {key: one["credit"] for key, one in found.items() if one["credit"]} == {
-            peer_name(key): amount for key, amount in run.ledger.credits().items()
-        }
-        honest = shown.get(f"/api/peers/{name(HONEST)}").json
-        assert (honest["account"], honest["credit"]) == (name(owner), run.ledger.standing.account(HONEST.public_key).credit)
-        assert found[name(HONEST)]["credit"] == run.ledger.credit_of(HONEST.public_key) < honest["credit"]
-        (run.directory / "monitor" / FILE).unlink(missing_ok=True)  # then only the log says it: before verdicts
-        unjudged = Shown(run.directory, course_of=lambda _: FixedCourse())
-        unjudged.look()
-        shown_credits = unjudged.get("/api/ledger/credits").json
-        assert shown_credits["said_by"] == "log, before verdicts"
-        assert {one["account"]: one["credit"] for one in shown_credits["credits"]}[name(owner)] == rounds * run.ledger.manifest.work_pool
-        run.round(peers=(HONEST, DOUBTED), payout=owner.public_key)
-    assert (run.directory / "monitor" / "view.kept").exists()
+def test_what_was_not_shown_stays_to_be_looked_up_after_its_round_is_paid(tmp_path: Path) -> None:
+    run = demoted_run(tmp_path / "run")
+    shown = seen(run)
+    (fault,) = shown.get("/api/trust/faults").json["faults"]
+    account = run.ledger.reputation.account(LIAR.public_key)
+    assert (fault["reason"], account.paid) == ("withheld", 0)
+    found = shown.get(f"/api/trust/contributions/{fault['contribution']}").json
+    assert 1 not in run.ledger.reputation.unpaid
+    assert {one["outcome"] for one in found["claims"]} == {"demoted", "unpaid"}
+    assert found["verdicts"][0]["round"] == 6
+    overview = shown.get("/api/trust").json
+    assert (overview["demoted"], overview["guilty"], overview["last_paid_round"], overview["last_before_settlement"]) == (1, 0, 1, 3)
+    drawn = [one["round"] for one in shown.get("/api/trust/audits").json["audits"]]
+    assert drawn == [6, 5, 4, 3, 2]
+    assert shown.get("/api/trust/audits?offset=1&limit=1").json["audits"][0]["may_be_brought_until"] == 5 + 3
 
 
-def test_what_somebody_has_is_one_figure_wherever_it_is_shown(run: Run, shown: Shown) -> None:
-    credits = run.ledger.credits()
-    assert credits[OPERATOR.public_key] > 0 == run.ledger.credit_of(LIAR.public_key)  # an auditor is paid, and a liar's pay taken back
-    found = shown.get("/api/ledger/credits").json
-    assert (found["said_by"], found["pool_paid"]) == ("aggregator", sum(credits.values()))
-    assert {one["account"]: one["credit"] for one in found["credits"]} == {
-        name(LIAR): 0,
-        **{peer_name(key): credit for key, credit in credits.items()},
-    }
-    peers = {one["peer"]: one["credit"] for one in shown.get("/api/peers").json["peers"]}
-    keys = {one["peer"]: one["final"] + one["pending"] for one in shown.get("/api/trust/keys").json["keys"]}
-    for peer in (LIAR, HONEST, DOUBTED):
-        one = shown.get(f"/api/peers/{name(peer)}").json
-        assert one["credit"] == peers[name(peer)] == keys[name(peer)] == run.ledger.credit_of(peer.public_key)
-    assert one["credit_share"] == one["credit"] / found["pool_paid"]
-
-
-def test_each_key_has_its_standing_and_what_is_pending_until_when(run: Run, shown: Shown) -> None:
-    keys = {one["peer"]: one for one in shown.get("/api/trust/keys").json["keys"]}
-    for peer in (LIAR, HONEST, DOUBTED):
-        account = run.ledger.standing.account(peer.public_key)
-        one = keys[name(peer)]
-        assert (one["final"], one["pending"], one["void"]) == (
-            account.final,
-            sum(amount for _, amount in account.pending),
-            sum(each.amount for each in account.void),
-        )
-        assert shown.get(f"/api/peers/{name(peer)}").json["trust"] == {field: value for field, value in one.items() if field != "peer"}
-    assert (keys[name(LIAR)]["is_guilty"], keys[name(LIAR)]["pending"], keys[name(HONEST)]["until"]) == (True, 0, 3 + 8)
-    page = shown.get("/api/trust/keys?offset=1&limit=1").json
-    assert (len(page["keys"]), page["total"] >= 3) == (1, True)
-
-
-def test_what_of_the_credit_stays_pending_is_said_of_the_run_and_of_each_key(tmp_path: Path) -> None:
-    made = Run(tmp_path / "run", num_rounds=9)  # credit is pending for 8 rounds: what the first one pays is final with the last one
-    made.round()
-    made.round()
-    shown = Shown(made.directory, course_of=lambda _: FixedCourse())
+def test_after_the_settlement_all_is_paid_and_its_entry_is_shown(tmp_path: Path) -> None:
+    run = demoted_run(tmp_path / "run")
+    run.rounds_to_the_end(peers=[DOUBTED])
+    shown = seen(run)
+    before = shown.get("/api/ledger/credits").json
+    assert (before["is_settled"], shown.get("/api/trust").json["settlement"]) == (False, None)
+    assert before["pool_pending"] > 0
+    run.settle(verdict_of(run.ledger, DOUBTED))
     shown.look()
-    found = shown.get("/api/trust").json
-    assert (found["pending_rounds"], found["num_rounds"], found["last_final_round"]) == (8, 9, 1)
-    (first, of_first), (second, of_second) = made.ledger.standing.account(HONEST.public_key).pending
-    assert (first, second) == (1, 2)
-    (one,) = [one for one in shown.get("/api/trust/keys").json["keys"] if one["peer"] == name(HONEST)]
-    assert (one["pending"], one["until"], one["stays_pending"]) == (of_first + of_second, 9, of_second)
+    found, credits_ = shown.get("/api/trust").json, shown.get("/api/ledger/credits").json
+    assert (found["is_settled"], found["settlement"], found["last_paid_round"]) == (True, run.ledger.settlement, 9)
+    assert (credits_["pool_paid"], credits_["pool_pending"]) == (sum(run.ledger.credits().values()), 0)
+    entry = shown.get(f"/api/ledger/entries/{found['settlement']}").json
+    assert (entry["kind"], entry["peer"], entry["round"]) == ("settlement", None, None)
+    assert entry["fields"] == {"run": run.ledger.run.hex(), "commit": run.ledger.last_commit.hex()}
+    assert shown.get("/api/rounds/9").json["round"] == 9
 
 
-@pytest.mark.parametrize("target", ["/api/trust/claims/x", f"/api/trust/claims/{'0' * 64}", "/api/trust/keys?limit=201"])
-def test_what_is_not_there_or_too_much_is_refused(shown: Shown, target: str) -> None:
+def test_credit_is_what_is_paid_and_what_is_pending_wherever_it_is_shown(run: AuditedRun, tmp_path: Path) -> None:
+    for made in (run, demoted_run(tmp_path / "demoted")):
+        owner = Identity(b"\x51" * 32)
+        made.round(peers=[HONEST], payout=owner.public_key)
+        shown, reputation = seen(made), made.ledger.reputation
+        keys = {one["peer"]: one for one in shown.get("/api/trust/keys").json["keys"]}
+        peers = {one["peer"]: one["credit"] for one in shown.get("/api/peers").json["peers"]}
+        for peer in (LIAR, HONEST, DOUBTED):
+            account, one = reputation.account(peer.public_key), keys[name(peer)]
+            assert (one["paid"], one["paid"] + one["pending"]) == (account.paid, account.credit)
+            assert peers[name(peer)] == account.credit
+            assert (one["is_proven"], one["is_guilty"]) == (reputation.is_proven(peer.public_key), peer.public_key in reputation.guilty)
+            assert (one["found_good"], len(one["faults"])) == (reputation.good[peer.public_key], len(account.faults))
+            of_peer = shown.get(f"/api/peers/{name(peer)}").json
+            assert of_peer["trust"] == {field: value for field, value in one.items() if field != "peer"}
+            assert sum(claim["credit"] for claim in of_peer["claims_list"]) == account.credit  # audits pay nobody of these
+        credits_ = shown.get("/api/ledger/credits").json
+        assert {bytes.fromhex(one["key"]): one["paid"] for one in credits_["credits"] if one["paid"]} == made.ledger.credits()
+        assert (credits_["pool_paid"], credits_["pool_pending"]) == (
+            sum(one["paid"] for one in credits_["credits"]),
+            sum(one["pending"] for one in credits_["credits"]),
+        )
+        (of_owner,) = [one for one in credits_["credits"] if one["key"] == owner.public_key.hex()]
+        assert (of_owner["peers"], of_owner["credit"], of_owner["trains"]) == ([name(HONEST)], of_owner["pending"], False)
+
+
+def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: AuditedRun, tmp_path: Path) -> None:
+    shown = seen(run)
+    rows = {row["founder"]: row for row in shown.get("/api/rounds/1").json["table_rows"]}
+    assert {founder: row["claims"][0]["outcome"] for founder, row in rows.items()} == {
+        name(LIAR): "void",
+        name(HONEST): "good",
+        name(DOUBTED): None,
+    }
+    assert {(row["is_audited"], row["is_paid"]) for row in rows.values()} == {(True, False)}
+    assert rows[name(HONEST)]["claims"][0]["credit"] == run.ledger.reputation.expected(1)[HONEST.public_key]
+    assert rows[name(LIAR)]["claims"][0]["credit"] == 0
+    assert {row["is_audited"] for row in shown.get("/api/rounds/3").json["table_rows"]} == {False}
+    (row,) = seen(demoted_run(tmp_path / "demoted")).get("/api/rounds/1").json["table_rows"]
+    assert (row["is_audited"], row["is_paid"], [claim["credit"] for claim in row["claims"]]) == (True, True, [0, 0])
+
+
+def test_keys_with_faults_come_first_and_a_page_has_as_many_as_asked_for(shown: Shown) -> None:
+    found = shown.get("/api/trust/keys").json
+    assert (found["total"], [bool(one["faults"]) for one in found["keys"]]) == (3, [True, False, False])
+    page = shown.get("/api/trust/keys?offset=1&limit=1").json
+    assert page["keys"] == found["keys"][1:2]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/api/trust/contributions/x",
+        f"/api/trust/contributions/{'0' * 64}",
+        "/api/trust/keys?limit=201",
+        "/api/trust/claims/x",
+        "/api/trust/faults?limit=0",
+    ],
+)
+def test_what_nobody_can_answer_is_told(shown: Shown, target: str) -> None:
     assert shown.get(target).status in (400, 404)
 
 
-def test_prometheus_is_told_what_audits_found_and_took(shown: Shown) -> None:
+def test_metrics_say_what_audits_come_to(shown: Shown) -> None:
     text = metrics_text(shown.sight, shown.present, streams=0, streams_refused=0, now=0)
     for line in (
+        'manta_keys{standing="proven"} 1',
         'manta_keys{standing="guilty"} 1',
-        "manta_claims_in_doubt 1",
-        "manta_audit_cpu_seconds_total 0.03",
-        'manta_findings_against_total{outcome="differs"} 2',
+        "manta_audits_drawn_total 6",
+        "manta_audits_undecided 4",
+        "manta_audits_in_doubt 1",
+        'manta_claims_audited{outcome="void"} 1',
+        'manta_claims_audited{outcome="demoted"} 0',
+        "manta_settled 0",
     ):
-        assert line in text.replace("0.029999999999999999", "0.03").splitlines()
+        assert f"\n{line}\n" in text, line
 
 
-def test_a_damaged_file_is_said_and_what_was_read_before_stays(run: Run, shown: Shown) -> None:
-    (run.directory / "monitor" / FILE).write_text("{")
-    shown.look()
-    assert shown.get("/api/trust").json["round"] == 3
-    assert "trust.json is damaged" in shown.get("/api/now").json["alarms"][0]["text"]
-
-
-def test_where_nothing_was_said_there_is_nothing_to_show(tmp_path: Path) -> None:
-    made = Run(tmp_path / "run")
-    found = Shown(made.directory, course_of=lambda _: FixedCourse())
+def test_an_open_run_has_no_trust_to_speak_of(played: tuple[Path, object]) -> None:
+    found = Shown(played[0])
     found.look()
-    assert found.get("/api/trust").json["round"] is None
-    assert found.get("/api/trust/verdicts").json == {"total": 0, "offset": 0, "verdicts": []}
-    assert found.get("/api/ledger/credits").json["said_by"] == "log, before verdicts"
+    overview = found.get("/api/trust").json
+    assert (overview["mode"], overview["drawn"], overview["share"], overview["auditors"]) == ("open", 0, None, [])
+    assert found.get("/api/trust/faults").json == {"total": 0, "offset": 0, "faults": []}
+    assert found.get("/api/trust/keys").json["keys"] == []
+    assert found.get(f"/api/peers/{found.get('/api/peers').json['peers'][0]['peer']}").json["trust"] is None

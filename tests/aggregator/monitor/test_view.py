@@ -29,7 +29,8 @@ def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]
     view = View(log.ledger.manifest, AskedCourse(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     assert (view.round, view.size, view.root()) == (log.ledger.round, log.head.size, log.head.root)
-    assert {peer.key: peer.credit for peer in view.peers.values()} == log.ledger.credits()
+    assert view.audits.reputation.credits() == log.ledger.credits()
+    assert sum(view.credit_of(claim) or 0 for peer in view.peers.values() for claim in peer.newest) == view.pool_paid
     assert view.pool_paid == sum(log.ledger.credits().values())
     for round_ in (1, 2, 3):
         assert view.rounds.state_of(round_) == log.ledger.state_at(round_)
