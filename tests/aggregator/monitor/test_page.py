@@ -229,6 +229,10 @@ def test_a_proof_is_checked_in_the_browser_and_one_that_was_tampered_with_is_fal
     watched.see_all()
     assert _check(page, 0) == "verdict true"
     assert [text.partition(",")[0] for text in page.locator("#entry-answer caption").all_text_contents()] == ["Entry 0", "Its claim 1"]
+    assert page.locator("#entry-answer caption").first.bounding_box()["height"] > 10  # a caption that everybody sees
+    names = page.locator("#entry-answer tr", has_text="payout").locator("td").all_text_contents()
+    assert names
+    assert all(text.startswith("12D3Koo") for text in names)
     for path, change in (("**/api/ledger/proof*", _spoil_proof), ("**/api/ledger/entries/0", _spoil_entry)):
         page.route(path, _spoilt(change))
         assert _check(page, 0) == "verdict false"

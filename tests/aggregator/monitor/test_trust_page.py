@@ -1,4 +1,4 @@
-"""The page of a run whose claims are audited, in a real browser: a verdict, its findings, and their proofs checked by the page itself."""
+"""The page of a run whose contributions are audited, in a real browser: what was found out, and verdicts whose proofs it checks."""
 
 import asyncio
 import socket
@@ -12,10 +12,12 @@ import pytest
 
 from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.sight import Sight
+from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import live_of, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
-from tests.aggregator.monitor.test_trust import HONEST, LIAR, Run, audited_run, name
+from tests.aggregator.monitor.test_trust import DOUBTED, HONEST, LIAR, audited_run, demoted_run, name
+from tests.audited import verdict_of
 from tests.runs import FixedCourse
 from tests.swarm.processes import DEADLINE_S
 
@@ -25,29 +27,31 @@ WAIT_MS = 1000 * DEADLINE_S
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with one verdict and one claim in doubt."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+    """A run in which one peer was found false, and one contribution is in doubt."""
     made = audited_run(tmp_path_factory.mktemp("trust") / "run")
     write_live(made.directory, live_of())
     return made
 
 
 @pytest.fixture(scope="module")
-def address(run: Run) -> Iterator[str]:
+def address(run: AuditedRun) -> Iterator[str]:
     """Where its page is served."""
     with served(run.directory) as found:
         yield found
 
 
 @pytest.fixture(scope="module", autouse=True)  # before the browser: while that is there, nothing here can run a loop of its own
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, str]]:
-    """A run that is finished, and where its page is served."""
-    made = audited_run(tmp_path_factory.mktemp("finished") / "run", num_rounds=9)
-    while not made.ledger.finished:
-        made.round()
-    write_live(made.directory, live_of())
-    with served(made.directory) as found:
-        yield made, found
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Where the pages of two runs are served: one is over and not settled, the other one settled."""
+    folder = tmp_path_factory.mktemp("finished")
+    over, settled = demoted_run(folder / "over"), demoted_run(folder / "settled")
+    for made in (over, settled):
+        made.rounds_to_the_end(peers=[HONEST, DOUBTED])
+        write_live(made.directory, live_of())
+    settled.settle(verdict_of(settled.ledger, DOUBTED))
+    with served(over.directory) as first, served(settled.directory) as second:
+        yield first, second
 
 
 @contextmanager
@@ -71,59 +75,85 @@ def served(directory: Path) -> Iterator[str]:
             serving.join(DEADLINE_S)
 
 
-def test_a_verdict_is_shown_with_its_findings_whose_proofs_the_browser_checks(run: Run, address: str, browser: Any, screens: Path) -> None:
+@contextmanager
+def opened(browser: Any, address: str) -> Iterator[Any]:
+    """A page that has to be without faults at the end."""
     page, problems = browser.new_page(), list[str]()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(address)
-    page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
-    verdict = page.locator("#trust-verdicts tbody tr")
-    verdict.wait_for(timeout=WAIT_MS)
-    assert name(LIAR)[-6:] in verdict.text_content()
-    assert "its work is not what it said" in verdict.text_content()
-    assert page.locator("#trust-doubts tbody tr").count() == 1
-    assert "1 of 3 computers at work is proven; 1 was found guilty so far" in page.locator("#trust-sub").text_content()
-    assert page.locator("#fact-peers").text_content() == "3"
-    words = "pending for 8 rounds, then final; what rounds after 32 pay stays pending: the run ends with round 40."
-    assert words in page.locator("#trust-sub").text_content()
-    verdict.get_by_role("button", name="show").click()
-    findings = page.locator("#trust-evidence tbody tr")
-    findings.first.wait_for(timeout=WAIT_MS)
-    assert findings.count() == 2
-    page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
-    findings.first.get_by_role("button").click()
-    page.locator("#entry-answer .verdict.true").wait_for(timeout=WAIT_MS)
-    assert "a finding" in page.locator("#entry-answer").text_content()
-    page.screenshot(path=screens / "trust.png", full_page=True)
-    assert contrast_faults(page) == []
-    assert structure_faults(page) == []
-    page.goto(f"{address}#peer={name(LIAR)}")
-    page.locator("#peer-answer", has_text="Guilty: all that it earns is void").wait_for(timeout=WAIT_MS)
-    assert problems == []
-    page.close()
-
-
-def test_of_a_finished_run_nobody_is_at_work_and_what_stays_pending_is_said(finished: tuple[Run, str], browser: Any, screens: Path) -> None:
-    run, address = finished
-    page, problems = browser.new_page(), list[str]()
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(f"{address}#peer={name(HONEST)}")
-    page.locator("#fact-peers-name", has_text="Computers that took part").wait_for(timeout=WAIT_MS)
-    assert [page.locator(f"#fact-peers{part}").text_content() for part in ("", "-more")] == ["3", "3 in the last round"]
-    page.locator("#peer-answer", has_text="in the last round").wait_for(timeout=WAIT_MS)
-    assert run.ledger.standing.account(HONEST.public_key).pending[0][0] == 2  # what the first round paid is final with the ninth, the last
-    assert "pending (stays pending: the run ends before it is final)" in page.locator("#peer-answer").text_content()
-    page.locator("#people").evaluate("(node) => node.scrollIntoView()")
-    page.locator("#people-rows td", has_text="in the last round").first.wait_for(timeout=WAIT_MS)
-    assert page.locator("#people-sub").text_content() == "3 computers took part, 3 of them in the last round."
-    page.locator("#swarm circle.dot.gave").first.wait_for(timeout=WAIT_MS)
-    page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
-    page.locator("#trust-sub", has_text="what rounds after 1 pay stays pending: the run ends with round 9.").wait_for(timeout=WAIT_MS)
-    assert "1 of 3 computers that took part is proven" in page.locator("#trust-sub").text_content()
-    for words in ("Computers at work", "at work", "gone", "late"):
-        assert page.get_by_text(words, exact=True).locator("visible=true").count() == 0
-    page.evaluate("scrollTo(0, 0)")
-    page.screenshot(path=screens / "finished.png", full_page=True)
+    yield page
     assert contrast_faults(page) == []
     assert structure_faults(page) == []
     assert problems == []
     page.close()
+
+
+def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_checks(address: str, browser: Any, screens: Path) -> None:
+    with opened(browser, address) as page:
+        page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
+        fault = page.locator("#trust-faults tbody tr")
+        fault.wait_for(timeout=WAIT_MS)
+        assert name(LIAR)[-6:] in fault.text_content()
+        assert "its work was found false" in fault.text_content()
+        assert page.locator("#trust-doubts tbody tr").count() == 1
+        assert page.locator("#trust-audits tbody tr").count() == 6
+        words = page.locator("#trust-sub").text_content()
+        assert "1 of 3 computers at work is proven" in words
+        assert "the work of 1 computer was found false" in words
+        assert "A round is paid 6 rounds later, those after round 34 with the settlement at the end" in words
+        fault.get_by_role("button", name="show").click()
+        verdicts = page.locator("#trust-evidence tbody tr")
+        verdicts.first.wait_for(timeout=WAIT_MS)
+        assert [text.count("false") for text in verdicts.all_text_contents()] == [1, 1]
+        page.locator("#record").evaluate("(node) => node.scrollIntoView()")
+        page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
+        verdicts.first.get_by_role("button").click()
+        page.locator("#entry-answer .verdict.true").wait_for(timeout=WAIT_MS)
+        assert "a verdict" in page.locator("#entry-answer").text_content()
+        assert page.locator("#entry-answer tr", has_text="outcomes").locator("td").text_content() == "false"
+        page.locator("#credits-rows tr").first.wait_for(timeout=WAIT_MS)
+        assert "pending" in page.locator("#credit-sub").text_content()
+        page.locator("#rounds-rows button").last.click()
+        page.locator("#round-detail td", has_text="found good").first.wait_for(timeout=WAIT_MS)
+        page.screenshot(path=screens / "trust.png", full_page=True)
+        page.goto(f"{address}#peer={name(LIAR)}")
+        page.locator("#peer-answer", has_text="Its work was found false").wait_for(timeout=WAIT_MS)
+        page.goto(f"{address}#peer={name(HONEST)}")
+        page.locator("#peer-answer", has_text="pending: all of it paid with round 9").wait_for(timeout=WAIT_MS)
+
+
+def test_of_a_run_that_is_over_and_not_settled_nobody_is_at_work_and_what_is_pending_is_said(
+    finished: tuple[str, str], browser: Any, screens: Path
+) -> None:
+    with opened(browser, f"{finished[0]}#peer={name(HONEST)}") as page:
+        page.locator("#fact-peers-name", has_text="Computers that took part").wait_for(timeout=WAIT_MS)
+        assert [page.locator(f"#fact-peers{part}").text_content() for part in ("", "-more")] == ["3", "2 in the last round"]
+        page.locator("#peer-answer", has_text="in the last round").wait_for(timeout=WAIT_MS)
+        assert "paid with the settlement at the end" in page.locator("#peer-answer").text_content()
+        page.locator("#people").evaluate("(node) => node.scrollIntoView()")
+        page.locator("#people-rows td", has_text="in the last round").first.wait_for(timeout=WAIT_MS)
+        assert page.locator("#people-sub").text_content() == "3 computers took part, 2 of them in the last round."
+        page.locator("#swarm circle.dot.gave").first.wait_for(timeout=WAIT_MS)
+        page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
+        page.locator("#trust-sub", has_text="the rest is paid with its settlement").wait_for(timeout=WAIT_MS)
+        assert "1 computer did not show work and has to begin anew" in page.locator("#trust-sub").text_content()
+        for words in ("Computers at work", "at work", "gone", "late"):
+            assert page.get_by_text(words, exact=True).locator("visible=true").count() == 0
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=screens / "finished.png", full_page=True)
+
+
+def test_of_a_run_that_is_settled_all_is_paid(finished: tuple[str, str], browser: Any, screens: Path) -> None:
+    with opened(browser, finished[1]) as page:
+        page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
+        page.locator("#trust-sub", has_text="The run is settled: all that it pays is paid.").wait_for(timeout=WAIT_MS)
+        fault = page.locator("#trust-faults tbody tr")
+        assert "its work was not shown" in fault.text_content()
+        fault.get_by_role("button", name="show").click()
+        page.locator("#trust-evidence tbody tr").first.wait_for(timeout=WAIT_MS)
+        assert "not shown" in page.locator("#trust-evidence").text_content()
+        page.locator("#record").evaluate("(node) => node.scrollIntoView()")
+        page.locator("#entries-rows td", has_text="all is paid").wait_for(timeout=WAIT_MS)
+        page.locator("#credits-rows tr").first.wait_for(timeout=WAIT_MS)
+        assert "pending" not in page.locator("#credit-sub").text_content()
+        page.screenshot(path=screens / "settled.png", full_page=True)

@@ -12,10 +12,11 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key payout founder cohort steps work lots_root steps_root vector residual lot_ms shards".split(" "),
+  claim: "run round base key payout founder cohort steps work given residual lot_ms shards partner".split(" "),
   contribution: "run round base founder claims counted steps body residual".split(" "),
   round: "run round base first contributions weights mean state thresholds floor open_ms".split(" "),
-  finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
+  verdict: "run auditor round contribution outcomes by".split(" "),
+  settlement: "run commit".split(" "),
 };
 // kind -> the key that signs it
 const SIGNERS = {
@@ -23,7 +24,7 @@ const SIGNERS = {
   revocation: (fields) => fields.operator,
   claim: (fields) => fields.key,
   contribution: (fields) => fields.founder,
-  finding: (fields) => fields.auditor,
+  verdict: (fields) => fields.auditor,
 };
 const PROTOCOL = 12; // the version of the protocol, for which all of them are signed
 
@@ -39,7 +40,7 @@ export function openEntry(bytes) {
   const [kind, body] = entry;
   const names = Object.hasOwn(FIELDS, kind) ? FIELDS[kind] : null;
   if (names === null || kind === "claim") return { kind, fields: null, claims: [], signed: [] };
-  if (kind === "round") return { kind, fields: named(names, decode(body)), claims: [], signed: [] };
+  if (kind === "round" || kind === "settlement") return { kind, fields: named(names, decode(body)), claims: [], signed: [] };
   if (kind !== "contribution") {
     const { fields, signed } = openSigned(kind, decode(body));
     return { kind, fields, claims: [], signed: [signed] };
@@ -56,7 +57,7 @@ function openSigned(kind, [payload, signature]) {
   return { fields, signed: { key: SIGNERS[kind](fields), message, signature } };
 }
 
-/** Check that what is in an opened entry was signed by the keys that it names; a round has none of its own, the tree head has. */
+/** Check that what is in an opened entry was signed by the keys that it names; a round or a settlement has none of its own, the tree head has. */
 export async function verifySigned(opened) {
   await Promise.all(opened.signed.map(({ key, message, signature }) => verifySignature(key, message, signature)));
 }

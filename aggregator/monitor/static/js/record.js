@@ -10,16 +10,13 @@ import { clock, compact, count, percent, roughly, shortHash } from "./format.js"
 const ENTRIES = 12;
 const CREDITS = 12;
 const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
-const FOR = {
-  log: "for work that was counted: anybody can compute them",
-  "log, before verdicts": "for work that was counted, before verdicts: anybody can compute them",
-  aggregator: "for work that was counted and for audits, less what verdicts took back: as the aggregator says, and whoever has the log can compute",
-};
-const KEYS = ["key", "founder", "payout", "operator", "auditor"]; // fields that are shown as a computer's name
+const KEYS = ["key", "founder", "payout", "partner", "operator", "auditor", "by"]; // fields that are shown as a computer's name
+const OUTCOMES = ["good", "not paid", "not shown", "false"]; // of a verdict, one a claim
 const KINDS = {
   contribution: "work handed in",
   round: "a round",
-  finding: "an audit",
+  verdict: "what an audit found",
+  settlement: "all is paid",
   admission: "a computer comes in",
   revocation: "taken back: who may take part",
 };
@@ -176,16 +173,17 @@ export class Record extends EventTarget {
   }
 
   async loadCredits() {
-    const { total, credits, pool_paid, said_by, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
-    setText(
-      byId("credit-sub"),
-      `${compact(pool_paid)} units so far, ${FOR[said_by]}.${is_unaudited ? UNAUDITED : ""}`,
-    );
+    const { total, credits, pool_paid, pool_pending, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    const pending = pool_pending ? `, and ${compact(pool_pending)} pending: of rounds that are not paid yet, if nothing more is found` : "";
+    setText(byId("credit-sub"), `${compact(pool_paid)} units are paid${pending}. Anybody who has the log can compute that.${is_unaudited ? UNAUDITED : ""}`);
+    const [isPending, all] = [pool_pending > 0, pool_paid + pool_pending];
+    byId("credit-pending").hidden = !isPending;
     fill(
       byId("credits-rows"),
       credits.map((one) => {
         const name = one.trains ? peerButton(one.account) : h("code", { title: one.account }, one.account.slice(-8));
-        return numbered(row(name, count(one.num_peers), count(one.credit), percent(pool_paid ? one.credit / pool_paid : 0)));
+        const share = percent(all ? one.credit / all : 0);
+        return numbered(row(name, count(one.num_peers), count(one.credit), ...(isPending ? [count(one.pending)] : []), share));
       }),
     );
     const go = (offset) => () => {
@@ -226,7 +224,7 @@ export class Record extends EventTarget {
 }
 
 function fieldsTable(index, { kind, fields, claims }) {
-  const grids = [fieldsGrid(`Entry ${index}, a ${kind}`, fields), ...claims.map((claim, place) => fieldsGrid(`Its claim ${place + 1}`, claim))];
+  const grids = [fieldsGrid(`Entry ${index}, ${/^[aeiou]/.test(kind) ? "an" : "a"} ${kind}`, fields), ...claims.map((claim, place) => fieldsGrid(`Its claim ${place + 1}`, claim))];
   return h("details", { open: true }, h("summary", {}, "What it says, read from these very bytes"), h("div", { class: "scroll" }, grids));
 }
 
@@ -236,7 +234,8 @@ function fieldsGrid(caption, fields) {
 }
 
 function shownField(name, value) {
-  return KEYS.includes(name) && value instanceof Uint8Array ? peerName(value) : inWords(value);
+  if (name === "outcomes") return value.map((each) => OUTCOMES[Number(each)] ?? String(each)).join(", ");
+  return KEYS.includes(name) && value instanceof Uint8Array && value.length ? peerName(value) : inWords(value);
 }
 
 function numbered(made) {

@@ -6,6 +6,7 @@ import { bytes, clock, compact, count, counted, duration } from "./format.js";
 import { announce, peerButton, tableOf } from "./parts.js";
 
 const ROUNDS = 8;
+const FOUND = { good: "found good", unpaid: "not paid", demoted: "not shown", void: "false", undecided: "not decided yet" };
 const PHASES = {
   train: "computers learn",
   average: "groups average",
@@ -88,9 +89,9 @@ export class RoundPart {
 }
 
 function showRound(round, found) {
-  const head = ["Computer", "Group", "Examples", "A lot took", "Credit"].map((name, index) =>
-    h("th", { scope: "col", class: index > 1 ? "n" : null }, name),
-  );
+  const isAudited = found.table_rows.some((one) => one.is_audited);
+  const names = ["Computer", "Group", "Examples", "A lot took", "Credit", ...(isAudited ? ["Audit"] : [])];
+  const head = names.map((name, index) => h("th", { scope: "col", class: index > 1 && index < 5 ? "n" : null }, name));
   const rows = found.table_rows.flatMap((one) =>
     one.claims.map((claim) => {
       const made = row(
@@ -98,9 +99,10 @@ function showRound(round, found) {
         `${one.cohort}${one.age ? `, ${counted(one.age, "round")} late` : ""}`,
         count(claim.samples),
         duration(claim.lot_ms),
-        compact(claim.credit),
+        `${compact(claim.credit)}${one.is_paid ? "" : " pending"}`,
+        ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : "not drawn"] : []),
       );
-      for (const cell of [...made.children].slice(2)) cell.classList.add("n");
+      for (const cell of [...made.children].slice(2, 5)) cell.classList.add("n");
       return made;
     }),
   );

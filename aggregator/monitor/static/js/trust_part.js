@@ -1,25 +1,25 @@
-/** Who is trusted: verdicts with the findings that led to them, what is in doubt, what audits took. Loaded only where claims are audited. */
+/** Who is trusted: what was found out, what is audited, and the verdicts in the log. Loaded only where contributions are audited. */
 
 import { Refresher, ask, isTheServers } from "./api.js";
 import { byId, fill, h, row } from "./dom.js";
-import { compact, count, counted, duration, percent, shortHash } from "./format.js";
+import { count, counted, percent, shortHash } from "./format.js";
 import { announce, pageButton, peerButton, tableWith } from "./parts.js";
 
-const VERDICTS = 10;
-const REASONS = {
-  differs: "its work is not what it said",
-  withheld: "it did not show its work",
-  left: "it left before it had shown this work",
-  outvoted: "it said something else than was decided",
+const ROWS = 8;
+const REASONS = { false: "its work was found false", withheld: "its work was not shown" };
+const OUTCOMES = {
+  good: "found good",
+  unpaid: "not paid, through no fault of its own",
+  demoted: "not shown",
+  void: "false",
+  undecided: "not decided yet",
 };
-const OUTCOMES = { holds: "it is true", differs: "it differs", withheld: "it was not shown" };
-const CHECKS = { lot: "one lot", sum: "what was handed in", whole: "all lots" };
 
 export class TrustPart {
   /** `check` shows the proof of an entry, by its index. */
   constructor(check) {
-    Object.assign(this, { check, offset: 0, claim: null });
-    this.refresher = new Refresher(byId("trust"), 4000, () => this.load(), byId("trust-verdicts"));
+    Object.assign(this, { check, offsets: { faults: 0, audits: 0 } });
+    this.refresher = new Refresher(byId("trust"), 4000, () => this.load(), byId("trust-tables"));
   }
 
   ask() {
@@ -27,50 +27,46 @@ export class TrustPart {
   }
 
   async load() {
-    const [found, { total, verdicts }] = await Promise.all([ask("trust"), ask("trust/verdicts", { offset: this.offset, limit: VERDICTS })]);
-    fill(byId("trust-sub"), summary(found));
-    fill(byId("trust-doubts"), found.in_doubt.length > 0 && this.doubts(found.in_doubt));
-    fill(byId("trust-verdicts"), total ? this.verdicts(verdicts) : h("p", {}, "No verdict so far: nobody was found to have lied."), this.pages(total));
-  }
-
-  verdicts(verdicts) {
-    const rows = verdicts.map((one) =>
-      row(
-        String(one.round),
-        peerButton(one.peer),
-        REASONS[one.reason] ?? one.reason,
-        count(one.amount),
-        this.evidenceButton(one.claim),
-      ),
+    const page = (of) => ask(`trust/${of}`, { offset: this.offsets[of], limit: ROWS });
+    const [found, faults, audits] = await Promise.all([ask("trust"), page("faults"), page("audits")]);
+    fill(byId("trust-sub"), h("p", { class: "sub" }, summary(found)), h("p", { class: "sub" }, payInWords(found)));
+    fill(byId("trust-doubts"), found.in_doubt.length > 0 && this.audits("In doubt: somebody spoke against it, and it is not decided", found.in_doubt));
+    fill(byId("trust-faults"), faults.total ? this.faults(faults.faults) : h("p", {}, "Nobody was found out so far."), this.pages("faults", faults.total));
+    fill(
+      byId("trust-audits"),
+      h("h3", {}, "Audited now"),
+      audits.total ? this.audits("Contributions that are audited, the newest first", audits.audits) : h("p", {}, "Nothing that is not paid yet is audited."),
+      this.pages("audits", audits.total),
     );
-    return scrolling("Verdicts, the newest first", ["Round", "Of", "Why", "Credit taken back", "Evidence"], rows);
   }
 
-  doubts(doubts) {
-    const rows = doubts.map((one) =>
-      row(
-        String(one.round),
-        peerButton(one.peer),
-        CHECKS[one.check] ?? one.check,
-        one.votes.map((vote) => `${vote.auditor.slice(-6)}: ${OUTCOMES[vote.outcome] ?? vote.outcome}`).join(", "),
-        this.evidenceButton(one.claim),
-      ),
+  faults(faults) {
+    const rows = faults.map((one) =>
+      row(String(one.round), peerButton(one.peer), REASONS[one.reason] ?? one.reason, this.evidenceButton(one.contribution)),
     );
-    return scrolling("In doubt: somebody spoke against it, and it is not decided", ["Round", "Of", "What", "Who said what", "Evidence"], rows);
+    return scrolling("What was found out, the newest first", ["Round", "Of", "What", "Evidence"], rows);
   }
 
-  evidenceButton(claim) {
-    return h("button", { class: "link", type: "button", title: claim, on: { click: () => this.attempt(() => this.show(claim)) } }, "show");
+  audits(caption, audits) {
+    const rows = audits.map((one) =>
+      row(String(one.round), computers(one.claims), count(one.samples), peerButton(one.auditor), found(one), this.evidenceButton(one.contribution)),
+    );
+    return scrolling(caption, ["Round", "Of", "Examples", "Auditor", "Found", "Evidence"], rows);
   }
 
-  pages(total) {
+  evidenceButton(contribution) {
+    const click = () => this.attempt(() => this.show(contribution));
+    return h("button", { class: "link", type: "button", title: contribution, on: { click } }, "show");
+  }
+
+  pages(of, total) {
     const go = (offset) => () => {
-      this.offset = offset;
+      this.offsets[of] = offset;
       this.attempt(() => this.load());
     };
-    const [back, on] = [this.offset - VERDICTS, this.offset + VERDICTS];
+    const [back, on] = [this.offsets[of] - ROWS, this.offsets[of] + ROWS];
     const buttons = [pageButton("Back", back < 0, go(back)), pageButton("More", on >= total, go(on))];
-    return total > VERDICTS && h("div", { class: "pages" }, buttons, `of ${count(total)}`);
+    return total > ROWS && h("div", { class: "pages" }, buttons, `of ${count(total)}`);
   }
 
   /** Do what a click asks for; where the server is in the way, say so. */
@@ -79,56 +75,80 @@ export class TrustPart {
       await work();
     } catch (error) {
       if (!isTheServers(error)) throw error;
-      fill(byId("trust-evidence"), h("p", {}, `That did not work: ${error.message}.`));
+      const gone = error.status === 404;
+      fill(byId("trust-evidence"), h("p", {}, gone ? "The monitor keeps no verdict on it any more; the log has it." : `That did not work: ${error.message}.`));
     }
   }
 
-  /** Show what was claimed, and what each auditor found; each is an entry, whose proof is checked here. */
-  async show(claim) {
-    const found = await ask(`trust/claims/${claim}`);
+  /** Show who said what of a contribution; each verdict is an entry, whose proof is checked here. */
+  async show(contribution) {
+    const seen = await ask(`trust/contributions/${contribution}`);
     const entry = (index) => h("button", { class: "link", type: "button", on: { click: () => this.check(index) } }, `check entry ${index}`);
-    const rows = found.findings.map((one) =>
+    const rows = seen.verdicts.map((one) =>
       row(
         peerButton(one.auditor),
-        `${CHECKS[one.check] ?? one.check}${one.check === "lot" ? ` (at ${one.lot})` : ""}`,
-        OUTCOMES[one.outcome] ?? one.outcome,
-        h("code", { title: one.claimed?.projection ?? "" }, one.claimed ? shortHash(one.claimed.projection) : "–"),
-        h("code", { title: one.found ?? "" }, one.found ? shortHash(one.found) : "–"),
+        one.by === one.auditor ? "itself" : peerButton(one.by),
+        found({ claims: seen.claims.map(({ peer }, place) => ({ peer, outcome: one.outcomes[place] })) }),
+        one.round === null ? "the settlement" : `round ${count(one.round)}`,
         entry(one.index),
       ),
     );
-    const text = `${counted(found.findings.length, "finding")} on this claim.`;
+    const text = seen.verdicts.length ? `${counted(seen.verdicts.length, "verdict")} on this contribution.` : "No verdict on this contribution so far.";
     fill(
       byId("trust-evidence"),
-      h("h3", {}, "What was claimed, and what was found"),
+      h("h3", {}, `What was said of a contribution of round ${count(seen.round)}`),
       h(
         "p",
         {},
-        "The claim ",
-        h("code", { title: found.claim }, shortHash(found.claim)),
-        found.index === null ? "" : " is ",
-        found.index === null ? "" : entry(found.index),
-        ". Whoever has the weights and the data can compute the lot again: claimed and found are its gradient's projection.",
+        "The contribution ",
+        h("code", { title: seen.contribution }, shortHash(seen.contribution)),
+        " of ",
+        computers(seen.claims),
+        " is ",
+        entry(seen.index),
+        `. ${text} Whoever has the weights, the data and what was brought can compute it again.`,
       ),
-      rows.length > 0 && scrolling("Findings", ["Auditor", "Looked at", "Found that", "Claimed", "Found", "Proof"], rows),
-      rows.length === 0 && h("p", {}, "The monitor finds no finding on it in the log."),
+      rows.length > 0 && scrolling("Verdicts", ["Auditor", "Computed by", "Found", "Counts from", "Proof"], rows),
     );
     announce(text);
   }
 }
 
-function summary({ round, is_finished, computers, proven, guilty, due, done, share, pending_rounds, num_rounds, last_final_round }) {
-  if (round === null) return "Lots are computed again by auditors. Nothing was looked at yet.";
-  const took = share === null ? "" : `, which took ${percent(share)} of the time that this work took`;
-  const looked = done ? ` Since the aggregator's start ${counted(done.lots, "lot")} were computed again in ${duration(done.cpu_ms)}${took}.` : "";
+/** Return whose work something is, at most three of them by name. */
+function computers(claims) {
+  const named = claims.slice(0, 3).flatMap(({ peer }, place) => [place > 0 && ", ", peerButton(peer)]);
+  return h("span", {}, named, claims.length > 3 && ` and ${counted(claims.length - 3, "more", "more")}`);
+}
+
+/** Return what was found of all claims, in words: once where it is the same of all. */
+function found({ claims }) {
+  const words = new Set(claims.map(({ outcome }) => OUTCOMES[outcome] ?? outcome));
+  if (words.size === 1) return [...words][0];
+  return claims.map(({ peer, outcome }) => `…${peer.slice(-6)}: ${OUTCOMES[outcome] ?? outcome}`).join("; ");
+}
+
+function summary({ is_finished, computers: there, proven, proven_after, guilty, demoted, drawn, undecided, share, auditors }) {
   const where = is_finished ? "that took part" : "at work";
-  const which = last_final_round ? `what rounds after ${count(last_final_round)} pay` : "all of it";
-  const stays = `${which} stays pending: the run ends with round ${count(num_rounds)}`;
+  const out = [
+    guilty && `the work of ${counted(guilty, "computer")} was found false`,
+    demoted && `${counted(demoted, "computer")} did not show work and ${demoted === 1 ? "has" : "have"} to begin anew`,
+  ].filter(Boolean);
+  const looked = drawn
+    ? `So far ${counted(drawn, "contribution")}, ${percent(share)} of all examples, were drawn to be computed again by ${counted(auditors.length, "named auditor")}; ${count(undecided)} of them wait for a word.`
+    : "Nothing was drawn to be computed again yet.";
   return (
-    `${count(proven)} of ${counted(computers, "computer")} ${where} ${proven === 1 ? "is" : "are"} proven; ` +
-    `${counted(guilty, "was", "were")} found guilty so far; ${counted(due, "question")} open.${looked} ` +
-    `Credit is pending for ${compact(pending_rounds)} rounds, then final; ${stays}. Who is trusted follows from the log; these figures are the aggregator's word for it.`
+    `${count(proven)} of ${counted(there, "computer")} ${where} ${proven === 1 ? "is" : "are"} proven: ` +
+    `what a new one hands in has to be found good ${counted(proven_after, "time")}. ` +
+    `${out.length ? `So far ${out.join(", and ")}. ` : ""}${looked}`
   );
+}
+
+function payInWords({ is_settled, is_finished, last_paid_round, last_before_settlement, pending_rounds, num_rounds }) {
+  if (is_settled) return "The run is settled: all that it pays is paid.";
+  const paid = last_paid_round ? `Rounds up to ${count(last_paid_round)} are paid.` : "No round is paid yet.";
+  if (is_finished) return `${paid} The run is over: the rest is paid with its settlement, once its audits are done.`;
+  const late = last_before_settlement < num_rounds ? `, those after round ${count(last_before_settlement)} with the settlement at the end` : "";
+  return `${paid} A round is paid ${counted(pending_rounds, "round")} later${late}, by what is known by then. Until then it is pending.`;
 }
 
 function scrolling(caption, names, rows) {

@@ -7,6 +7,7 @@ import { announce } from "./parts.js";
 import { stateInWords } from "./swarm_picture.js";
 
 const CLAIMS = 10;
+const FAULTS = { false: "false", withheld: "not shown" };
 
 export class YourWork {
   constructor(checks) {
@@ -106,7 +107,8 @@ export class YourWork {
     const head = ["Round", "Entry", "Examples", "Credit", "Checked here"].map((name) => h("th", { scope: "col" }, name));
     const rows = found.claims_list.map((one) => {
       const late = one.age > 0 ? ` (${one.age} late)` : "";
-      return row(`${one.round}${late}`, String(one.index), count(one.samples), count(one.credit), this.mark(one.index));
+      const credit = `${count(one.credit)}${one.is_paid ? "" : " pending"}`;
+      return row(`${one.round}${late}`, String(one.index), count(one.samples), credit, this.mark(one.index));
     });
     const grid = h("table", {}, h("caption", {}, "Its newest claims"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
     const button = h(
@@ -142,16 +144,15 @@ export class YourWork {
   }
 }
 
-/** Return what audits found of a computer, and what of its credit can still be taken back. */
-function inTrust({ is_proven, is_guilty, samples_good, final, pending, until, stays_pending, void: taken, faults }) {
-  const standing = is_guilty ? "Guilty: all that it earns is void" : is_proven ? "Proven" : "Not proven yet: all it hands in is audited";
-  const becomes = pending - stays_pending;
-  const parts = [
-    becomes && `${stays_pending ? `${compact(becomes)} of it` : "the last of it"} final with round ${count(until)}`,
-    stays_pending && `${becomes ? `${compact(stays_pending)} ` : ""}stays pending: the run ends before it is final`,
-  ];
-  const rest = pending ? `, ${compact(pending)} pending (${parts.filter(Boolean).join("; ")})` : "";
-  const why = faults.map((one) => `${one.reason}, round ${one.round}`).join("; ");
-  const back = faults.length ? ` ${compact(taken)} void (${why}).` : "";
-  return `${standing}; ${compact(samples_good)} examples found good. Credit: ${compact(final)} final${rest}.${back} As the aggregator says; the log has it all.`;
+/** Return what audits found of a computer, and what of its credit is paid. */
+function inTrust({ is_proven, is_guilty, found_good, paid, pending, all_paid_with, faults }) {
+  const standing = is_guilty
+    ? "Its work was found false: what it hands in is not paid any more"
+    : is_proven
+      ? "Proven"
+      : "Not proven yet: what it hands in is paid if an audit finds it good";
+  const when = all_paid_with === null ? "the settlement at the end" : `round ${count(all_paid_with)}`;
+  const rest = pending ? `, ${compact(pending)} pending: all of it paid with ${when}, if nothing more is found` : "";
+  const why = faults.map((one) => `${FAULTS[one.reason] ?? one.reason}, round ${one.round}`).join("; ");
+  return `${standing}. ${counted(found_good, "contribution")} found good${faults.length ? " since then" : ""}. Credit: ${compact(paid)} paid${rest}.${why ? ` Found out: ${why}.` : ""}`;
 }
