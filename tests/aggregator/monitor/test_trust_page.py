@@ -99,7 +99,7 @@ def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_
         assert page.locator("#trust-audits tbody tr").count() == 6
         words = page.locator("#trust-sub").text_content()
         assert "1 of 3 computers at work is proven" in words
-        assert "the work of 1 computer was found false" in words
+        assert "The work of 1 computer was found false" in words
         assert "A round is paid 6 rounds later, those after round 34 with the settlement at the end" in words
         fault.get_by_role("button", name="show").click()
         verdicts = page.locator("#trust-evidence tbody tr")

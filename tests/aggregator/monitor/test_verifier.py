@@ -16,6 +16,7 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import sign_tree_head
 from protocol.records import Logged, entry_of
 from protocol.signing import peer_name
+from protocol.verdicts import SignedVerdict
 from tests.aggregator.monitor.browser import browser
 from tests.protocol import record_samples as samples
 from tests.protocol import test_merkle as trees
@@ -180,21 +181,24 @@ def test_a_key_of_low_order_or_not_canonical_signs_nothing(page: Any, y: int) ->
 
 
 def test_entries_are_read_from_their_own_bytes_and_their_signatures_checked(page: Any) -> None:
-    records: list[Logged] = [samples.HEADER, samples.ROUND, samples.LARGEST_ROUND, samples.LARGEST_HEADER]
+    verdict = SignedVerdict.sign(samples.VERDICT, samples.ALICE)
+    records: list[Logged] = [samples.HEADER, samples.ROUND, samples.LARGEST_ROUND, samples.LARGEST_HEADER, verdict, samples.SETTLEMENT]
     opened = call(page, "entries", "openEntry", [(entry_of(record),) for record in records])
-    assert [one["kind"] for one in opened] == ["contribution", "round", "round", "contribution"]
+    assert [one["kind"] for one in opened] == ["contribution", "round", "round", "contribution", "verdict", "settlement"]
     assert opened[0]["fields"]["claims"] == [samples.SIGNED_CLAIM.digest.hex()]
     (claim,) = opened[0]["claims"]
     assert (claim["cohort"], claim["work"]) == (samples.CLAIM.cohort, list(samples.CLAIM.work))
     assert (opened[1]["fields"]["contributions"], opened[1]["fields"]["floor"]) == (2, -31)
     assert opened[2]["fields"]["first"] == str(2**62 - 1)
-    assert (opened[1]["signed"], len(opened[3]["claims"])) == ([], 32)
+    assert (opened[1]["signed"], len(opened[3]["claims"]), opened[5]["signed"]) == ([], 32, [])
+    assert (opened[4]["fields"]["by"], opened[4]["fields"]["outcomes"]) == (samples.VERDICT.by.hex(), [0])
+    assert opened[5]["fields"] == {"run": samples.SETTLEMENT.run.hex(), "commit": samples.SETTLEMENT.commit.hex()}
     signed = [
         (bytes.fromhex(one["key"]), bytes.fromhex(one["message"]), bytes.fromhex(one["signature"])) for o in opened for one in o["signed"]
     ]
-    assert call(page, "notes", "verifySignature", signed) == ["holds"] * (2 + 33)
+    assert call(page, "notes", "verifySignature", signed) == ["holds"] * (2 + 33 + 1)
     forged = [(key, spoil(message), signature) for key, message, signature in signed]
-    assert call(page, "notes", "verifySignature", forged) == ["SignatureError"] * (2 + 33)
+    assert call(page, "notes", "verifySignature", forged) == ["SignatureError"] * (2 + 33 + 1)
 
 
 @pytest.mark.parametrize(

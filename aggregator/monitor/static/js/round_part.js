@@ -99,7 +99,7 @@ function showRound(round, found) {
         `${one.cohort}${one.age ? `, ${counted(one.age, "round")} late` : ""}`,
         count(claim.samples),
         duration(claim.lot_ms),
-        `${compact(claim.credit)}${one.is_paid ? "" : " pending"}`,
+        `${compact(claim.credit)}${one.is_paid || !claim.credit ? "" : " pending"}`,
         ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : "not drawn"] : []),
       );
       for (const cell of [...made.children].slice(2, 5)) cell.classList.add("n");

@@ -2,7 +2,7 @@
 
 import { Refresher, ask, isTheServers } from "./api.js";
 import { byId, fill, h, row } from "./dom.js";
-import { count, counted, percent, shortHash } from "./format.js";
+import { count, counted, percent, shortHash, shortName } from "./format.js";
 import { announce, pageButton, peerButton, tableWith } from "./parts.js";
 
 const ROWS = 8;
@@ -30,8 +30,14 @@ export class TrustPart {
     const page = (of) => ask(`trust/${of}`, { offset: this.offsets[of], limit: ROWS });
     const [found, faults, audits] = await Promise.all([ask("trust"), page("faults"), page("audits")]);
     fill(byId("trust-sub"), h("p", { class: "sub" }, summary(found)), h("p", { class: "sub" }, payInWords(found)));
-    fill(byId("trust-doubts"), found.in_doubt.length > 0 && this.audits("In doubt: somebody spoke against it, and it is not decided", found.in_doubt));
-    fill(byId("trust-faults"), faults.total ? this.faults(faults.faults) : h("p", {}, "Nobody was found out so far."), this.pages("faults", faults.total));
+    const doubts = found.in_doubt;
+    fill(byId("trust-doubts"), doubts.length > 0 && [h("h3", {}, "In doubt"), this.audits("Somebody spoke against it, and it is not decided", doubts)]);
+    fill(
+      byId("trust-faults"),
+      h("h3", {}, "Found out"),
+      faults.total ? this.faults(faults.faults) : h("p", {}, "Nobody so far."),
+      this.pages("faults", faults.total),
+    );
     fill(
       byId("trust-audits"),
       h("h3", {}, "Audited now"),
@@ -49,7 +55,7 @@ export class TrustPart {
 
   audits(caption, audits) {
     const rows = audits.map((one) =>
-      row(String(one.round), computers(one.claims), count(one.samples), peerButton(one.auditor), found(one), this.evidenceButton(one.contribution)),
+      row(String(one.round), computers(one.claims), count(one.samples), auditorNamed(one.auditor), found(one), this.evidenceButton(one.contribution)),
     );
     return scrolling(caption, ["Round", "Of", "Examples", "Auditor", "Found", "Evidence"], rows);
   }
@@ -86,7 +92,7 @@ export class TrustPart {
     const entry = (index) => h("button", { class: "link", type: "button", on: { click: () => this.check(index) } }, `check entry ${index}`);
     const rows = seen.verdicts.map((one) =>
       row(
-        peerButton(one.auditor),
+        auditorNamed(one.auditor),
         one.by === one.auditor ? "itself" : peerButton(one.by),
         found({ claims: seen.claims.map(({ peer }, place) => ({ peer, outcome: one.outcomes[place] })) }),
         one.round === null ? "the settlement" : `round ${count(one.round)}`,
@@ -114,6 +120,11 @@ export class TrustPart {
   }
 }
 
+/** Return an auditor's short name: it need not take part, so there may be nothing more to show of it. */
+function auditorNamed(peer) {
+  return h("code", { title: peer }, shortName(peer));
+}
+
 /** Return whose work something is, at most three of them by name. */
 function computers(claims) {
   const named = claims.slice(0, 3).flatMap(({ peer }, place) => [place > 0 && ", ", peerButton(peer)]);
@@ -129,6 +140,7 @@ function found({ claims }) {
 
 function summary({ is_finished, computers: there, proven, proven_after, guilty, demoted, drawn, undecided, share, auditors }) {
   const where = is_finished ? "that took part" : "at work";
+  const upper = (text) => text[0].toUpperCase() + text.slice(1);
   const out = [
     guilty && `the work of ${counted(guilty, "computer")} was found false`,
     demoted && `${counted(demoted, "computer")} did not show work and ${demoted === 1 ? "has" : "have"} to begin anew`,
@@ -139,7 +151,7 @@ function summary({ is_finished, computers: there, proven, proven_after, guilty, 
   return (
     `${count(proven)} of ${counted(there, "computer")} ${where} ${proven === 1 ? "is" : "are"} proven: ` +
     `what a new one hands in has to be found good ${counted(proven_after, "time")}. ` +
-    `${out.length ? `So far ${out.join(", and ")}. ` : ""}${looked}`
+    `${out.length ? `${upper(out.join(", and "))}. ` : ""}${looked}`
   );
 }
 

@@ -107,7 +107,7 @@ export class YourWork {
     const head = ["Round", "Entry", "Examples", "Credit", "Checked here"].map((name) => h("th", { scope: "col" }, name));
     const rows = found.claims_list.map((one) => {
       const late = one.age > 0 ? ` (${one.age} late)` : "";
-      const credit = `${count(one.credit)}${one.is_paid ? "" : " pending"}`;
+      const credit = `${count(one.credit)}${one.is_paid || !one.credit ? "" : " pending"}`;
       return row(`${one.round}${late}`, String(one.index), count(one.samples), credit, this.mark(one.index));
     });
     const grid = h("table", {}, h("caption", {}, "Its newest claims"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
