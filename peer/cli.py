@@ -73,6 +73,7 @@ def main() -> None:
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
+@click.option("--audit-only", is_flag=True, default=None, help="Train nothing: audit what others hand in, with all that the limits allow.")
 @limit_options
 @click.option("--plain", is_flag=True, help="A line a round, as where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="An object a line, for programs.")

@@ -64,6 +64,9 @@ class PeerConfig(Limits):
     )
     gateway_key: Path | None = Field(default=None, description="PEM file of its key")
     lease_only: bool = Field(default=False, description="a gateway: of its own one lot a local step, and only for what came back of leases")
+    audit_only: bool = Field(
+        default=False, description="train nothing: compute contributions of others again, with all that the limits allow"
+    )
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
     data_limit: int | None = Field(
         default=20_000_000_000,

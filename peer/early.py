@@ -35,6 +35,22 @@ _NOT_LIGHT = (
     "gateway_key",
     "lease_only",
 )  # settings that would do nothing
+_NOT_AUDITING = (
+    "gateway",
+    "gateway_cert",
+    "gateway_key",
+    "lease_only",
+    "view",
+    "private_data",
+    "private_noise",
+    "latency_table",
+    "payout",
+    "cohort",
+    "alone",
+    "size",
+    "workers",
+    "cuda_graphs",
+)  # settings of who trains
 # Of the drivers that torch computes with on Linux: NVIDIA's, of its boards too, AMD's, and that of Windows underneath.
 _GPU_FILES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvgpu", "kfd", "dxg")
 
@@ -45,6 +61,7 @@ def check(config: PeerConfig) -> None:
     Raises:
         UserError: there are some; the message says what to do.
     """
+    check_audit_only(config)
     if config.light:
         check_light(config)
     else:
@@ -59,7 +76,7 @@ def check(config: PeerConfig) -> None:
         check_listen(config.listen_addresses)
         for address in find_addresses(config, read_last_run(config.dir))[0]:
             check_peer_address(address)
-        if not (config.alone or config.gateway):
+        if not (config.alone or config.gateway or config.audit_only):
             check_token()
     if config.invitation is not None:
         check_invitation(config.invitation)
@@ -110,6 +127,22 @@ def check_light_limits(limits: Limits) -> None:
         raise UserError("--audit: a light contributor has no state and no data to audit with; leave it out")
     if limits.evaluation not in (EVALUATION, 0):
         raise UserError("--evaluation: a light contributor has no state and no data to measure with; leave it out")
+
+
+def check_audit_only(config: PeerConfig) -> None:
+    """Refuse settings that a peer that trains nothing has no use for.
+
+    Raises:
+        UserError: there are some.
+    """
+    if not config.audit_only:
+        return
+    if config.light:
+        raise UserError("--audit-only: a light contributor has no state and no data to audit with; leave --light out")
+    idle = [name for name in _NOT_AUDITING if getattr(config, name)]
+    if idle:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        raise UserError(f"--audit-only trains nothing, and hands in nothing: leave {flags} out")
 
 
 def check_gateway(config: PeerConfig) -> None:

@@ -84,6 +84,8 @@ class PeerLoop:
         sizing: Sizing | None = None,
         shards: int = 0,
         payout: PublicKey | None = None,
+        *,
+        trains: bool = True,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
@@ -91,6 +93,7 @@ class PeerLoop:
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
         of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
         ``shards`` is what its claims say (``Claim.shards``). Their credit adds up to ``payout``; None: to its own key.
+        One that does not train follows the run's commits, and stays beyond the last one until it is told to leave.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -189,6 +192,7 @@ class PeerLoop:
         )
         self._handing.shards = shards
         self._gateway = gateway
+        self.trains = trains
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._word = OperatorsWord(self.log, board, self._run_is_over)
@@ -281,6 +285,7 @@ class PeerLoop:
             take=self._commits.take,
             show=self._word.show_away,
             far_ahead=self._one_history.look_soon,
+            trains=trains,
         )
 
     def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
@@ -360,7 +365,11 @@ class PeerLoop:
     @property
     def known(self) -> Known:
         """What audits of others need of what this peer knows."""
-        return Known(lambda: self.machine.newest.round, self._states.parameters, self._states.body)
+        return Known(lambda: self.machine.newest.round, self.is_finished, self._states.parameters, self._states.body)
+
+    def is_finished(self) -> bool:
+        """Return whether the log has the last round."""
+        return self.machine.newest.round >= self.manifest.num_rounds
 
     @property
     def num_weights(self) -> int:
@@ -458,6 +467,8 @@ class PeerLoop:
             elif phase is Phase.FINISHED:
                 await self._catching_up.measure(is_last=True)
                 self._board.update(finished=True)
+                if not self.trains:
+                    await self._leaving.wait()
                 if self._gateway is not None:
                     self._gateway.finish()
                 return
@@ -465,7 +476,7 @@ class PeerLoop:
                 return
             elif phase is Phase.BEHIND:
                 await self._catching_up.catch_up(self._tasks)
-            elif self._crew.is_paused:
+            elif self._crew.is_paused or not self.trains:
                 await self._changed.wait()
             elif phase is Phase.WORKING or self._work.works_ahead():
                 await self._catching_up.measure()

@@ -16,9 +16,13 @@ from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.views import StereoDataset
 from automl.latency.table import TORCH, LatencyTable
+from automl.models.networks import build
+from automl.spaces.space import space_named
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
 from automl.training.update import self_test
+from peer.auditing.opening import auditor_of, audits_open
+from peer.auditing.opening import check_run as check_audits
 from peer.cohort.company import Choice
 from peer.cohort.token import load_token
 from peer.commands.keys import own_identity
@@ -30,6 +34,7 @@ from peer.contact.whereabouts import find_addresses
 from peer.control import Control
 from peer.crew.crew import Crew, InProcess
 from peer.crew.devices import Devices, choose_devices
+from peer.crew.idle import IdleCrew
 from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
 from peer.crew.worker_data import WorkerData
@@ -55,7 +60,7 @@ from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread
 from peer.views.views import SiteCrew, make_site_crew
 from protocol.cohorts import affinity_token, cohort_name
-from protocol.errors import FoundGuilty, MantaError
+from protocol.errors import FoundGuilty, MantaError, UserError
 from protocol.footprint import usual_vectors_bytes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
@@ -113,7 +118,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     all_threads = torch.get_num_threads()
 
     def devices_for(threads: int | None) -> Devices:
-        return choose_devices(config.gpus, config.workers, threads or all_threads)
+        return choose_devices("none" if config.audit_only else config.gpus, config.workers, threads or all_threads)
 
     devices_for(config.cpu_threads)
     limiter = Limiter(config.limits, config.dir, sensors)
@@ -158,7 +163,7 @@ async def _enter(
             node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
             try:
                 signed = await fetch_checked_manifest(node, addresses, expected_run)
-                return node, await enter(node, identity, store, config, signed), signed
+                return node, await enter(node, identity, store, config, signed, trains=not config.audit_only), signed
             except BaseException:
                 await node.close()
                 raise
@@ -174,6 +179,8 @@ def _make_crew(
     own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
 ) -> tuple[Crew, Dataset]:
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    if own.config.audit_only:
+        return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
     if own.config.view is not None:
         assert isinstance(dataset, StereoDataset)
         return make_site_crew(manifest, dataset, own.config.view, devices, compute), dataset
@@ -189,6 +196,7 @@ async def _take_part(own: _Own, met: _Met) -> None:
     manifest = met.signed.open()
     check_supported(manifest)
     check_run(own.config, manifest)
+    check_audits(own.config, manifest)
     async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.sitter) as held:
         await _train(own, met, held)
 
@@ -223,8 +231,12 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         await publish_table(node, identity, signed.run, held.shelf, table)
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
-        board.say(f"computes on {devices.description}")
-        if (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING:
+        if not config.audit_only:
+            board.say(f"computes on {devices.description}")
+        if (
+            not config.audit_only
+            and (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING
+        ):
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
@@ -261,15 +273,18 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             sizing,
             held.claimed,
             config.payout_key,
+            trains=not config.audit_only,
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, None, met.traffic, board, limits, own.devices_for)
+        auditor = auditor_of(config, identity, signed, held, loop, board)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, auditor, met.traffic, board, limits, own.devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node):
+        no_more = loop.leave if config.audit_only else lambda: None
+        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(auditor, limits, no_more):
             await own.limiter.attach(limited)
             watching = asyncio.create_task(own.limiter.watch())
             watching.add_done_callback(limited.ends_with)
@@ -284,6 +299,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         if loop.ended and loop.guilty is None:
             board.say(f"{loop.ended}; your key and your credit stay as they are")
         sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+        if config.audit_only and auditor is not None and auditor.is_broken:
+            raise UserError("--audit-only: it could not audit any more")
         if loop.guilty is not None:
             raise FoundGuilty(f"{status.verdict}. {advice()}")
 
@@ -297,6 +314,8 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise:
     label = cohort_name(config.cohort, socket.gethostname())
     if has_noise:
         return Choice.NOISE, label, None
+    if config.audit_only:
+        return Choice.AUDITOR, label, None
     if config.gateway:
         return Choice.GATEWAY, label, None
     if config.alone:
@@ -336,7 +355,9 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: Limit
         nonlocal told
         told += 1
         if told == 1:
-            board.say("leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once")
+            board.say(
+                "leaving" if not loop.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
+            )
             loop.leave()
         else:
             running.cancel()

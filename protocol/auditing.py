@@ -11,6 +11,7 @@ from enum import IntEnum
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
+from protocol.merkle import MAX_SIZE
 from protocol.records import Claim, Contribution, Header
 from protocol.signing import Identity, verify
 from protocol.verdicts import MAX_VERDICT_BYTES, Outcome
@@ -215,9 +216,12 @@ class Duties:
     """What waits, accused contributions first, then the oldest."""
 
     duties: tuple[Duty, ...]
+    may_audit: int  # 1: the caller is a named auditor, or proven
+    audited: int  # contributions that are audited and not paid yet, whoever looks at them: once the run is over and settled none is
 
     def __post_init__(self) -> None:
         require(len(self.duties) <= MAX_DUTIES, f"at most {MAX_DUTIES} duties at once")
+        require(self.may_audit in (0, 1) and 0 <= self.audited <= MAX_SIZE, "an auditor is one, or is none, of a number of contributions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class OperatorLine:
         if not self.operators.is_alone:
             self._begin_with(self._turn[1], why)
 
+    def prefer(self, key: PublicKey) -> None:
+        """Talk to this operator, as long as it is there."""
+        place = self._turn.index(key)
+        self._turn = self._turn[place:] + self._turn[:place]
+
     async def meet(self, node: OwnNode) -> None:
         """Connect ``node`` to the operators again, at least to one; the others have a moment more from then on.
 
@@ -143,8 +148,7 @@ class OperatorLine:
             self._begin_with(key, str(faults[0]))
 
     def _begin_with(self, key: PublicKey, why: str) -> None:
-        place = self._turn.index(key)
-        self._turn = self._turn[place:] + self._turn[:place]
+        self.prefer(key)
         self.on_change(key, why)
 
     async def _while_there(self, key: PublicKey, work: Callable[[PublicKey], Awaitable[Result]]) -> Result:

@@ -112,6 +112,7 @@ class Scene:
         self.residuals: dict[bytes, bytes] = {}  # by key: what its last listed contribution left it
         self.waiting: list[Verdict] = []  # before the next round
         self.max_bytes = 1 << 30
+        self.is_finished = False
         self.operators = OPERATORS[:operators]
         self.brought: dict[bytes, Brought] = {}
         self.desks: dict[bytes, DutiesDesk] = {}
@@ -225,7 +226,7 @@ class Scene:
             identity,
             RUN,
             self.rules,
-            Known(lambda: self._reputation.round, weights, body),
+            Known(lambda: self._reputation.round, lambda: self.is_finished, weights, body),
             line,
             Fetching(self.endpoint(identity), line, fetched, 4 * NUM_WEIGHTS),
             start,

@@ -114,10 +114,10 @@ class DutiesDesk:
                 (whole if await self._can_be_judged(audit) else lacking).append(audit)
             ordered = [*_in_turn(_oldest_first(accused), reputation.round), *_in_turn(whole, reputation.round)]
             chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_DUTIES]
-            return pack(Duties(tuple([await self._duty(audit, is_named=True) for audit in chosen])))
-        is_new = caller not in self._asked
-        if not reputation.is_proven(caller) or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
-            return pack(Duties(()))
+            return pack(Duties(tuple([await self._duty(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
+        is_new, is_proven = caller not in self._asked, reputation.is_proven(caller)
+        if not is_proven or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
+            return pack(Duties((), int(is_proven), len(reputation.audits)))
         self._asked[caller] = reputation.round
         found = list[Duty]()
         for audit in _oldest_first(audit for audit in reputation.audits.values() if not audit.verdicts and caller not in audit.work.keys):
@@ -126,7 +126,7 @@ class DutiesDesk:
                 found.append(await self._duty(audit, is_named=False))
             if len(found) == MAX_DUTIES:
                 break
-        return pack(Duties(tuple(found)))
+        return pack(Duties(tuple(found), 1, len(reputation.audits)))
 
     def _is_for_named(self, caller: PublicKey, audit: Audit) -> bool:
         """Return whether an audit waits for a named auditor: it was drawn for it, or somebody would take something away."""

@@ -47,6 +47,7 @@ from swarm.operator_line import OperatorLine
 from swarm.tasks import within
 
 AGAIN_S = 10.0  # until the log is asked again
+LAST_S = 60.0  # once the run is over, for a log that does not answer any more
 AGAIN_PERCENT = 25  # of what volunteers found good, that a named auditor computes again
 LEAST_ROUNDS = 2  # that members have to bring own vectors, once these are asked for
 _DEATHS = 3  # in a row, until nothing is audited any more
@@ -59,6 +60,7 @@ class Known:
     """What this peer knows of the run by itself, and gets as everybody does."""
 
     round: Callable[[], int]  # the newest commit
+    is_finished: Callable[[], bool]  # that is the last one
     weights: Callable[[bytes], Awaitable[tuple[Tensor, Tensor | None]]]  # of a committed state by its digest, and of its teacher
     body: Callable[[bytes], Awaitable[bytes]]  # of a committed contribution, by its root
 
@@ -88,6 +90,8 @@ class Auditor:
         board: StatusBoard,
         distrusted: Distrusted,
         again_percent: int = AGAIN_PERCENT,
+        *,
+        does_nothing_else: bool = False,
     ) -> None:
         """Audit nothing yet.
 
@@ -102,6 +106,7 @@ class Auditor:
             board: shows what was done.
             distrusted: the volunteers whose work this auditor does not take over.
             again_percent: of what it would take over, that it computes itself.
+            does_nothing_else: where no share of the time is set, it has all of it.
         """
         self._identity = identity
         self._run = run
@@ -114,6 +119,7 @@ class Auditor:
         self._board = board
         self._distrusted = distrusted
         self._again_percent = again_percent
+        self._does_nothing_else = does_nothing_else
         self._secret = os.urandom(32)  # of this life: nobody can foresee what is computed again
         self._turns = Turns()
         self._computing: Computing | None = None
@@ -122,10 +128,23 @@ class Auditor:
         self._began_s = 0.0
         self._deaths = 0
         self._cpu_s = 0.0
+        self._may_audit = True  # as far as is known
+        self._is_over = False
+        self._unheard_s: float | None = None  # since when the log does not say what waits
+
+    @property
+    def share(self) -> int:
+        """Hundredths of the time that it works at most."""
+        return round(100 * self._turns.share)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether what computes cannot any more: nothing is audited then."""
+        return self._deaths >= _DEATHS
 
     def limit(self, share: int, duty: int) -> None:
         """Work at most so many hundredths of the time, and no more than microbatches may; with 0 audit nothing."""
-        self._turns.limit(share, duty)
+        self._turns.limit(100 if self._does_nothing_else and not share else share, duty)
 
     def pause(self) -> None:
         """Compute nothing, and have no process, until ``resume``."""
@@ -140,9 +159,9 @@ class Auditor:
         self._turns.changed.set()
 
     async def keep(self) -> None:
-        """Audit what waits for it, until this is cancelled, or what computes cannot any more, which is said."""
+        """Audit what waits for it, until the run is over and settled, or what computes cannot any more, which is said."""
         try:
-            while self._deaths < _DEATHS:
+            while not self.is_broken and not self._is_over:
                 self._turns.changed.clear()
                 if not self._turns.may_work:
                     await self._release()
@@ -150,7 +169,7 @@ class Auditor:
                     continue
                 round_ = self._known.round()
                 has_done = await self.do_one(await self.duties())
-                if self._known.round() == round_ and not has_done:
+                if self._known.round() == round_ and not has_done and not self._is_over:
                     await within(self._turns.changed, AGAIN_S)
         finally:
             await self._release()
@@ -160,15 +179,31 @@ class Auditor:
         try:
             asked = pack(AskDuties(self._known.round()))
             answer = await self._line.call(DUTIES, asked, timeout_s=waits.CALL_S, large_answer=True)
-            duties = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES).duties
+            told = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES)
+            await self._tidy(told)
         except MantaError as error:
             logger.info("not told what to audit reason=%s", error)
+            now_s = asyncio.get_running_loop().time()
+            self._unheard_s = now_s if self._unheard_s is None else self._unheard_s
+            self._is_over = self._known.is_finished() and now_s - self._unheard_s >= LAST_S
             return ()
+        self._unheard_s, self._is_over = None, self._known.is_finished() and not told.audited
+        if self._may_audit != bool(told.may_audit):
+            self._may_audit = bool(told.may_audit)
+            why = "this key is proven by now" if told.may_audit else "this key is none of the run's auditors, and not proven"
+            self._board.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
+        return told.duties
+
+    async def _tidy(self, told: Duties) -> None:
+        """Forget what is paid, and remove what was fetched of what waits no more.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
         newest = self._known.round()
         self._open = {digest: one for digest, one in self._open.items() if newest <= one.round + self._rules.pending_rounds}
         waiting = {digest for digest, one in self._open.items() if one.said is None}
-        await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in duties})
-        return duties
+        await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
 
     async def do_one(self, duties: tuple[Duty, ...]) -> bool:
         """Do the first of what waits that can be done; return whether there was one: meanwhile there may be something else."""

@@ -29,6 +29,7 @@ class Choice(Enum):
     NOISE = "noise"  # --private-noise: mates would get what has no noise yet
     GATEWAY = "gateway"  # --gateway: it founds the contributions of its light contributors, and of nobody else
     AFFINITY = "affinity"
+    AUDITOR = "auditor"  # --audit-only: it trains nothing
 
     @property
     def is_alone(self) -> bool:
@@ -39,6 +40,7 @@ class Choice(Enum):
 _WHY_ALONE = {
     Choice.ALONE: "alone, as --alone says",
     Choice.NOISE: "alone: it adds noise to what it hands in (--private-noise), and mates would get what has none yet",
+    Choice.AUDITOR: "alone: it audits, and trains nothing (--audit-only)",
     Choice.GATEWAY: "alone with its light contributors: a gateway (--gateway) takes no place in a cohort of peers",
 }
 

@@ -40,6 +40,7 @@ class Ear:
         take: Callable[[Told], None],
         show: Callable[[bool], None],
         far_ahead: Callable[[], None] = lambda: None,
+        trains: bool = True,
     ) -> None:
         """Prepare; ``start`` answers others from then on.
 
@@ -53,6 +54,7 @@ class Ear:
             take: is told all that is heard, often of a commit that it knows.
             show: is told whether the log is away.
             far_ahead: is told when somebody else than the log tells of a round that does not follow the newest.
+            trains: this peer is counted as one that takes part.
         """
         self._node = node
         self._log = log
@@ -63,6 +65,7 @@ class Ear:
         self._take = take
         self._show = show
         self._far_ahead = far_ahead
+        self._trains = trains
         self._newest: Commitment | None = None
         self._pushing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
@@ -134,7 +137,7 @@ class Ear:
                 # A log that was away may have its round open for longer than was known here: it is asked for that before it is waited for.
                 left_ms = max(0, round(self._left_ms())) if knows_time else None
                 asked = self._round()
-                told = await unless(self._woken, self._log.news(self._log.operator, asked, left_ms=left_ms))
+                told = await unless(self._woken, self._log.news(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains))
                 if told is None:
                     self._woken.clear()
                     has_met, knows_time = False, False

@@ -47,6 +47,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("gateway", '["http://a/", "http://b/"]', ("http://a/", "http://b/"), "http://c/,http://d/", ("http://c/", "http://d/"), ("e:1",), ()),
     ("gateway_cert", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("lease_only", "true", True, "no", False, True, False),
+    ("audit_only", "true", True, "no", False, True, False),
     ("gateway_key", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
 ]
 

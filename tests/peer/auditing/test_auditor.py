@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from exact.residuals import vector_digest
 from peer.auditing.auditor import AGAIN_PERCENT, Auditor
 from peer.auditing.distrusted import Distrusted
@@ -19,8 +21,10 @@ from tests.audit_scene import (
     KEPT_ROUNDS,
     NUM_WEIGHTS,
     OPERATORS,
+    PENDING_ROUNDS,
     A,
     B,
+    C,
     Peer,
     Scene,
     Scripted,
@@ -82,11 +86,19 @@ class Played:
 Play = Callable[[Played], Awaitable[None]]
 
 
-def play(tmp_path: Path, what: Play, *, operators: int = 1, auditors: int = 1, max_bytes: int = 1 << 30) -> None:
+def play(
+    tmp_path: Path,
+    what: Play,
+    *,
+    operators: int = 1,
+    auditors: int = 1,
+    max_bytes: int = 1 << 30,
+    proven: tuple[Identity, ...] = (A, B, V),
+) -> None:
     """Run a scene whose peers have all vectors, and in which nothing has happened yet."""
 
     async def scenario() -> None:
-        scene = Scene(tmp_path, operators=operators, auditors=auditors)
+        scene = Scene(tmp_path, operators=operators, auditors=auditors, proven=proven)
         scene.max_bytes = max_bytes
         await scene.open()
         header = header_of([A, B], steps=2)
@@ -372,6 +384,41 @@ def test_a_paused_auditor_has_no_process_and_goes_on_when_it_may(tmp_path: Path)
         await asyncio.gather(keeping, return_exceptions=True)
 
     play(tmp_path, scenario)
+
+
+def test_an_auditor_ends_once_the_run_is_over_and_nothing_of_it_is_audited_any_more(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        auditor, _ = named(played)
+        await played.enter()
+        keeping = asyncio.create_task(auditor.keep())
+        while played.scene.reputation.round < 1 + PENDING_ROUNDS - 1:
+            played.scene.turn()
+        played.scene.is_finished = True
+        auditor.committed()
+        await asyncio.sleep(0)
+        assert not keeping.done()
+        played.scene.turn()  # as the settlement does: what was audited is paid, or not
+        auditor.committed()
+        await until(keeping.done)
+
+    play(tmp_path, scenario)
+
+
+def test_whoever_may_not_audit_is_told_so_once_and_when_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(played: Played) -> None:
+        auditor, _ = played.scene.auditor(C)
+        for _ in range(3):
+            await audit(auditor)
+        played.scene.reputation.admit(C.public_key)
+        await audit(auditor)
+        await audit(auditor)
+
+    play(tmp_path, scenario, proven=(A, B))
+    said = [line for line in capsys.readouterr().out.splitlines() if "audits" in line]
+    assert said == [
+        "audits nothing yet: this key is none of the run's auditors, and not proven",
+        "audits from now on: this key is proven by now",
+    ]
 
 
 # Volunteers.
