@@ -8,8 +8,8 @@ has bodies and snapshots, the mean and the next state of each round, bit for bit
 breaks which rule. Exit 2: there is nothing to check.
 
 It needs cbor2, cryptography and numpy. "§6" is section 6 of docs/protocol.md; what it needs of docs/training.md is in verifier_values.py.
-It does not check whether lots were trained as claims say; so in an audited run not what audits come to: verdicts, who is proven, and pay.
-Nothing shows that a log is the newest one.
+It does not check whether lots were trained as claims say: in an audited run it takes the auditors' word. Nothing shows that a log is the
+newest one.
 """
 
 import argparse
@@ -20,17 +20,27 @@ import sys
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations
-from math import isqrt, prod
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 
 import cbor2
-import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from verifier_files import BadInput, file_of, kept_bodies, open_export, open_folder, snapshot
-from verifier_values import Body, Codec, Course, coverage, median, open_body, shifted, updated, weights_in_mean, weights_of
+from verifier_files import (
+    BadInput,
+    Tree,
+    file_of,
+    kept_bodies,
+    leaf_hash,
+    open_export,
+    open_folder,
+    root_by_inclusion,
+    roots_by_consistency,
+    snapshot,
+    tree_root,
+)
+from verifier_values import Codec, Course, State, left_by, open_body, vector_groups, weights_of
 
 RULES = {
     "B1": "a record is CBOR of integers, strings and arrays of stated length, of bounded size",
@@ -47,27 +57,36 @@ RULES = {
     "T4": "each stored node, or tile, is what lies below it comes to",
     "T5": "proofs of inclusion and of consistency lead to the signed root",
     "E1": "an entry is of a known kind, and of this run",
-    "E2": "entries come in the order of the grammar, whole rounds, and none after the last round",
-    "E3": "a base is a commit of this log, the one before the record's round, and at most 4 commits old",
-    "E4": "no update sorted the channels since the base",
-    "E5": "a contribution lists exactly the claims that come with it",
-    "E6": "claims are strictly sorted by key, and the founder has one",
-    "E7": "each claim has its contribution's base and cohort, and names its founder or stands alone",
-    "E8": "each key was admitted, not as a guest, and not taken back",
-    "E9": "a claim has the manifest's local steps and their lots, and a contribution says who counted in each",
-    "E10": "a claim counts the architectures that its round asks for, shards that there are, and no more samples than allowed",
-    "E11": "a key's work on one base counts once, and a key stands once in a round",
-    "E12": "only a sparse codec leaves a residual",
-    "E13": "a round's contributions are strictly sorted by founder, and at most max_rows",
-    "A1": "an admission or a revocation stands between rounds, in a run that has it",
-    "A2": "an admission is by an invitation that lets this key in now",
-    "A3": "a revocation is an operator's, of a key that is in or of an invitation that stands",
-    "X1": "extras are signed, of an audited run, strictly sorted by digest, at most 2048, and before a round's contributions",
-    "R1": "a round follows the one before it: number and base",
-    "R2": "a round names the places of the contributions right before it",
-    "R3": "the floor moves by at most one exponent",
-    "R4": "open_ms lies within the manifest's bounds",
-    "C1": "the manifest prices every architecture",
+    "E2": "entries come in the order of the grammar, and none after the run's end",
+    "E3": "an admission or a revocation stands in a run that has it",
+    "E4": "an invitation is an operator's, stands, has not ended, and is not used up",
+    "E5": "an admitted key is not in, and was never taken back",
+    "E6": "a revocation is an operator's, of a key that is in or of an invitation that stands",
+    "E7": "a verdict is a named auditor's, in an audited run",
+    "E8": "a verdict is on a contribution that was drawn, and is not paid yet",
+    "E9": "an auditor judges a contribution once, and a round's verdicts are strictly sorted by digest, at most 2048",
+    "E10": "a verdict has an outcome for each claim",
+    "E11": "that something was not brought is said once the time for that is over",
+    "E12": "a verdict is by the auditor's own work, or, if all is good, by that of a proven key; never by a key of the contribution",
+    "E13": "a base is a commit of this log, the one before the record's round, and at most 4 commits old",
+    "E14": "no update sorted the channels since the base",
+    "E15": "a contribution lists exactly the claims that come with it",
+    "E16": "claims are strictly sorted by key, and the founder has one",
+    "E17": "each claim has its contribution's base and cohort, and names its founder or stands alone",
+    "E18": "each key was admitted, not as a guest, and not taken back",
+    "E19": "a claim has the manifest's local steps and gives a vector, or dropped out and gives none",
+    "E20": "a claim counts the architectures that its round asks for, as often as its indices say",
+    "E21": "a claim has no more samples than allowed, shards that there are, and a partner only where samples have two views",
+    "E22": "only a sparse codec leaves a residual",
+    "E23": "a key's work on one base counts once, and a key stands once in a round",
+    "E24": "a contribution says who counted in each step, and in the body",
+    "E25": "a round's contributions are strictly sorted by founder, and at most max_rows",
+    "E26": "a round follows the one before it: number and base",
+    "E27": "a round names the places of the contributions right before it",
+    "E28": "the floor moves by at most one exponent",
+    "E29": "open_ms lies within the manifest's bounds",
+    "E30": "a settlement is on the last round's commit",
+    "E31": "the manifest prices every architecture",
     "D1": "a round's kept bodies are those of its contributions",
     "D2": "a body is exactly what its values are coded to",
     "V1": "weights is the root of what each contribution weighs",
@@ -194,18 +213,18 @@ OPTIMIZER = {
     "warmup_percent": PERCENT, "outer_rate": DECIMAL, "outer_momentum": DECIMAL,
 }  # fmt: skip
 EXCHANGE = {
-    "codec": r"int16|int8|topk-[1-9][0-9]{0,3}-[2-8]", "residual_percent": PERCENT, "local_steps": between(1, 1024),
+    "codec": r"int16|int8|topk-[1-9][0-9]{0,3}-[2-8]", "residual_percent": PERCENT, "local_steps": between(1, 512),
     "max_rows": between(1, 1024), "target_batch": ROUND, "max_claim_samples": ROUND, "weight_cap": ROUND, "first_floor": between(-200, 94),
     "first_open_ms": MS, "min_open_ms": MS, "max_open_ms": MS,
 }  # fmt: skip
 PRIVATE_DATA = {"classes": (r'[^./\\:*?"<>|][^/\\:*?"<>|]{0,63}', 2, 2048), "mirrored": between(0, 1), "credit_percent": between(1, 100)}
 STRENGTH = between(0, 200)
 RECIPE = {"first": STRENGTH, "last": STRENGTH, "smaller": STRENGTH, "decay": "matrices|all", "taught_percent": PERCENT}
-SHARDS = {"list_root": DIGEST, "list_bytes": between(1, 2**23), "size_bytes": between(1, 2**63 - 1), "train_shards": between(1, 6999)}
-TRUST = {
-    "mode": "open|audited", "proven": (key, 0, 1024), "auditors": (key, 0, 16), "proven_samples": between(1, 2**48),
-    "pending_rounds": between(1, 2048), "kept_rounds": between(1, 1024), "audit_percent": between(1, 100), "audit_lots": between(1, 8),
-    "whole_percent": PERCENT, "audit_pool_percent": between(0, 50),
+SHARDS = {"list_root": DIGEST, "list_bytes": between(1, 2**23), "size_bytes": between(1, 7000 * 2**30), "train_shards": between(1, 6999)}
+AUDIT_RULES = {
+    "named": (key, 1, 16), "proven": (key, 0, 1024), "proven_after": between(1, 65_536), "audit_percent": between(1, 100),
+    "newcomer_percent": between(1, 100), "kept_rounds": between(1, 1024), "pending_rounds": between(4, 2048),
+    "pool_percent": between(0, 50),
 }  # fmt: skip
 ADMISSION_RULE = {"how": "open|invitation|list", "keys": (key, 0, 2048)}
 MANIFEST = {
@@ -213,7 +232,7 @@ MANIFEST = {
     "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND, "lot_samples": between(1, 65_536),
     "optimizer": OPTIMIZER, "initial_state": DIGEST, "exchange": EXCHANGE, "reward_pool": between(1, 2**48),
     "costs": ([r"(?s).{1,40}", between(0, 2**62 - 1)], 0, 4096), "operators": (key, 1, 7), "cohorts": "consent|affinity",
-    "data": "shared|private", "private": (PRIVATE_DATA, 0, 1), "recipe": RECIPE, "shards": (SHARDS, 0, 1), "trust": TRUST,
+    "data": "shared|private", "private": (PRIVATE_DATA, 0, 1), "recipe": RECIPE, "shards": (SHARDS, 0, 1), "audits": (AUDIT_RULES, 0, 1),
     "admission": ADMISSION_RULE, "quorum": between(1, 7),
 }  # fmt: skip
 SIGNED_MANIFEST = {**SIGNED, "protocol": between(1, 65_536), "program": r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}"}
@@ -223,12 +242,12 @@ STEP_MEAN = {"mean": DIGEST, "counted": between(1, 2**32 - 1)}
 CLAIM = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
     "steps": (CLAIM_STEP, 1, 512),
-    "work": (between(0, 2**32), 1, 32), "lots_root": DIGEST, "steps_root": {0, 32}, "vector": DIGEST, "residual": {0, 32},
-    "lot_ms": between(1, 3_600_000), "shards": between(0, 6999),
+    "work": (between(0, 2**32), 1, 32), "given": {0, 32}, "residual": {0, 32}, "lot_ms": between(1, 3_600_000), "shards": between(0, 6999),
+    "partner": {0, 32},
 }  # fmt: skip
 CONTRIBUTION = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "founder": DIGEST, "claims": (DIGEST, 1, 32),
-    "counted": between(1, 2**32 - 1), "steps": (STEP_MEAN, 1, 1024), "body": DIGEST, "residual": {0, 32},
+    "counted": between(1, 2**32 - 1), "steps": (STEP_MEAN, 1, 512), "body": DIGEST, "residual": {0, 32},
 }  # fmt: skip
 HEADER = {"contribution": SIGNED, "claims": (SIGNED, 1, 32)}
 THRESHOLD = {"role": between(0, 7), "norm": between(0, 2**62 - 1), "samples": between(1, 2**48)}
@@ -241,6 +260,10 @@ ENTRY = {"kind": "[a-z]{1,16}", "body": BYTES}
 RECEIPT = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64), "tree_head": r"(?s).*"}
 INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "role": "guest|member|proven"}
 ADMISSION = {"invitation": SIGNED, "key": key}
+VERDICT = {
+    "run": DIGEST, "auditor": key, "round": ROUND, "contribution": DIGEST, "outcomes": (between(0, 3), 1, 32), "by": key,
+}  # fmt: skip
+SETTLEMENT = {"run": DIGEST, "commit": DIGEST}
 REVOCATION = {"run": DIGEST, "operator": DIGEST, "what": "peer|invitation", "target": DIGEST}
 MAX_ENTRY, MAX_PAYLOAD, MAX_CLAIM, MAX_MANIFEST, MAX_HEADER = 65_535, 4000, 32_768, 262_144, 65_503
 
@@ -268,8 +291,8 @@ def work_of(claim: SimpleNamespace) -> tuple[int, ...]:
     for step in claim.steps:
         trained = range(step.first, step.last + 1, step.every)
         in_order = before < step.first <= step.last and step.last in trained and step.every in (1, count)
-        hold("E9", in_order and list(step.skipped) == sorted(set(step.skipped)), "indices")
-        hold("E9", all(index in trained[1:-1] for index in step.skipped), "skipped indices")
+        hold("E20", in_order and list(step.skipped) == sorted(set(step.skipped)), "indices")
+        hold("E20", all(index in trained[1:-1] for index in step.skipped), "skipped indices")
         for number in range(min(len(trained), count)):
             work[(claim.base[0] + claim.key[0] + trained[number]) % count] += (len(trained) - number - 1) // count + 1
         for index in step.skipped:
@@ -314,7 +337,7 @@ def open_manifest(data: bytes) -> tuple[bytes, SimpleNamespace]:
     hold("M1", (signed.protocol, signed.program) == (PROTOCOL, PROGRAM), named)
     m = unpack(MANIFEST, signed.payload, MAX_MANIFEST)
     verify_record("manifest", m.operators[0], signed)
-    x, o, t, private, codec = m.exchange, m.optimizer, m.trust, m.data == "private", Codec(m.exchange.codec)
+    x, o, private, codec = m.exchange, m.optimizer, m.data == "private", Codec(m.exchange.codec)
     bits = codec.limit.bit_length() + codec.window - 1 + 4 + 16 + (x.max_rows - 1).bit_length()
     for why, holds in {
         "codec": codec.kept <= (2048 if codec.is_sparse else 4096),
@@ -325,99 +348,17 @@ def open_manifest(data: bytes) -> tuple[bytes, SimpleNamespace]:
         "sums that leave 62 bits": bits <= 62,
         "a gene that is priced twice": len(dict(m.costs)) == len(m.costs),
         "operators or quorum": len(set(m.operators)) == len(m.operators) and len(m.operators) // 2 < m.quorum <= len(m.operators),
-        "private data": len(m.private) == private and not (private and (m.task == "stereo" or t.mode == "audited" or m.shards)),
+        "private data": len(m.private) == private and not (private and (m.task == "stereo" or m.audits or m.shards)),
         "cohorts": not private or m.cohorts == "consent",
         "taught_percent": m.schedule == "sandwich" or m.recipe.taught_percent == 0,
-        "unsorted keys": all(list(keys) == sorted(set(keys)) for keys in (t.proven, t.auditors, m.admission.keys)),
+        "unsorted keys": all(
+            list(each) == sorted(set(each)) for each in (m.admission.keys, *(a.named for a in m.audits), *(a.proven for a in m.audits))
+        ),
         "listed keys": bool(m.admission.keys) == (m.admission.how == "list"),
-        "pending_rounds": t.pending_rounds >= t.kept_rounds + 5,
+        "pending_rounds": all(a.pending_rounds >= a.kept_rounds + 3 for a in m.audits),
     }.items():
         hold("M2", holds, why)
     return sha256(signed.payload), m
-
-
-# §5 The tree, after RFC 9162 section 2.1
-
-
-def leaf_hash(entry: bytes) -> bytes:
-    return sha256(b"\0" + entry)
-
-
-def node_hash(left: bytes, right: bytes) -> bytes:
-    return sha256(b"\1" + left + right)
-
-
-def split(size: int) -> int:
-    """The largest power of two that is below a size."""
-    return 1 << (size - 1).bit_length() - 1
-
-
-class Tree:
-    """A tree over leaf hashes."""
-
-    def __init__(self, leaves) -> None:
-        self.leaves, self._complete = list(leaves), {}
-
-    def root(self, start: int, end: int) -> bytes:
-        """The root over the leaves from `start` to before `end`; that of a complete subtree is computed once."""
-        if end - start <= 1:
-            return self.leaves[start] if end > start else sha256(b"")
-        if (start, end) in self._complete:
-            return self._complete[start, end]
-        middle = start + split(end - start)
-        found = node_hash(self.root(start, middle), self.root(middle, end))
-        if (end - start) & (end - start - 1) == 0:
-            self._complete[start, end] = found
-        return found
-
-    def inclusion(self, index: int, start: int, end: int) -> list[bytes]:
-        """PATH of section 2.1.3.1."""
-        if end - start == 1:
-            return []
-        middle = start + split(end - start)
-        if index < middle:
-            return [*self.inclusion(index, start, middle), self.root(middle, end)]
-        return [*self.inclusion(index, middle, end), self.root(start, middle)]
-
-    def consistency(self, old: int, start: int, end: int, is_old: bool = True) -> list[bytes]:
-        """SUBPROOF of section 2.1.4.1; `old` counts from 0."""
-        if old == end:
-            return [] if is_old else [self.root(start, end)]
-        middle = start + split(end - start)
-        if old <= middle:
-            return [*self.consistency(old, start, middle, is_old), self.root(middle, end)]
-        return [*self.consistency(old, middle, end, False), self.root(start, middle)]
-
-
-def tree_root(leaves) -> bytes:
-    """The root over these leaves; every root of the documents is one of such a tree."""
-    hashes = [leaf_hash(leaf) for leaf in leaves]
-    return Tree(hashes).root(0, len(hashes))
-
-
-def root_by_inclusion(leaf: bytes, index: int, size: int, proof) -> bytes:
-    """The root that an inclusion proof leads to."""
-    hold("T5", 0 <= index < size and bool(proof) == (size > 1), "an inclusion proof of another length")
-    if size == 1:
-        return leaf
-    *rest, last = proof
-    if index < split(size):
-        return node_hash(root_by_inclusion(leaf, index, split(size), rest), last)
-    return node_hash(last, root_by_inclusion(leaf, index - split(size), size - split(size), rest))
-
-
-def roots_by_consistency(old: int, new: int, proof, known: bytes | None) -> tuple[bytes, bytes]:
-    """The roots of the old and the new tree that a consistency proof leads to; `known` is the old root, None below its edge."""
-    if old == new:
-        hold("T5", len(proof) == (known is None), "a consistency proof of another length")
-        return (known or proof[0],) * 2
-    hold("T5", 0 < old < new and proof, "a consistency proof of another length")
-    *rest, last = proof
-    if old <= split(new):
-        before, after = roots_by_consistency(old, split(new), rest, known)
-        return before, node_hash(after, last)
-    before, after = roots_by_consistency(old - split(new), new - split(new), rest, None)
-    return node_hash(last, before), node_hash(last, after)
 
 
 # §5 Tree heads (C2SP signed-note, tlog-checkpoint, tlog-cosignature) and receipts
@@ -465,90 +406,19 @@ def open_receipt(data: bytes, run: bytes, m: SimpleNamespace) -> tuple[int, byte
     """The index and the entry that a receipt proves, under a head that counts."""
     receipt = unpack(RECEIPT, data, MAX_ENTRY + 8192)
     size, root = open_head(receipt.tree_head, run, m)
-    hold("T5", root_by_inclusion(leaf_hash(receipt.entry), receipt.index, size, receipt.proof) == root, "a receipt")
+    with about("", "T5"):
+        hold("T5", root_by_inclusion(leaf_hash(receipt.entry), receipt.index, size, receipt.proof) == root, "a receipt")
     return receipt.index, receipt.entry
 
 
-# §12 The mean of a round's bodies. §13 States
+# §6 What the log takes, and what it adds up to. §7 Pay
 
-
-def vector_groups(vector: np.ndarray) -> list[bytes]:
-    data = vector.astype("<f4").tobytes()
-    return [data[start : start + 2**20] for start in range(0, len(data), 2**20)]
-
-
-def check_mean(ledger: "Ledger", round: "Committed", bodies: list[Body], n: int) -> np.ndarray:
-    """§12: return a round's mean; its weights, floor and thresholds are those of the entry too."""
-    rows, before, course = round.listed, ledger.rounds[round.entry.round - 1], ledger.course
-    floors = [ledger.rounds[row.round - 1].floor for row in rows]
-    least = min(before.floor, *floors)
-    norms = [body.norm << 2 * (floor - least) for body, floor in zip(bodies, floors, strict=True)]
-    usual = {each.role: each for each in before.thresholds}
-
-    def clipped(w: list[int]) -> list[int]:
-        found = []
-        for row, weight, norm in zip(rows, w, norms, strict=True):
-            t, s = usual.get(row.role), sum(row.samples.values())
-            if t and t.norm:
-                limit = (4 * t.norm) ** 2 if s >= t.samples else (4 * t.norm) ** 2 * t.samples // s
-                limit <<= 2 * (before.floor - least)
-                weight = weight if norm <= limit else isqrt(weight * weight * limit // norm)
-            found.append(weight)
-        return found
-
-    for unproven in ledger.guesses(rows):
-        w = weights_in_mean(rows, unproven)
-        c = clipped(w)
-        weighed = [(row.body, row.round, row.cohort, *each) for row, *each in zip(rows, w, c, strict=True)]
-        if tree_root(map(encode, weighed)) == round.entry.weights:
-            break
-    else:
-        raise Refused("V1")
-    is_of_parts = ledger.m.algorithm == "model-parallel" and ledger.m.exchange.local_steps > 1
-    masks = [coverage(course.space, *course.architectures(row.round, row.cohort)) if is_of_parts else np.ones(n, bool) for row in rows]
-    sums, totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for body, mask, floor, each, weight in zip(bodies, masks, floors, c, w, strict=True):
-        sums[body.places] += (body.integers << (body.exponents + floor - least)) * each * mask[body.places]
-        totals += weight * mask.astype(np.int64)
-    mean = (sums.astype(np.float64) / np.maximum(totals, 1).astype(np.float64) * np.ldexp(1.0, least)).astype(np.float32)
-    hold("V2", tree_root(vector_groups(mean)) == round.entry.mean)
-    said = [(floor + body.highest, weight) for body, floor, weight in zip(bodies, floors, w, strict=True) if body.norm]
-    wanted = median(said) - (16 if ledger.codec.is_sparse else 12) if said else before.floor - 1
-    floor = min(max(before.floor + (wanted > before.floor) - (wanted < before.floor), -200), 94)
-    found = {t.role: (min(shifted(t.norm, before.floor - floor), 2**62 - 1), t.samples) for t in before.thresholds}
-    for role in {row.role for row in rows}:
-        own = [(isqrt(shifted(norm, 2 * (least - floor))), sum(row.samples.values()), weight)
-               for row, norm, weight in zip(rows, norms, w, strict=True) if row.role == role]  # fmt: skip
-        found[role] = median([(norm, weight) for norm, _, weight in own]), median([(samples, weight) for _, samples, weight in own])
-    hold("V3", floor == round.floor and sorted(found.items()) == [(t.role, (t.norm, t.samples)) for t in round.thresholds])
-    return mean
-
-
-@dataclass(frozen=True)
-class State:
-    """§13: weights and moments after a round."""
-
-    round: int
-    vectors: list[np.ndarray]
-    teacher: bytes
-
-    @property
-    def digest(self) -> bytes:
-        header = encode(("manta/state/v3", self.round, self.vectors[0].size, len(self.vectors) - 1, self.teacher))
-        return tree_root([header, *(group for vector in self.vectors for group in vector_groups(vector))])
-
-    def after(self, mean: np.ndarray, course: Course) -> "State":
-        """§16: the next state."""
-        vectors = updated(self.vectors, mean, course, self.round + 1)
-        return State(self.round + 1, vectors, self.digest if self.round == course.teacher_round else self.teacher)
-
-
-# §6 What the log takes. §7 Credits. §28 Admission
+GOOD, UNPAID, DEMOTED, VOID = range(4)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A contribution in a round."""
+    """A contribution in a round; what is said of its claims is in their order."""
 
     digest: bytes
     founder: bytes
@@ -557,8 +427,12 @@ class Listed:
     role: int
     cohort: str
     body: bytes
-    samples: dict[bytes, int]  # of each key's claim, capped
-    rewards: dict[bytes, int]  # what each key's claim weighs in the rewards
+    keys: tuple[bytes, ...]
+    payouts: tuple[bytes, ...]
+    counted: int  # samples, uncapped
+    samples: tuple[int, ...]  # of each claim, capped
+    weights: tuple[int, ...]  # in the pay
+    proven: tuple[bool, ...]  # the keys, when it was listed
 
 
 @dataclass(frozen=True)
@@ -573,22 +447,67 @@ class Committed:
     listed: tuple[Listed, ...] = ()
 
 
+@dataclass
+class Audit:
+    """A contribution that was drawn."""
+
+    round: int
+    row: Listed
+    auditor: bytes  # whose word that it is good counts
+    verdicts: dict[bytes, SimpleNamespace]  # by auditor
+    outcomes: tuple[int | None, ...]  # what it comes to so far, by claim
+
+
+def number(what: str, beacon: bytes, contribution: bytes) -> int:
+    return int.from_bytes(sha256(encode((what, beacon, contribution)))[:8], "big")
+
+
+def drawn(rules: SimpleNamespace, beacon: bytes, rows, good: Counter) -> set[bytes]:
+    """§6, draw: the digests of the contributions that are audited."""
+    proven = [row for row in rows if any(row.proven)]
+    others = sorted((row for row in rows if not any(row.proven)), key=lambda row: number("order", beacon, row.digest))
+    found = {row.digest for row in proven if number("audit", beacon, row.digest) % 100 < rules.audit_percent}
+    budget = rules.newcomer_percent * sum(row.counted for row in proven or others)
+    for known in (True, False):
+        part = budget // 2 if known else budget
+        for row in others:
+            if part > 0 and row.digest not in found and (not known or all(good[key] for key in row.keys)):
+                if number("part", beacon, row.digest) % (100 * row.counted) < part:
+                    found.add(row.digest)
+                    budget -= 100 * row.counted if known else 0
+                part -= 100 * row.counted
+    return found
+
+
+def share_out(pool: int, weights: dict[bytes, int], cap: int) -> dict[bytes, int]:
+    """§7: a pool in shares, by largest remainder."""
+    total = sum(weights.values())
+    shares = {key: pool * weight // total for key, weight in weights.items() if total}
+    for key in sorted(shares, key=lambda key: (-(pool * weights[key] % total), key))[: pool - sum(shares.values())]:
+        shares[key] += 1
+    return {key: min(share, cap) for key, share in shares.items()}
+
+
 class Ledger:
     """The fold over a log's entries."""
 
     def __init__(self, run: bytes, m: SimpleNamespace) -> None:
-        self.run, self.m, self.codec = run, m, Codec(m.exchange.codec)
-        self.course = Course(m)
-        self.rounds = [Committed(run, m.initial_state, m.exchange.first_floor)]
-        self.size = 0
-        self.extras: list[bytes] = []  # what stands after the newest round's entry
+        self.run, self.m, self.codec, self.course, self.size = run, m, Codec(m.exchange.codec), Course(m), 0
+        self.rules = m.audits[0] if m.audits else None
+        self.rounds, self.is_settled = [Committed(run, m.initial_state, m.exchange.first_floor)], False
+        self.verdicts: dict[bytes, SimpleNamespace] = {}  # by digest; with `listed` what stands after the newest round's entry
         self.listed: list[Listed] = []
-        self.credits: Counter[bytes] = Counter()  # by account
+        always = (*m.operators, *m.admission.keys, *(key for rules in m.audits for key in (*rules.named, *rules.proven)))
+        self.admitted, self.guests, self.out, self.void, self.used = set(always), set(), {}, set(), Counter()
+        self.given = {key for rules in m.audits for key in rules.proven}
+        self.good: Counter[bytes] = Counter()
+        self.lost: dict[bytes, int] = {}
+        self.guilty: set[bytes] = set()
+        self.audits: dict[bytes, Audit] = {}
+        self.unpaid: dict[int, tuple[Listed, ...]] = {}
         self.payouts: dict[bytes, bytes] = {}  # by key: the account that its newest claim names
-        self.unproven: frozenset[bytes] = frozenset()
-        always = (*m.operators, *m.trust.proven, *m.trust.auditors, *m.admission.keys)
-        self.admitted, self.out, self.void, self.used = set(always), {}, set(), Counter()
-        self.guests: set[bytes] = set()
+        self.credits: Counter[bytes] = Counter()  # by account
+        self.earned: Counter[bytes] = Counter()  # by key
 
     @property
     def round(self) -> int:
@@ -596,152 +515,220 @@ class Ledger:
 
     @property
     def is_between_rounds(self) -> bool:
-        return not self.extras and not self.listed
+        return not self.verdicts and not self.listed
+
+    def is_proven(self, key: bytes) -> bool:
+        return not self.rules or (key not in self.guilty and (key in self.given or self.good[key] >= self.rules.proven_after))
 
     def append(self, data: bytes) -> None:
         """Take the next entry."""
         entry = unpack(ENTRY, data, MAX_ENTRY)
-        hold("E2", self.round < self.m.num_rounds, "the run is finished")
-        kinds = {"admission": SIGNED, "revocation": SIGNED, "contribution": HEADER, "round": ROUND_ENTRY}
-        kinds |= dict.fromkeys(("finding",), SIGNED)
-        hold("E1", entry.kind in kinds, entry.kind)
-        body = unpack(kinds[entry.kind], entry.body, MAX_ENTRY)
+        forms = {"contribution": HEADER, "round": ROUND_ENTRY, "settlement": SETTLEMENT}
+        forms |= dict.fromkeys(("admission", "revocation", "verdict"), SIGNED)
+        hold("E1", entry.kind in forms, entry.kind)
+        is_over = self.round == self.m.num_rounds
+        hold("E2", not self.is_settled and (not is_over or (self.rules and entry.kind in ("verdict", "settlement"))), "the run is over")
+        body = unpack(forms[entry.kind], entry.body, MAX_ENTRY)
         if entry.kind == "round":
             self.take_round(body, sha256(data))
-        elif entry.kind in ("admission", "revocation", "contribution"):
-            getattr(self, f"take_{entry.kind}")(body)
         else:
-            self.take_extra(entry.kind, body)
+            getattr(self, f"take_{entry.kind}")(body)
         self.size += 1
 
     def take_admission(self, signed: SimpleNamespace) -> None:
-        hold("A1", self.is_between_rounds and self.m.admission.how == "invitation")
+        hold("E2", self.is_between_rounds)
         said = unpack(ADMISSION, signed.payload)
         invitation = opened("invitation", INVITATION, "operator", said.invitation)
         opened("admission", ADMISSION, "key", signed, invitation.key)
+        hold("E3", self.m.admission.how == "invitation")
         hold("E1", invitation.run == self.run, "an invitation to another run")
-        hold("A2", invitation.operator in self.m.operators, "it is no operator's")
-        hold("A2", said.key not in self.admitted and said.key not in self.out, "the key is in, or was taken back")
-        hold("A2", invitation.key not in self.void, "the invitation was taken back")
-        hold("A2", self.round + 1 <= invitation.until_round, "the invitation has ended")
-        hold("A2", self.used[invitation.key] < invitation.keys, "the invitation is used up")
+        hold("E4", invitation.operator in self.m.operators, "it is no operator's")
+        hold("E5", said.key not in self.admitted and said.key not in self.out)
+        hold("E4", invitation.key not in self.void, "it was taken back")
+        hold("E4", self.round + 1 <= invitation.until_round, "it has ended")
+        hold("E4", self.used[invitation.key] < invitation.keys, "it is used up")
         self.used[invitation.key] += 1
         self.admitted.add(said.key)
         self.guests |= {said.key} if invitation.role == "guest" else set()
+        self.given |= {said.key} if invitation.role == "proven" else set()
 
     def take_revocation(self, signed: SimpleNamespace) -> None:
-        hold("A1", self.is_between_rounds and self.m.admission.how != "open")
+        hold("E2", self.is_between_rounds)
         said = opened("revocation", REVOCATION, "operator", signed)
         hold("E1", said.run == self.run)
-        hold("A3", said.operator in self.m.operators, "not an operator's")
+        hold("E6", said.operator in self.m.operators, "not an operator's")
+        hold("E3", self.m.admission.how != "open")
         if said.what == "peer":
-            hold("A3", said.target in self.admitted and said.target not in self.m.operators, "not of a key that is in")
+            hold("E6", said.target in self.admitted and said.target not in self.m.operators, "not of a key that is in")
             self.admitted.discard(said.target)
             self.out[said.target] = self.round + 1
         else:
-            hold("A3", self.m.admission.how == "invitation" and said.target not in self.void, "not of an invitation that stands")
+            hold("E3", self.m.admission.how == "invitation")
+            hold("E6", said.target not in self.void, "not of an invitation that stands")
             self.void.add(said.target)
 
-    def take_extra(self, kind: str, signed: SimpleNamespace) -> None:
-        """§27. What an extra says is not checked here."""
-        hold("X1", self.m.trust.mode == "audited" and not self.listed)
-        payload = decode(signed.payload, MAX_PAYLOAD)
-        run, public = read([DIGEST, DIGEST], payload[:2] if type(payload) is tuple else ())
-        hold("X1", len(self.extras) < 2048 and run == self.run and (not self.extras or self.extras[-1] < digest_of(signed)))
-        verify_record(kind, public, signed)
-        self.extras.append(digest_of(signed))
+    def take_verdict(self, signed: SimpleNamespace) -> None:
+        said, digest = opened("verdict", VERDICT, "auditor", signed), digest_of(signed)
+        hold("E1", said.run == self.run)
+        hold("E7", self.rules and said.auditor in self.rules.named)
+        audit = self.audits.get(said.contribution)
+        hold("E8", audit and audit.round == said.round)
+        hold("E9", said.auditor not in audit.verdicts)
+        hold("E10", len(said.outcomes) == len(audit.row.keys))
+        is_late = self.round >= said.round + self.rules.kept_rounds
+        hold("E11", is_late or not {UNPAID, DEMOTED} & set(said.outcomes))
+        is_own, is_good = said.by == said.auditor, set(said.outcomes) == {GOOD}
+        hold("E12", said.by not in audit.row.keys and (is_own or (is_good and self.is_proven(said.by))))
+        hold("E2", not self.listed, "a verdict after a contribution")
+        hold("E9", len(self.verdicts) < 2048 and (not self.verdicts or max(self.verdicts) < digest), "unsorted, or too many")
+        self.verdicts[digest] = said
 
     def check_base(self, record: SimpleNamespace) -> None:
         hold("E1", record.run == self.run, "of another run")
-        hold("E3", record.round <= self.round + 1 and record.base == self.rounds[record.round - 1].commit, "not a commit of this log")
-        hold("E3", self.round + 1 - record.round <= 4, "too old")
-        hold("E4", not any(self.course.sorts_after(each) for each in range(record.round, self.round + 1)))
+        hold("E13", record.round <= self.round + 1 and record.base == self.rounds[record.round - 1].commit, "not a commit of this log")
+        hold("E13", self.round + 1 - record.round <= 4, "too old")
+        hold("E14", not any(self.course.sorts_after(each) for each in range(record.round, self.round + 1)))
 
     def take_contribution(self, header: SimpleNamespace) -> None:
-        said, x = opened("contribution", CONTRIBUTION, "founder", header.contribution), self.m.exchange
+        said, m, cap = opened("contribution", CONTRIBUTION, "founder", header.contribution), self.m, self.m.exchange.weight_cap
         claims = [opened("claim", CLAIM, "key", signed) for signed in header.claims]
+        hold("E25", len(self.listed) < m.exchange.max_rows, "too many")
         self.check_base(said)
-        hold("E5", said.claims == tuple(map(digest_of, header.claims)))
-        keys = [claim.key for claim in claims]
-        hold("E6", keys == sorted(set(keys)) and said.founder in keys)
+        hold("E15", said.claims == tuple(map(digest_of, header.claims)))
+        keys = tuple(claim.key for claim in claims)
+        hold("E16", list(keys) == sorted(set(keys)) and said.founder in keys)
         cohort = claims[keys.index(said.founder)].cohort
         for claim in claims:
             same = (claim.run, claim.round, claim.base, claim.cohort) == (said.run, said.round, said.base, cohort)
-            hold("E7", same and (claim.founder == said.founder or len(claims) == 1), claim.key.hex()[:16])
+            hold("E17", same and (claim.founder == said.founder or len(claims) == 1), claim.key.hex()[:16])
             self.check_claim(claim)
         self.check_steps(said, claims)
-        hold("E12", self.codec.is_sparse or not any(each.residual for each in (said, *claims)))
-        hold("E13", len(self.listed) < x.max_rows and (not self.listed or self.listed[-1].founder < said.founder))
-        samples, rewards, costs = {}, {}, self.costs(said.round, cohort)
-        self.payouts |= {claim.key: claim.payout for claim in claims}
+        hold("E22", self.codec.is_sparse or not any(each.residual for each in (said, *claims)))
+        hold("E25", not self.listed or self.listed[-1].founder < said.founder, "unsorted")
+        samples, weights, costs = [], [], self.costs(said.round, cohort)
         for claim in claims:
-            s = sum(claim.work) * self.m.lot_samples
-            w = sum(lots * cost for lots, cost in zip(claim.work, costs, strict=True)) * self.m.lot_samples
-            samples[claim.key] = min(s, x.weight_cap)
-            rewards[claim.key] = w if s <= x.weight_cap else w * x.weight_cap // s
-        role, age = self.course.role(said.round, cohort), self.round + 1 - said.round
-        self.listed.append(Listed(digest_of(header.contribution), said.founder, said.round, age, role, cohort, said.body, samples, rewards))
+            s = sum(claim.work) * m.lot_samples
+            w = sum(lots * cost for lots, cost in zip(claim.work, costs, strict=True)) * m.lot_samples
+            samples.append(min(s, cap))
+            weights.append(w if s <= cap else w * cap // s)
+        of_work = self.round + 1 - said.round, self.course.role(said.round, cohort), cohort, said.body, keys
+        payouts, counted = tuple(claim.payout for claim in claims), sum(sum(claim.work) for claim in claims) * m.lot_samples
+        of_pay = payouts, counted, tuple(samples), tuple(weights), tuple(map(self.is_proven, keys))
+        self.listed.append(Listed(digest_of(header.contribution), said.founder, said.round, *of_work, *of_pay))
 
     def check_claim(self, claim: SimpleNamespace) -> None:
-        m, x, lots = self.m, self.m.exchange, sum(claim.work)
+        m, h = self.m, self.m.exchange.local_steps
         is_in = m.admission.how == "open" or claim.key in self.admitted or self.round <= self.out.get(claim.key, -1)
-        hold("E8", is_in and claim.key not in self.guests, claim.key.hex()[:16])
-        least = 1 if m.trust.mode == "audited" and claim.founder != claim.key else x.local_steps
-        hold("E9", least <= len(claim.steps) <= x.local_steps and len(claim.steps_root) == (32 if len(claim.steps) > 1 else 0))
-        hold("E10", len(claim.work) == len(self.costs(claim.round, claim.cohort)), "architectures")
-        hold("E9", claim.work == work_of(claim), "lots of other architectures than its indices are of")
-        hold("E10", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")
-        hold("E10", lots * m.lot_samples <= x.max_claim_samples, "samples")
-        newest = [row for round in self.rounds[-5:] for row in round.listed]
-        hold("E11", not any(row.round == claim.round and claim.key in row.samples for row in newest), "its work on this base is in the log")
-        hold("E11", not any(claim.key in row.samples for row in self.listed), "it stands twice in this round")
+        hold("E18", is_in and claim.key not in self.guests, claim.key.hex()[:16])
+        may_drop_out, is_whole = bool(m.audits) and claim.founder != claim.key, len(claim.steps) == h
+        hold("E19", len(claim.steps) <= h and (is_whole or may_drop_out), "local steps")
+        hold("E19", is_whole if claim.given else may_drop_out and not claim.residual, "what it gives")
+        hold("E20", len(claim.work) == len(self.costs(claim.round, claim.cohort)), "architectures")
+        hold("E20", claim.work == work_of(claim), "lots of other architectures than its indices are of")
+        hold("E21", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")
+        hold("E21", not claim.partner or (m.task == "stereo" and claim.partner != claim.key), "a partner")
+        hold("E21", sum(claim.work) * m.lot_samples <= m.exchange.max_claim_samples, "samples")
+        newest = [row for round in self.rounds[-5:] for row in round.listed if row.round == claim.round]
+        hold("E23", not any(claim.key in row.keys for row in newest), "its work on this base is in the log")
+        hold("E23", not any(claim.key in row.keys for row in self.listed), "it stands twice in this round")
 
     def check_steps(self, said: SimpleNamespace, claims: list[SimpleNamespace]) -> None:
-        """§6: the mean of each step, who counted in it, and who is in the body."""
         h, bits = self.m.exchange.local_steps, [1 << place for place in range(len(claims))]
-        own = sum(bit for bit, claim in zip(bits, claims, strict=True) if claim.key == said.founder)
+        own, giving = (sum(bit for bit, claim in zip(bits, claims, strict=True) if is_so(claim))
+                       for is_so in (lambda claim: claim.key == said.founder, lambda claim: claim.given))  # fmt: skip
         have = [sum(bit for bit, claim in zip(bits, claims, strict=True) if len(claim.steps) > step) for step in range(h)]
-        hold("E9", [step.counted for step in said.steps] == have and own & have[-1], "who counted in a step")
-        hold("E9", own & said.counted and not said.counted & ~have[-1], "who is in the body")
-        hold("E9", said.counted == sum(bits) or (self.m.trust.mode == "audited" and h > 1), "a claim that is not in the body")
+        hold("E24", [step.counted for step in said.steps] == have, "who counted in a step")
+        hold("E24", own & said.counted and not said.counted & ~giving, "who is in the body")
+        hold("E24", said.counted == sum(bits) or (self.m.audits and h > 1), "a claim that is not in the body")
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
-        with about("", "C1"):
+        with about("", "E31"):
             return self.course.costs(round, cohort)
 
     def take_round(self, said: SimpleNamespace, commit: bytes) -> None:
-        before, x = self.rounds[-1], self.m.exchange
-        hold("E2", self.listed, "a round without contributions")
+        before, x, listed = self.rounds[-1], self.m.exchange, tuple(self.listed)
+        hold("E2", listed, "a round without contributions")
         hold("E1", said.run == self.run)
-        hold("R1", said.round == self.round + 1 and said.base == before.commit)
-        hold("R2", (said.first, said.contributions) == (self.size - len(self.listed), len(self.listed)))
-        hold("R3", abs(said.floor - before.floor) <= 1)
-        hold("R4", x.min_open_ms <= said.open_ms <= x.max_open_ms)
+        hold("E26", said.round == self.round + 1 and said.base == before.commit)
+        hold("E27", (said.first, said.contributions) == (self.size - len(listed), len(listed)))
+        hold("E28", abs(said.floor - before.floor) <= 1)
+        hold("E29", x.min_open_ms <= said.open_ms <= x.max_open_ms)
         roles = [each.role for each in said.thresholds]
         hold("B3", roles == sorted(set(roles)), "thresholds are sorted by role")
-        if self.m.trust.mode == "open":
-            self.pay({key: weight for row in self.listed for key, weight in row.rewards.items()})
-        self.rounds.append(Committed(commit, said.state, said.floor, said.thresholds, said, tuple(self.listed)))
-        self.extras, self.listed = [], []
+        self.rounds.append(Committed(commit, said.state, said.floor, said.thresholds, said, listed))
+        self.turn(commit, listed)
 
-    def pay(self, weights: dict[bytes, int]) -> None:
-        """§7: what a round pays."""
-        pool, total = self.m.reward_pool, sum(weights.values())
-        if total:
-            shares = {key: pool * weight // total for key, weight in weights.items()}
-            for key in sorted(weights, key=lambda key: (-(pool * weights[key] % total), key))[: pool - sum(shares.values())]:
-                shares[key] += 1
-            cap = -(-pool * self.m.private[0].credit_percent // 100) if self.m.private else pool
-            for key, share in shares.items():
-                self.credits[self.payouts[key]] += min(share, cap)
+    def take_settlement(self, said: SimpleNamespace) -> None:
+        hold("E2", self.round == self.m.num_rounds, "before the last round")
+        hold("E1", said.run == self.run)
+        hold("E30", said.commit == self.rounds[-1].commit)
+        self.judge()
+        for round in list(self.unpaid):
+            self.pay(round)
+        self.is_settled = True
 
-    def guesses(self, rows):
-        """Which keys of a round may be unproven: audits say it, and the round's weights show it. In an open run all weigh alike."""
-        if self.m.trust.mode == "open":
-            return [frozenset()]
-        keys = sorted({key for row in rows for key in row.samples})
-        known = self.unproven & frozenset(keys)
-        return (known ^ frozenset(flipped) for count in range(min(len(keys), 4) + 1) for flipped in combinations(keys, count))
+    def turn(self, commit: bytes, listed: tuple[Listed, ...]) -> None:
+        """What a round's entry does: it takes the verdicts before it, pays, and draws."""
+        self.judge()
+        self.unpaid[self.round], self.listed = listed, []
+        self.payouts |= {key: payout for row in listed for key, payout in zip(row.keys, row.payouts, strict=True)}
+        for round in [each for each in self.unpaid if each <= self.round - (self.rules.pending_rounds if self.rules else 0)]:
+            self.pay(round)
+        rows = self.unpaid.get(self.round - 1, ()) if self.rules else ()
+        chosen = drawn(self.rules, commit, rows, self.good) if rows else ()
+        for row in rows:
+            others = [key for key in self.rules.named if key not in row.keys]
+            if row.digest in chosen and others:
+                auditor = others[number("auditor", commit, row.digest) % len(others)]
+                self.audits[row.digest] = Audit(self.round - 1, row, auditor, {}, (None,) * len(row.keys))
+
+    def judge(self) -> None:
+        """Take the verdicts, of two by one auditor on one contribution the first."""
+        for said in self.verdicts.values():
+            audit = self.audits[said.contribution]
+            if said.auditor not in audit.verdicts:
+                audit.verdicts[said.auditor] = said
+                before, audit.outcomes = audit.outcomes, tuple(self.outcome(audit, place) for place in range(len(audit.row.keys)))
+                for key, was, now in zip(audit.row.keys, before, audit.outcomes, strict=True):
+                    if now is not None and now != was:
+                        self.decide(key, was, now)
+        self.verdicts = {}
+
+    def outcome(self, audit: Audit, place: int) -> int | None:
+        """What a claim comes to: what more than half of the named auditors say at least, else good by the word of the one drawn."""
+        said, quorum = sorted(verdict.outcomes[place] for verdict in audit.verdicts.values()), len(self.rules.named) // 2 + 1
+        worst = said[-quorum] if len(said) >= quorum else GOOD
+        own = audit.verdicts.get(audit.auditor)
+        return worst if worst != GOOD else GOOD if own and own.outcomes[place] == GOOD else None
+
+    def decide(self, key: bytes, was: int | None, now: int) -> None:
+        self.good[key] = max(0, self.good[key] + (now == GOOD) - (was == GOOD))
+        if now >= DEMOTED:
+            self.good[key], self.lost[key] = 0, self.round
+            self.given.discard(key)
+        self.guilty |= {key} if now == VOID else set()
+
+    def pay(self, round: int) -> None:
+        """§7: pay a round, once."""
+        m, work, audited, accounts = self.m, {}, Counter(), {}
+        for row in self.unpaid.pop(round):
+            audit = self.audits.pop(row.digest, None) or Audit(round, row, b"", {}, (None,) * len(row.keys))
+            accounts |= dict(zip(row.keys, row.payouts, strict=True))
+            for key, weight, proven, outcome in zip(row.keys, row.weights, row.proven, audit.outcomes, strict=True):
+                if outcome == GOOD or (outcome is None and proven and self.lost.get(key, -1) < round):
+                    work[key] = weight
+            for said in audit.verdicts.values():
+                audited[said.by] += row.counted if said.outcomes == audit.outcomes else 0
+        for_audits = m.reward_pool * self.rules.pool_percent // 100 if self.rules else 0
+        cap = -(-m.reward_pool * m.private[0].credit_percent // 100) if m.private else m.reward_pool
+        for shares, paid in (
+            (share_out(m.reward_pool - for_audits, work, cap), accounts),
+            (share_out(for_audits, audited, for_audits), self.payouts),
+        ):
+            for key, amount in shares.items():
+                if amount:
+                    self.earned[key] += amount
+                    self.credits[paid.get(key, key)] += amount
 
 
 # All of it
@@ -779,6 +766,12 @@ def check_tree(files, ledger: Ledger, sizes: list[int]) -> tuple[int, bytes, int
     return size, root, size + proofs
 
 
+def digest_of_state(state: State) -> bytes:
+    """§13."""
+    header = encode(("manta/state/v3", state.round, state.vectors[0].size, len(state.vectors) - 1, state.teacher))
+    return tree_root([header, *(group for vector in state.vectors for group in vector_groups(vector))])
+
+
 def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
     """§12, §13, §16: check the bodies, means, snapshots and states that a folder has; return how many bodies, means and states hold."""
     n = sum(prod(weight.shape) for _, weight in weights_of(ledger.course.space))
@@ -793,17 +786,25 @@ def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
                 with about("", "D2"):
                     opened = [open_body(ledger.codec, found[row.digest], n) for row in round.listed]
                 hold("D1", all(tree_root(body.groups) == row.body for body, row in zip(opened, round.listed, strict=True)), "another root")
-                mean = check_mean(ledger, round, opened, n)
+                floors = [ledger.rounds[row.round - 1].floor for row in round.listed]
+                found = left_by(round.listed, opened, floors, ledger.rounds[number - 1], ledger.course, ledger.codec, n)
+                weighed = [(row.body, row.round, row.cohort, *each) for row, *each in zip(round.listed, *found.weights, strict=True)]
+                hold("V1", tree_root(map(encode, weighed)) == round.entry.weights)
+                hold("V2", tree_root(vector_groups(found.mean)) == round.entry.mean)
+                said = [(each.role, (each.norm, each.samples)) for each in round.thresholds]
+                hold("V3", (found.floor, found.thresholds) == (round.floor, said))
+                mean = found.mean
                 bodies, means = bodies + len(opened), means + 1
-        state = state.after(mean, ledger.course) if state and mean is not None else None
+        state = state.after(mean, ledger.course, ledger.rounds[number - 1].state) if state and mean is not None else None
         if state:
             with about(f"round {number}"):
-                hold("U2", state.digest == round.state)
+                hold("U2", digest_of_state(state) == round.state)
                 states += 1
         if kept.exists():
             with about(f"snapshots/{kept.name}", "U1"):
                 state = State(*snapshot(kept))
-                hold("U1", state.round == number and all(vector.size == n for vector in state.vectors) and state.digest == round.state)
+                sizes = {vector.size for vector in state.vectors}
+                hold("U1", state.round == number and sizes == {n} and digest_of_state(state) == round.state)
     return bodies, means, states
 
 
@@ -845,8 +846,6 @@ def verify_all(folder: Path, run: str | None = None, receipts: tuple[Path, ...] 
     ]
     if not is_folder:
         said[3] = "an export has no bodies and no states"
-    if m.trust.mode == "audited":
-        said[4] = "not checked, for the run is audited: what audits came to, who is proven, and credits"
     return ledger, said
 
 

@@ -1,4 +1,4 @@
-"""Files, for docs/verifier.py: a run's data folder, and an export of its log (§5 of docs/protocol.md), and snapshots (§13).
+"""A log's tree and files, for docs/verifier.py: proofs, a run's data folder, an export (§5 of docs/protocol.md), and snapshots (§13).
 
 Imports nothing of Manta's. Only the form is looked at: what is damaged is a ValueError, what is not there BadInput.
 """
@@ -16,6 +16,96 @@ import numpy as np
 
 class BadInput(Exception):
     """There is nothing to check."""
+
+
+# §5 The tree, after RFC 9162 section 2.1
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    return sha256(b"\0" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    return sha256(b"\1" + left + right).digest()
+
+
+def split(size: int) -> int:
+    """The largest power of two that is below a size."""
+    return 1 << (size - 1).bit_length() - 1
+
+
+class Tree:
+    """A tree over leaf hashes."""
+
+    def __init__(self, leaves) -> None:
+        self.leaves, self._complete = list(leaves), {}
+
+    def root(self, start: int, end: int) -> bytes:
+        """The root over the leaves from `start` to before `end`; that of a complete subtree is computed once."""
+        if end - start <= 1:
+            return self.leaves[start] if end > start else sha256(b"").digest()
+        if (start, end) in self._complete:
+            return self._complete[start, end]
+        middle = start + split(end - start)
+        found = node_hash(self.root(start, middle), self.root(middle, end))
+        if (end - start) & (end - start - 1) == 0:
+            self._complete[start, end] = found
+        return found
+
+    def inclusion(self, index: int, start: int, end: int) -> list[bytes]:
+        """PATH of section 2.1.3.1."""
+        if end - start == 1:
+            return []
+        middle = start + split(end - start)
+        if index < middle:
+            return [*self.inclusion(index, start, middle), self.root(middle, end)]
+        return [*self.inclusion(index, middle, end), self.root(start, middle)]
+
+    def consistency(self, old: int, start: int, end: int, is_old: bool = True) -> list[bytes]:
+        """SUBPROOF of section 2.1.4.1; `old` counts from 0."""
+        if old == end:
+            return [] if is_old else [self.root(start, end)]
+        middle = start + split(end - start)
+        if old <= middle:
+            return [*self.consistency(old, start, middle, is_old), self.root(middle, end)]
+        return [*self.consistency(old, middle, end, False), self.root(start, middle)]
+
+
+def tree_root(leaves) -> bytes:
+    """The root over these leaves; every root of the documents is one of such a tree."""
+    hashes = [leaf_hash(leaf) for leaf in leaves]
+    return Tree(hashes).root(0, len(hashes))
+
+
+def root_by_inclusion(leaf: bytes, index: int, size: int, proof) -> bytes:
+    """The root that an inclusion proof leads to."""
+    if not 0 <= index < size or bool(proof) != (size > 1):
+        raise ValueError("an inclusion proof of another length")
+    if size == 1:
+        return leaf
+    *rest, last = proof
+    if index < split(size):
+        return node_hash(root_by_inclusion(leaf, index, split(size), rest), last)
+    return node_hash(last, root_by_inclusion(leaf, index - split(size), size - split(size), rest))
+
+
+def roots_by_consistency(old: int, new: int, proof, known: bytes | None) -> tuple[bytes, bytes]:
+    """The roots of the old and the new tree that a consistency proof leads to; `known` is the old root, None below its edge."""
+    if old == new:
+        if len(proof) != (known is None):
+            raise ValueError("a consistency proof of another length")
+        return (known or proof[0],) * 2
+    if not 0 < old < new or not proof:
+        raise ValueError("a consistency proof of another length")
+    *rest, last = proof
+    if old <= split(new):
+        before, after = roots_by_consistency(old, split(new), rest, known)
+        return before, node_hash(after, last)
+    before, after = roots_by_consistency(old - split(new), new - split(new), rest, None)
+    return node_hash(last, before), node_hash(last, after)
+
+
+# Files
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
-from math import prod
+from math import isqrt, prod
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,11 +107,11 @@ def shifted(value: int, by: int) -> int:
     return value << by if by >= 0 else value >> -by
 
 
-def weights_in_mean(rows, unproven: frozenset[bytes]) -> list[int]:
+def weights_in_mean(rows) -> list[int]:
     """Of contributions, by samples and age; all samples of unproven keys together weigh at most a quarter of the proven ones."""
     g = [9**row.age * 10 ** (4 - row.age) for row in rows]
-    q = [each * sum(samples for key, samples in row.samples.items() if key in unproven) for each, row in zip(g, rows, strict=True)]
-    p = [each * sum(row.samples.values()) - less for each, row, less in zip(g, rows, q, strict=True)]
+    q = [each * sum(s for s, proven in zip(row.samples, row.proven, strict=True) if not proven) for each, row in zip(g, rows, strict=True)]
+    p = [each * sum(row.samples) - less for each, row, less in zip(g, rows, q, strict=True)]
     is_capped = 0 < sum(p) < 4 * sum(q)
     u = [a * 4 * sum(q) + b * sum(p) if is_capped else a + b for a, b in zip(p, q, strict=True)]
     return [max(int(a > 0 or not is_capped), each * 65535 // max(u)) for a, each in zip(p, u, strict=True)]
@@ -521,3 +521,55 @@ def updated(vectors: list[np.ndarray], g: np.ndarray, course: Course, r: int) ->
     if not all(np.isfinite(vector).all() for vector in found):
         found = vectors
     return sort_channels(found, course.space) if course.sorts_after(r) else found
+
+
+# §12 What a round leaves. §13 States
+
+
+def vector_groups(vector: np.ndarray) -> list[bytes]:
+    data = vector.astype("<f4").tobytes()
+    return [data[start : start + 2**20] for start in range(0, len(data), 2**20)]
+
+
+def left_by(rows, bodies: list[Body], floors: list[int], before, course: Course, codec: Codec, n: int) -> SimpleNamespace:
+    """§12: weights and clipped weights, mean, floor and thresholds of a round; `floors` are those of the bodies' bases."""
+    least = min(before.floor, *floors)
+    norms = [body.norm << 2 * (floor - least) for body, floor in zip(bodies, floors, strict=True)]
+    usual, w, c = {each.role: each for each in before.thresholds}, weights_in_mean(rows), []
+    for row, weight, norm in zip(rows, w, norms, strict=True):
+        t, s = usual.get(row.role), sum(row.samples)
+        if t and t.norm:
+            limit = (4 * t.norm) ** 2 if s >= t.samples else (4 * t.norm) ** 2 * t.samples // s
+            limit <<= 2 * (before.floor - least)
+            weight = weight if norm <= limit else isqrt(weight * weight * limit // norm)
+        c.append(weight)
+    is_of_parts = course.m.algorithm == "model-parallel" and course.m.exchange.local_steps > 1
+    sums, totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for row, body, floor, each, weight in zip(rows, bodies, floors, c, w, strict=True):
+        mask = coverage(course.space, *course.architectures(row.round, row.cohort)) if is_of_parts else np.ones(n, bool)
+        sums[body.places] += (body.integers << (body.exponents + floor - least)) * each * mask[body.places]
+        totals += weight * mask.astype(np.int64)
+    mean = (sums.astype(np.float64) / np.maximum(totals, 1).astype(np.float64) * np.ldexp(1.0, least)).astype(np.float32)
+    said = [(floor + body.highest, weight) for body, floor, weight in zip(bodies, floors, w, strict=True) if body.norm]
+    wanted = median(said) - (16 if codec.is_sparse else 12) if said else before.floor - 1
+    floor = min(max(before.floor + (wanted > before.floor) - (wanted < before.floor), -200), 94)
+    found = {t.role: (min(shifted(t.norm, before.floor - floor), 2**62 - 1), t.samples) for t in before.thresholds}
+    for role in {row.role for row in rows}:
+        own = [(isqrt(shifted(norm, 2 * (least - floor))), sum(row.samples), weight)
+               for row, norm, weight in zip(rows, norms, w, strict=True) if row.role == role]  # fmt: skip
+        found[role] = median([(norm, weight) for norm, _, weight in own]), median([(samples, weight) for _, samples, weight in own])
+    return SimpleNamespace(weights=(w, c), mean=mean, floor=floor, thresholds=sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class State:
+    """§13: weights and moments after a round."""
+
+    round: int
+    vectors: list[np.ndarray]
+    teacher: bytes
+
+    def after(self, mean: np.ndarray, course: Course, digest: bytes) -> "State":
+        """§16: the next state; `digest` is this one's."""
+        vectors = updated(self.vectors, mean, course, self.round + 1)
+        return State(self.round + 1, vectors, digest if self.round == course.teacher_round else self.teacher)

@@ -1,0 +1,158 @@
+"""docs/vectors: the files are what the script makes, and Manta and docs/verifier.py both take the ten ledgers and refuse the hundred."""
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from automl.training.course import RunCourse
+from protocol.encoding import decode, encode, unpack
+from protocol.errors import RemoteFault
+from protocol.ledger import Ledger
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from protocol.verified import Verified
+from tests.docs.vectors import FOLDER, files
+from tests.docs.verifiers import verifier
+from tests.documents import ROOT
+
+LEDGERS, INVALID, RECORDS, VERDICTS = (
+    json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("ledgers", "invalid", "records", "verdicts")
+)
+BY_NAME = {each["name"]: each for each in LEDGERS}
+VERIFIED = Verified(2**16)
+DOCUMENT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+every_ledger = pytest.mark.parametrize("name", BY_NAME)
+every_invalid = pytest.mark.parametrize("case", INVALID, ids=lambda case: case["name"])
+
+
+def case_of(case: dict[str, Any]) -> tuple[bytes, list[bytes]]:
+    """Return the manifest and the entries of an invalid ledger."""
+    of = BY_NAME.get(case.get("ledger", ""), {"manifest": case.get("manifest"), "entries": []})
+    return bytes.fromhex(of["manifest"]), [*map(bytes.fromhex, [*of["entries"][: case.get("entries", 0)], *case["then"]])]
+
+
+def ours(manifest: bytes) -> Ledger:
+    signed = SignedManifest.read(manifest)
+    return Ledger(signed, RunCourse(signed.open()), VERIFIED)
+
+
+def test_the_files_are_what_the_script_makes() -> None:
+    made = files()
+    assert sorted(made) == sorted(FOLDER.iterdir())
+    assert not [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+
+
+def test_there_are_ten_that_hold_and_a_hundred_that_do_not() -> None:
+    assert (len(LEDGERS), len({each["name"] for each in INVALID})) == (10, 100)
+
+
+def test_each_rule_of_the_fold_refuses_one_of_the_hundred() -> None:
+    fold = {rule for rule in verifier.RULES if re.match("[EBS]", rule)} | {"M1", "M2"}
+    assert fold == {each["rule"] for each in INVALID}
+
+
+@every_ledger
+def test_both_take_a_valid_ledger_to_the_same_end(name: str) -> None:
+    said = BY_NAME[name]
+    run, manifest = verifier.open_manifest(bytes.fromhex(said["manifest"]))
+    ledger, theirs = ours(bytes.fromhex(said["manifest"])), verifier.Ledger(run, manifest)
+    assert (ledger.run, run) == (bytes.fromhex(said["run"]),) * 2
+    for entry in map(bytes.fromhex, said["entries"]):
+        ledger.append(entry)
+        theirs.append(entry)
+    assert (ledger.round, ledger.last_commit.hex(), ledger.settled) == (said["round"], said["commit"], said["settled"])
+    assert (theirs.round, theirs.rounds[-1].commit.hex()) == (said["round"], said["commit"])
+    for credits, earned in ((ledger.credits(), ledger.reputation.earned), (theirs.credits, theirs.earned)):
+        assert {key.hex(): amount for key, amount in credits.items() if amount} == said["credits"]
+        assert {key.hex(): amount for key, amount in earned.items() if amount} == said["earned"]
+
+
+@every_invalid
+def test_the_ledger_refuses_the_last_entry_of_an_invalid_one(case: dict[str, Any]) -> None:
+    manifest, entries = case_of(case)
+    if not case["then"]:
+        with pytest.raises((RemoteFault, ValueError)):
+            ours(manifest)
+        return
+    ledger = ours(manifest)
+    for entry in entries[:-1]:
+        ledger.append(entry)
+    with pytest.raises(RemoteFault):
+        ledger.append(entries[-1])
+
+
+@every_invalid
+def test_the_verifier_refuses_the_last_entry_of_an_invalid_one_by_the_rule_that_is_named(case: dict[str, Any]) -> None:
+    manifest, entries = case_of(case)
+    assert refused_by(manifest, entries) == (case["rule"], max(len(entries) - 1, 0))
+
+
+def refused_by(manifest: bytes, entries: list[bytes]) -> tuple[str, int]:
+    """Return the rule by which the verifier refuses a ledger, and after how many entries; no rule: it holds."""
+    taken = 0
+    try:
+        ledger = verifier.Ledger(*verifier.open_manifest(manifest))
+        for entry in entries:
+            ledger.append(entry)
+            taken += 1
+    except verifier.Refused as refused:
+        return refused.rule, taken
+    return "", taken
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["record"])
+def test_a_record_has_its_canonical_bytes(record: dict[str, Any]) -> None:
+    packed = bytes.fromhex(record["packed"])
+    assert encode(decode(packed, max_bytes=2**20)) == packed == verifier.encode(verifier.decode(packed, 2**20))
+    if "digest" in record:
+        signed = unpack(SignedManifest, packed, max_bytes=MAX_SIGNED_MANIFEST_BYTES) if record["record"] == "SignedManifest" else None
+        payload, signature, *_ = verifier.decode(packed, 2**20)
+        digest = verifier.sha256(packed) if signed else verifier.digest_of(SimpleNamespace(payload=payload, signature=signature))
+        assert digest.hex() == record["digest"]
+
+
+def test_draws_follow_from_the_beacon() -> None:
+    beacon = bytes.fromhex(VERDICTS["beacon"])
+    for what, contribution, number in VERDICTS["numbers"]:
+        assert verifier.number(what, beacon, bytes.fromhex(contribution)) == number
+    for case in VERDICTS["draws"]:
+        rules = SimpleNamespace(audit_percent=case["audit_percent"], newcomer_percent=case["newcomer_percent"])
+        rows = [
+            SimpleNamespace(digest=bytes.fromhex(digest), counted=samples, proven=(proven,), keys=(known,))
+            for digest, samples, proven, known in case["candidates"]
+        ]
+        assert sorted(each.hex() for each in verifier.drawn(rules, beacon, rows, {True: 1, False: 0})) == case["drawn"]
+
+
+def test_verdicts_come_to_the_same() -> None:
+    for case in VERDICTS["outcomes"]:
+        said, named = case["said"], list(range(len(case["said"])))
+        ledger = SimpleNamespace(rules=SimpleNamespace(named=named))
+        verdicts = {auditor: SimpleNamespace(outcomes=(each,)) for auditor, each in zip(named, said, strict=True) if each is not None}
+        audit = SimpleNamespace(auditor=0, verdicts=verdicts)
+        assert verifier.Ledger.outcome(ledger, audit, 0) == case["outcome"], said
+
+
+def test_pools_are_shared_out_alike() -> None:
+    for case in VERDICTS["shares"]:
+        assert verifier.share_out(case["pool"], case["weights"], case["cap"]) == case["shares"]
+
+
+@pytest.mark.parametrize("name", VERDICTS["ledgers"])
+def test_each_round_of_an_audited_ledger_comes_to_what_is_said(name: str) -> None:
+    ledger = verifier.Ledger(*verifier.open_manifest(bytes.fromhex(BY_NAME[name]["manifest"])))
+    entries = list(map(bytes.fromhex, BY_NAME[name]["entries"]))
+    for said in VERDICTS["ledgers"][name]:
+        for entry in entries[ledger.size : said["entries"]]:
+            ledger.append(entry)
+        found = {
+            digest.hex(): {"round": audit.round, "auditor": audit.auditor.hex(), "outcomes": list(audit.outcomes)}
+            for digest, audit in ledger.audits.items()
+        }
+        assert found == said["audits"]
+        assert {key.hex(): amount for key, amount in ledger.credits.items()} == said["credits"]
+        keys = {key for row in ledger.rounds[-1].listed for key in row.keys} | ledger.given
+        assert {key.hex() for key in keys if ledger.is_proven(key)} == set(said["proven"])

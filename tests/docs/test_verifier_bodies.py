@@ -1,0 +1,148 @@
+"""docs/verifier.py on the folders of runs with bodies and states: dense, sparse and audited ones; and what is tampered there is refused."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.log.tiles import export
+from aggregator.log.verify import verify_directory
+from protocol.records import Threshold
+from protocol.signing import sha256
+from tests.aggregator import real_run
+from tests.aggregator.real_run import CONFIG, SHRINKING, THIN_PARTS
+from tests.docs.test_verifier import refused
+from tests.docs.verifiers import VERIFIER, verifier
+
+RUNS = {"dense": CONFIG, "sparse": THIN_PARTS, "shrinking": SHRINKING}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that came to its end."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    run = real_run.opened(folder, RUNS[request.param])
+    real_run.play(run, CONFIG.run.rounds)
+    run.log.close()
+    return folder
+
+
+def test_a_whole_run_holds_and_so_does_its_export(played: Path, tmp_path: Path) -> None:
+    ledger, said = verifier.verify_all(played)
+    found = verify_directory(played)
+    assert dict(ledger.credits) == found.credits
+    assert (len(ledger.rounds) - 1, said[0]) == (found.rounds, f"run {found.run.hex()}")
+    assert said[3] == "27 bodies, 9 means and 9 next states hold, bit for bit"
+    export(played, tmp_path / "export")
+    exported, said = verifier.verify_all(tmp_path / "export")
+    assert (exported.credits, said[3]) == (ledger.credits, "an export has no bodies and no states")
+
+
+def lied(tmp_path: Path, **lies: Any) -> Path:
+    """The folder of a run whose second round lies."""
+    run = real_run.opened(tmp_path / "run")
+    real_run.play(run, 1)
+    real_run.commit(run, real_run.everybodys(run.log.ledger), **lies)
+    run.log.close()
+    return tmp_path / "run"
+
+
+LIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "weights": ("V1", {"weights": sha256(b"another")}),
+    "mean": ("V2", {"mean": sha256(b"another")}),
+    "thresholds": ("V3", {"thresholds": (Threshold(0, 1, 1),)}),
+    "state": ("U2", {"state": sha256(b"another")}),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_round_that_lies_of_what_its_bodies_come_to_is_refused(tmp_path: Path, name: str) -> None:
+    rule, lies = LIES[name]
+    refused(lied(tmp_path, **lies), rule, "round 2")
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tampered") / "run"
+    run = real_run.opened(folder)
+    real_run.play(run, 2)
+    run.log.close()
+    return folder
+
+
+@pytest.fixture
+def copy(dense: Path, tmp_path: Path) -> Path:
+    """A copy of a run of two rounds."""
+    shutil.copytree(dense, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def restored(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change the body of the first contribution in a file, with the digest that its storage has."""
+    data = path.read_bytes()
+    header, size = (int.from_bytes(data[at : at + 8], "big") for at in (8, 16))
+    start = 24 + header
+    stored = data[:start] + change(data[start : start + size])
+    path.write_bytes(stored + sha256(stored) + data[start + size + 32 :])
+
+
+def test_a_body_that_is_damaged_is_missing(copy: Path) -> None:
+    flip(copy / "bodies" / "round-00000002.bodies", -40)
+    refused(copy, "D1", "round 2")
+
+
+def test_another_body_than_the_contribution_names_is_refused(copy: Path) -> None:
+    restored(copy / "bodies" / "round-00000002.bodies", lambda body: body[:1] + bytes([body[1] ^ 1]) + body[2:])
+    refused(copy, "D1", "round 2")
+
+
+def test_a_body_that_no_values_are_coded_to_is_refused(copy: Path) -> None:
+    restored(copy / "bodies" / "round-00000002.bodies", lambda body: b"\x14" + body[1:])
+    refused(copy, "D2", "round 2")
+
+
+def test_a_snapshot_that_is_changed_is_refused(copy: Path) -> None:
+    flip(copy / "snapshots" / "round-00000001.safetensors", -2)
+    refused(copy, "U1", "snapshots/round-00000001.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("rule", "where", "statement"),
+    [
+        ("T4", "node 1/0", "UPDATE nodes SET hash = zeroblob(32) WHERE level = 1 AND position = 0"),
+        ("T4", "the tree", "DELETE FROM nodes WHERE level = 1 AND position = 0"),
+        ("T3", "the tree", "UPDATE log SET root = zeroblob(32)"),
+        ("T3", "log.sqlite3", "DELETE FROM entries WHERE position IN (4, 5)"),
+    ],
+)
+def test_a_database_that_is_changed_is_refused(copy: Path, rule: str, where: str, statement: str) -> None:
+    with closing(sqlite3.connect(copy / "log.sqlite3")) as database:
+        database.execute(statement)
+        database.commit()
+    refused(copy, rule, where)
+
+
+def test_the_command_says_what_holds_and_what_does_not(copy: Path) -> None:
+    def ended(*arguments: str) -> tuple[int, list[str], str]:
+        done = subprocess.run([sys.executable, str(VERIFIER), *arguments], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    code, lines, _ = ended(str(copy))
+    assert (code, lines[3]) == (0, "6 bodies, 2 means and 2 next states hold, bit for bit")
+    flip(copy / "snapshots" / "round-00000002.safetensors", -2)
+    code, lines, _ = ended(str(copy))
+    assert (code, lines) == (1, ["refused: snapshots/round-00000002.safetensors: U1: a snapshot is the state that the log names"])
+    code, lines, errors = ended(str(copy.parent / "nothing"))
+    assert (code, lines, len(errors.splitlines())) == (2, [], 1)
