@@ -13,17 +13,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from protocol.audits import Finding, SignedFinding, Trust
-from protocol.duties import MAX_DUTIES_BYTES
-from protocol.evidence import MAX_PAGE_BYTES
-from protocol.trust import panel, questions_due
 
 from automl.data.catalog import load_dataset
 from automl.models.networks import build
 from automl.spaces.cost import cost_table
 from automl.spaces.space import SearchSpace, space_named
 from automl.training.cohort_sizes import bound_macs
-from automl.training.lots import project
 from automl.training.schedule import Plan
 from automl.training.update import State, known_digest, state_digest, state_pieces
 from exact.coding import Body, body_groups, encode, group_sizes, parse
@@ -31,16 +26,17 @@ from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.residuals import vector_digest
 from exact.vectors import vector_groups
+from protocol import auditing
 from protocol.admission import Admission, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
+from protocol.draws import auditor_of, number
 from protocol.encoding import Value, pack, to_value
 from protocol.encoding import encode as encode_value
 from protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
 from protocol.exchange import Exchange, next_open_ms
 from protocol.lots import lot_seed, sample_indices, work_of
 from protocol.manifest import Manifest, Optimizer, SignedManifest
-from protocol.measures import Measure
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.offers import SignedOffer, TableOffer
@@ -52,13 +48,11 @@ from protocol.records import (
     ClaimStep,
     Contribution,
     Header,
-    LotRecord,
     Round,
     SignedClaim,
     SignedContribution,
     SignedTicket,
     StepMean,
-    StepRecord,
     Threshold,
     Ticket,
     commit_digest,
@@ -79,7 +73,8 @@ from protocol.table import (
     weights,
     weights_root,
 )
-from protocol.versions import PROTOCOL
+from protocol.verdicts import SignedVerdict, Verdict
+from protocol.versions import PROGRAM, PROTOCOL
 from swarm import messages
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -93,34 +88,43 @@ OPTIMIZER = Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5")
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0)
 SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0)
 
-TABLES = (Manifest, Trust, Exchange, Announcement, Measure, Claim, Contribution, Round, Finding)
-TOLD = {  # records that the document tells in a sentence, by the module that has them
-    "peer.views.messages": "Site LotName Begin",
-    "protocol.admission": "AdmissionRule Invitation Admission Pass",
+BLOCKS = {  # records that the document has as a block of fields, by the module that has them
+    "protocol.admission": "AdmissionRule Invitation Admission",
     "protocol.affinity": "Position",
-    "protocol.audits": "LotEvidence",
-    "protocol.duties": "AskDuties Duties Duty",
-    "protocol.evaluations": "Question Result Answer EvaluationWord",
-    "protocol.evidence": "RecordsPage AskRecords",
-    "protocol.histories": "Histories",
-    "protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
-    "protocol.manifest": "Optimizer SignedManifest",
+    "protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskDuties Needed Duty Duties Need Finding",
+    "protocol.earnings": "RoundContributions",
+    "protocol.exchange": "Exchange",
+    "protocol.manifest": "SignedManifest Manifest Optimizer",
+    "protocol.measures": "Measure",
     "protocol.offers": "TableOffer",
     "protocol.private": "PrivateData",
     "protocol.recipe": "Recipe",
-    "protocol.records": "ClaimStep StepMean LotRecord StepRecord Header Ticket Threshold Entry Receipt Included Listing",
-    "protocol.earnings": "RoundContributions",
-    "protocol.revocation": "Revocation AskRevoked Revoked",
+    "protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round Ticket Receipt Included Listing",
+    "protocol.revocation": "Revocation",
     "protocol.shards": "TravellingShards",
     "protocol.table": "Weighed",
-    "protocol.vectors": "AskVector",
+    "protocol.verdicts": "AuditRules Verdict Settlement",
+    "swarm.messages": "CreditWord",
+}
+TOLD = {  # records that the document tells in a sentence
+    "peer.views.messages": "Site LotName Begin",
+    "protocol.admission": "Pass",
+    "protocol.evaluations": "Question Result Answer EvaluationWord",
+    "protocol.histories": "Histories",
+    "protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
+    "protocol.revocation": "AskRevoked Revoked",
     "swarm.blobs": "ProvenPiece",
     "swarm.invitation": "Token",
     "swarm.light_pay": "LightPay",
     "swarm.pushes": "BodyOffer Shown Push Heard",
     "swarm.wrong_group": "WrongGroup",
 }
-SENTENCES = [getattr(importlib.import_module(module), name) for module, names in TOLD.items() for name in names.split()]
+
+
+def named(modules: dict[str, str]) -> list[type]:
+    """Return the records of these names."""
+    return [getattr(importlib.import_module(module), name) for module, names in modules.items() for name in names.split()]
+
 
 KEY, MATE, ZEROS, COUNTING = Identity(bytes(range(32))), Identity(bytes(range(32, 64))), bytes(32), bytes(range(32))
 EXCHANGE = Exchange("int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
@@ -145,7 +149,6 @@ MANIFEST = Manifest(
 )
 SIGNED_MANIFEST = SignedManifest.sign(MANIFEST, KEY)
 RUN = SIGNED_MANIFEST.run
-LOT = LotRecord(0, 0, "r32", 16, "2.30259", ZEROS)
 VECTOR = np.array([1, -2, 0.3, 0], np.float32)
 FLOOR = EXCHANGE.first_floor
 
@@ -171,9 +174,7 @@ CLAIM = Claim(
     cohort="cohort-0",
     steps=(ClaimStep(0, 3, (), ZEROS),),
     work=(1, 1, 1, 1),
-    lots_root=root([leaf_hash(pack(LOT))]),
-    steps_root=b"",
-    vector=ZEROS,
+    given=ZEROS,
     residual=b"",
     lot_ms=250,
 )
@@ -199,7 +200,6 @@ TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM),
 COHORTS = SignedContribution.sign(
     replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY
 )
-STEP = StepRecord(0, 32, ZEROS, ZEROS, ZEROS)
 
 # A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
 TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
@@ -280,12 +280,8 @@ def rows() -> Iterator[tuple[str, str]]:
         'the same with `"private", [[["cat", "dog"], 1, 25]]` in the place of `"shared", []`: its id; what a key earns in a round at most',
         f"`{SignedManifest.sign(private, KEY).run.hex()}`; {private.credit_cap}",
     )
-    yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
-    yield (
-        'claim `[run, 1, run, key, key, key, "cohort-0", [[0, 3, [], Z, 1]], [1, 1, 1, 1], that root, "", Z, "", 250, '
-        "0]`: digest when signed",
-        f"`{SIGNED_CLAIM.digest.hex()}`",
-    )
+    what = 'claim `[run, 1, run, key, key, key, "cohort-0", [[0, 3, [], Z, 1]], [1, 1, 1, 1], Z, "", 250, 0, ""]`: digest when signed'
+    yield what, f"`{SIGNED_CLAIM.digest.hex()}`"
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
     for name in ("int16", "int8"):
         data, body_root = packed_body(name, VECTOR, FLOOR)
@@ -297,11 +293,10 @@ def rows() -> Iterator[tuple[str, str]]:
         'root of that int16 body, ""]`: digest when signed',
         f"`{CONTRIBUTION.digest.hex()}`",
     )
-    yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
     yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
     yield (
         f'claim of *mate*, with the account *key*, `[run, 1, run, mate, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(MATES_WORK)}, '
-        'the same root, "", Z, "", 250, 0]`: digest when signed',
+        'Z, "", 250, 0, ""]`: digest when signed',
         f"`{MATES_CLAIM.digest.hex()}`",
     )
     yield (
@@ -316,17 +311,12 @@ def rows() -> Iterator[tuple[str, str]]:
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
     what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
     yield what, f"`{sha256(pack(announcement)).hex()}`"
-    finding = SignedFinding.sign(Finding(RUN, KEY.public_key, SIGNED_CLAIM.digest, 1, 0, "sum", 0, "holds", ZEROS, ()), KEY)
-    what = 'finding `[run, key, digest of the claim, 1, 0, "sum", 0, "holds", Z, []]`: digest when signed; its signature'
-    yield what, f"`{finding.digest.hex()}`; `{finding.signature.hex()}`"
-    asked = questions_due(Trust("audited", audit_lots=3, whole_percent=100), ZEROS, COUNTING, 10, 100)
-    yield (
-        "beacon Z, claim with the digest 00..1f, 10 lots, audit_lots 3: places of the lots that are asked about",
-        numbers(question.lot for question in asked[:-1]),
-    )
-    both = sorted((KEY.public_key, MATE.public_key))
-    for what, seats in (("named", panel(ZEROS, COUNTING, both, (), ())), ("proven", panel(ZEROS, COUNTING, (), both, ()))):
-        yield f"of *key* and *mate*, both {what}, who is asked about it first", "*key*" if seats[0] == KEY.public_key else "*mate*"
+    verdict = SignedVerdict.sign(Verdict(RUN, KEY.public_key, 1, CONTRIBUTION.digest, (0,), KEY.public_key), KEY)
+    what = "verdict `[run, key, 1, digest of that first contribution, [0], key]`: digest when signed; its signature"
+    yield what, f"`{verdict.digest.hex()}`; `{verdict.signature.hex()}`"
+    yield 'number("audit") of the digest 00..1f, beacon Z', str(number("audit", ZEROS, COUNTING))
+    auditor = auditor_of(ZEROS, COUNTING, (), sorted((KEY.public_key, MATE.public_key)))
+    yield "of *key* and *mate*, both named, whose word that it is good counts", "*key*" if auditor == KEY.public_key else "*mate*"
     invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, "member"), KEY)
     yield 'signature of the invitation `[run, key, mate, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
     admission = SignedAdmission.sign(Admission(invitation, KEY.public_key), MATE)
@@ -360,7 +350,6 @@ def rows() -> Iterator[tuple[str, str]]:
         f"`{bytes(state_pieces(TAUGHT)[0]).hex()}`",
     )
     yield "digest of that state", f"`{state_digest(TAUGHT).hex()}`"
-    yield "projection of the gradient (0, 1, 2, 3)", f"`{project(torch.arange(4.0)).hex()}`"
     yield '`random.Random("0:1:2")`, first 32 bits', str(random.Random("0:1:2").getrandbits(32))
     yield "data-parallel, seed 0, round 1, third architecture", f"`{PLAN.architectures(1, 'any')[2].text}`"
     base = replace(PLAN, supernet="classifier-base")
@@ -472,15 +461,23 @@ def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> 
     assert f"```\n{sign_tree_head(head, head.origin, KEY)}```" in DOCUMENT
 
 
-@pytest.mark.parametrize("record", TABLES, ids=lambda record: record.__name__)
-def test_a_table_of_fields_has_those_of_its_record(record: type) -> None:
-    """In their order, each with its number."""
-    records = DOCUMENT[DOCUMENT.index("## 4. Records") :]
-    title = rf"^(?:### {record.__name__}\b|\*\*{record.__name__}\*\*)[^\n]*\n\n\| # \| field \|"
-    (start,) = (found.start() for found in re.finditer(title, records, re.MULTILINE))
-    table = records[start:].split("\n\n")[1]
-    shown = re.findall(r"^\| ([0-9]+) \| (\w+) \|", table, re.MULTILINE)
-    assert shown == [(str(number), field.name) for number, field in enumerate(dataclasses.fields(record))]
+def blocks() -> dict[str, list[str]]:
+    """Return the names of the fields of each record that stands in a block of code: its name, then lines that begin with two spaces."""
+    found: dict[str, list[str]] = {}
+    for block in re.findall(r"^```\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL):
+        for name, fields in re.findall(r"^([A-Z]\w+)\b[^\n]*\n((?: {2}\w[^\n]*\n| {30,}[^\n]*\n)+)", block, re.MULTILINE):
+            assert name not in found
+            found[name] = re.findall(r"^  (\w+)", fields, re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize("record", named(BLOCKS), ids=lambda record: record.__name__)
+def test_a_block_of_fields_has_those_of_its_record_in_their_order(record: type) -> None:
+    assert blocks()[record.__name__] == [field.name for field in dataclasses.fields(record)]
+
+
+def test_the_document_has_no_other_blocks() -> None:
+    assert sorted(blocks()) == sorted(name for names in BLOCKS.values() for name in names.split())
 
 
 def in_order(words: Iterable[str], text: str) -> bool:
@@ -493,7 +490,7 @@ def in_order(words: Iterable[str], text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("record", SENTENCES, ids=lambda record: record.__name__)
+@pytest.mark.parametrize("record", named(TOLD), ids=lambda record: record.__name__)
 def test_a_record_that_is_told_in_a_sentence_has_all_of_its_fields_there_in_their_order(record: type) -> None:
     """Up to where the next record begins; what the record has no field for is not found out."""
     told = [re.split(r"\*\*[A-Z]|\n\n", each)[0] for each in DOCUMENT.split(f"**{record.__name__}**")[1:]]
@@ -515,8 +512,12 @@ def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
         "contributions": (128, messages.MAX_CONTRIBUTIONS_BYTES),
         "entries": (messages.MAX_ASK_ENTRIES_BYTES, messages.MAX_ENTRIES_BYTES),
         "credit": (128, messages.MAX_CREDIT_BYTES),
-        "records": (64, MAX_PAGE_BYTES),
-        "audits": (64, MAX_DUTIES_BYTES),
+        "audit.wanted": (auditing.MAX_ASK_BYTES, auditing.MAX_WANTED_BYTES),
+        "audit.bring": (auditing.MAX_PAGE_BYTES, 0),
+        "audit.vector": (auditing.MAX_ASK_VECTOR_BYTES, auditing.PAGE_BYTES),
+        "audit.duties": (64, auditing.MAX_DUTIES_BYTES),
+        "audit.finding": (auditing.MAX_SIGNED_FINDING_BYTES, 0),
+        "audit.verdict": (auditing.MAX_SIGNED_VERDICT_BYTES, 0),
         "commit": (messages.MAX_RECEIPT_BYTES, "-"),
         "evaluate": (MAX_QUESTION_BYTES, MAX_WORD_BYTES),
     }
@@ -528,7 +529,8 @@ def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
         assert shown[name] == ", ".join(f"{number:,}" if isinstance(number, int) and number > 9999 else str(number) for number in each), (
             name
         )
-    assert f"**Receipt** (at most {messages.MAX_RECEIPT_BYTES})" in DOCUMENT
+    assert f"\nReceipt ({messages.MAX_RECEIPT_BYTES})\n" in DOCUMENT
+    assert f"\nCreditWord ({messages.MAX_CREDIT_BYTES})\n" in DOCUMENT
 
 
 def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_named() -> None:
@@ -538,16 +540,17 @@ def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_nam
         number: body for number, _, body in (each.partition(". ") for each in re.split(r"^## (?=[0-9])", both, flags=re.MULTILINE)[1:])
     }
     assert sorted(map(int, sections)) == list(range(1, len(sections) + 1))
-    for number, part in re.findall(r"[Ss]ections?\s+([0-9]+)(?!\.?[0-9])(?:,\s+([A-Z]\w+(?: \w+)?))?", both):
-        assert number in sections
-        assert not part or re.search(rf"^### {part}|\*\*{part}", sections[number], re.MULTILINE), (number, part)
+    for section, part in re.findall(r"[Ss]ections?\s+([0-9]+)(?!\.?[0-9])(?:,\s+([A-Z]\w+(?: \w+)?))?", both):
+        assert section in sections
+        assert not part or re.search(rf"^### {part}|\*\*{part}", sections[section], re.MULTILINE), (section, part)
 
 
 def test_the_versions_are_those_of_the_document() -> None:
     assert f"as it is, version {PROTOCOL} of the protocol" in DOCUMENT
     assert f"The **protocol's version** is one number, {PROTOCOL}." in DOCUMENT
     assert f"the protocol's (section 25), {PROTOCOL}, for all kinds" in DOCUMENT
-    assert f"protocol (int, 1..65,536; of this version {PROTOCOL})" in DOCUMENT
+    assert re.search(rf"^  protocol  .* this version: {PROTOCOL}$", DOCUMENT, re.MULTILINE)
+    assert f"version {PROTOCOL} has program `{PROGRAM}`" in DOCUMENT
 
 
 def test_the_mean_of_the_document_is_that_of_its_rows_added_in_another_order() -> None:

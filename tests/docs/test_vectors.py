@@ -54,6 +54,11 @@ def test_each_rule_of_the_fold_refuses_one_of_the_hundred() -> None:
     assert fold == {each["rule"] for each in INVALID}
 
 
+def test_the_rules_are_those_of_the_document_in_its_order() -> None:
+    named = re.findall(r"^- \*\*([BSME][0-9]+)\*\* ", DOCUMENT, re.MULTILINE)
+    assert named == [rule for rule in verifier.RULES if rule[0] in "BSME" and rule != "M3"]
+
+
 @every_ledger
 def test_both_take_a_valid_ledger_to_the_same_end(name: str) -> None:
     said = BY_NAME[name]

@@ -22,6 +22,7 @@ from protocol.auditing import (
     Fate,
     Finding,
     Need,
+    Needed,
     Page,
     Placed,
     SignedFinding,
@@ -149,13 +150,13 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("Need", Need(digest, 1)),
         ("Finding", finding := Finding(run, TWO.public_key, 1, digest, (0,) * len(header.claims))),
         ("SignedFinding", signed := SignedFinding.sign(finding, TWO)),
-        ("Duties", Duties((duty(header, signed),))),
+        ("Duties", Duties((duty(header, signed),), 1, 1)),
     )
 
 
 def duty(header: Header, finding: SignedFinding) -> Duty:
     """Return a duty with a volunteer's finding."""
-    return Duty(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (TWO.public_key,), (finding,))
+    return Duty(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (Needed(0, 2),), (TWO.public_key,), (finding,))
 
 
 def records(logs: dict[str, Log]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.training.lots import Lot, LotResult
+from automl.training.lots import Lot, LotResult, project
 from peer.config import PeerConfig
 from peer.crew.crew import InProcess
 from peer.crew.devices import Device, Devices
@@ -68,7 +68,7 @@ class QuickWorker:
         gradient[7] += self.adds
         if self.makes_no_sense:
             gradient[7] = torch.inf
-        return LotResult(gradient, 2.0, lot.samples)
+        return LotResult(gradient, 2.0, lot.samples, project(gradient))
 
 
 @dataclass
@@ -185,7 +185,7 @@ class Scene:
 async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
     """Yield a scene; at its end nothing runs any more that the peers began."""
     network = MemoryNetwork()
-    scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
+    scene = Scene(directory, network, await MemoryLog(network, **changes).start())
     try:
         async with asyncio.timeout(DEADLINE_S):
             yield scene
