@@ -186,7 +186,9 @@ class Operator:
         self._audits: Audits | None = None
         if manifest.is_audited:
             max_bytes = round(self._config.follower.audit_disk_gb * 1e9)
-            self._audits = Audits(self._log, self._directory, self._follower.num_weights, max_bytes)
+            self._audits = Audits(
+                self._log, self._follower.snapshots, opened.bodies, self._directory, self._follower.num_weights, max_bytes
+            )
 
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = told_to_stop()
@@ -265,7 +267,7 @@ class Operator:
         await self._cosigning.start()
         await self._news.start()
         if self._audits is not None:
-            await self._audits.serve(watched)
+            await self._audits.serve(watched, shelf)
         await DialBackDesk(gate).start()
 
     def _left_ms(self, now: int) -> int:

@@ -183,6 +183,13 @@ class _Item:
     content: Blob | Growing
 
 
+class Lender(Protocol):
+    """Has blobs that do not lie in memory."""
+
+    def find(self, root: bytes) -> Lent | None:
+        """Return the blob with this root; None: there is none. Does not block."""
+
+
 class Shelf:
     """What this node hands out by root: what was pinned, and the newest within a budget of bytes.
 
@@ -196,6 +203,7 @@ class Shelf:
         self._max_bytes = max_bytes
         self._sending = _Sending(max_sending_bytes)
         self._lent: dict[bytes, Lent] = {}
+        self._lenders: list[Lender] = []
         self._lending = _Sending(_MAX_LENT_BYTES)
         self._readers = concurrent.futures.ThreadPoolExecutor(_LENT_THREADS, "lent")  # threads come with the first that is asked for
         self._served: list[Endpoint] = []
@@ -229,6 +237,10 @@ class Shelf:
         """Hand out a blob that does not lie in memory, for as long as this node lives."""
         self._lent[root] = blob
 
+    def lend_from(self, lender: Lender) -> None:
+        """Hand out what ``lender`` has, for as long as this node lives."""
+        self._lenders.append(lender)
+
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer "blob" calls of anybody, from the first time on that this is asked for."""
         if endpoint not in self._served:
@@ -254,11 +266,12 @@ class Shelf:
     async def _answer(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(Ask, request, max_bytes=MAX_REQUEST_BYTES)
         content = self._content(ask.root)
-        lent = self._lent.get(ask.root)
-        if content is None and lent is not None:
-            return await self._answer_of_lent(caller, lent, ask.place)
         if content is None:
-            raise Unreachable(NOT_HERE)
+            found = (self._lent.get(ask.root), *(lender.find(ask.root) for lender in self._lenders))
+            lent = next((each for each in found if each is not None), None)
+            if lent is None:
+                raise Unreachable(NOT_HERE)
+            return await self._answer_of_lent(caller, lent, ask.place)
         if ask.place >= len(content.hashes):
             raise EncodingError(f"a blob of {len(content.hashes)} pieces has no piece {ask.place}")
         piece = b"".join(content.hashes) if ask.place == HASHES else content.pieces[ask.place]

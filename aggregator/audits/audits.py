@@ -7,7 +7,11 @@ from pathlib import Path
 from aggregator.audits.brought import Brought
 from aggregator.audits.duties import DutiesDesk
 from aggregator.audits.facts import LogFacts
+from aggregator.audits.lending import Lending
 from aggregator.log.log import Log
+from aggregator.rounds.bodies import Bodies
+from aggregator.rounds.snapshots import Snapshots
+from swarm.blobs import Shelf
 from swarm.budget import Faults
 from swarm.rpc import Endpoint
 from swarm.vectors import serve_vectors
@@ -16,11 +20,13 @@ from swarm.vectors import serve_vectors
 class Audits:
     """One operator's, of a run whose contributions are audited."""
 
-    def __init__(self, log: Log, directory: Path, num_weights: int, max_bytes: int) -> None:
+    def __init__(self, log: Log, snapshots: Snapshots, bodies: Bodies, directory: Path, num_weights: int, max_bytes: int) -> None:
         """Take up what was brought before, which blocks; ``serve`` answers from then on, ``keep`` has to run beside it.
 
         Args:
             log: the run's.
+            snapshots: states that audits may begin with.
+            bodies: of contributions that may be audited.
             directory: the run's.
             num_weights: N, values of a vector.
             max_bytes: of what peers bring, on the disk.
@@ -43,10 +49,12 @@ class Audits:
             faults=self.faults,
         )
         self.duties = DutiesDesk(self.brought, self._facts, self.faults)
+        self._lending = Lending(log, snapshots, bodies, self.brought, num_weights)
         self._changed = asyncio.Event()
 
-    async def serve(self, endpoint: Endpoint) -> None:
-        """Answer from now on."""
+    async def serve(self, endpoint: Endpoint, shelf: Shelf) -> None:
+        """Answer from now on; older states and bodies are handed out as what is on the ``shelf`` is."""
+        shelf.lend_from(self._lending)
         await self.brought.serve(endpoint)
         await self.duties.serve(endpoint)
         await serve_vectors(endpoint, self.brought.folder)

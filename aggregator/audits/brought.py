@@ -154,6 +154,11 @@ class Brought:
         """Return the audit of a contribution; None: it is not audited, or not any more."""
         return self._reputation().audits.get(contribution)
 
+    @property
+    def opened_lately(self) -> tuple[Audited, ...]:
+        """The contributions that were asked about last."""
+        return tuple(self._opened.values())
+
     async def opened(self, audit: Audit) -> Audited:
         """Return a contribution that is audited, read from the log unless it was lately."""
         contribution = audit.work.contribution
