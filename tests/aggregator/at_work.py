@@ -11,11 +11,12 @@ import pytest
 from aggregator.attendants.live import unix_ms
 from aggregator.log.storage import TREE_HEAD
 from aggregator.rounds.commits import Commits
-from aggregator.rounds.extras import Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import filled_shelf
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
@@ -50,19 +51,20 @@ class Aggregator:
             self.run.log,
             self.closing,
             lambda: self.intake,
-            lambda: self.extras,
+            lambda: self.verdicts,
             self.run.follower,
             self.run.bodies,
             self.shelf,
             weights,
             self._committed,
             Timeline(unix_ms),
+            Settling(lambda: self.ledger, config.trust.settle_s, lambda: clock.now / 1000),
         )
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
         )
         self.waiting = Waiting(directory, self.intake.stop)
-        self.extras = Extras(endpoint, self.waiting, lambda: self.ledger, self.intake.faults)
+        self.verdicts = Verdicts(endpoint, self.waiting, lambda: self.ledger, self.intake.faults, self._changed)
         self.news = NewsDesk(endpoint, self.run.log, self.closing.left_ms, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
@@ -74,7 +76,7 @@ class Aggregator:
             self.intake.restore(self.run.bodies.read(round_, mend=True), round_)
         await self.shelf.serve(self._endpoint)
         await self.intake.start()
-        await self.extras.start()
+        await self.verdicts.start()
         await self.news.start()
         self.working = asyncio.create_task(self.commits.run())
 
@@ -85,7 +87,7 @@ class Aggregator:
             await self.working
         await self.commits.close()
         await self.intake.close()
-        await self.extras.close()
+        await self.verdicts.close()
         await self.waiting.close()
         self.run.log.close()
 

@@ -90,18 +90,18 @@ def said_of(after: Next) -> dict[str, Any]:
     }
 
 
-def commit(run: OpenRun, contributions: Sequence[Made], *, extras: Sequence[bytes] = (), is_saved: bool = True, **lies: Any) -> Next:
+def commit(run: OpenRun, contributions: Sequence[Made], *, before: Sequence[bytes] = (), is_saved: bool = True, **lies: Any) -> Next:
     """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that.
 
-    ``extras`` are entries before the round's. ``lies`` take the place of what is true of the round.
+    ``before`` are entries before the round's. ``lies`` take the place of what is true of the round.
     """
     log, follower = run.log, run.follower
     round_ = log.ledger.round + 1
     run.bodies.append([(round_, one.kept) for one in contributions])
     listed = [log.ledger.listed(one.header, round_) for one in contributions]
     after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
-    round_entry = entry_of(round_of(log.ledger, listed, before=len(extras), **{**said_of(after), **lies}))
-    log.commit([*extras, *map(entry_of, [one.header for one in contributions]), round_entry])
+    round_entry = entry_of(round_of(log.ledger, listed, before=len(before), **{**said_of(after), **lies}))
+    log.commit([*before, *map(entry_of, [one.header for one in contributions]), round_entry])
     follower.adopt(after.state)
     if is_saved:
         follower.save(after.state, log.head, log.tree_head)

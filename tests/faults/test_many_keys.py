@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from aggregator.attendants.live import unix_ms
 from aggregator.rounds.commits import Commits
-from aggregator.rounds.extras import Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.replay import replay_directory
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
@@ -86,10 +87,20 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
             news = NewsDesk(endpoint, log, closing.left_ms, weights.of)
             shelf = filled_shelf(log, run.follower)
             commits = Commits(
-                log, closing, lambda: intake, lambda: extras, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms)
+                log,
+                closing,
+                lambda: intake,
+                lambda: verdicts,
+                run.follower,
+                run.bodies,
+                shelf,
+                weights,
+                news.committed,
+                Timeline(unix_ms),
+                Settling(lambda: log.ledger, 0),
             )
             intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
-            extras = Extras(endpoint, Waiting(directory, intake.stop), lambda: log.ledger, intake.faults)
+            verdicts = Verdicts(endpoint, Waiting(directory, intake.stop), lambda: log.ledger, intake.faults, commits.changed)
             commits.begin()
             await intake.start()
             await news.start()
@@ -102,7 +113,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
                 await asyncio.wait([committing])
                 await commits.close()
                 await intake.close()
-                await extras.close()
+                await verdicts.close()
 
     asyncio.run(play())
 

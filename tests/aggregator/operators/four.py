@@ -13,13 +13,14 @@ from aggregator.operators.store import Store
 from aggregator.operators.writer import Writer
 from aggregator.rounds.follower import Next
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.settling import Settling
 from aggregator.rounds.waiting import Waiting
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import OperatorsSection
-from protocol.audits import SignedExtra
 from protocol.newcomers import Newcomer
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
+from protocol.verdicts import SignedVerdict
 from swarm.memory import MemoryNetwork
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
@@ -57,6 +58,8 @@ class Four:
         self.waiting: dict[int, Waiting] = {}
         self.beating: dict[int, asyncio.Task[None]] = {}
         self.handing_on: dict[int, asyncio.Task[None]] = {}
+        self.settling: dict[int, Settling] = {}
+        self.now_s = 0.0  # moves as the test says
         self.stopped: list[BaseException] = []
 
     async def start(self, place: int) -> Seat:
@@ -71,6 +74,8 @@ class Four:
         run = open_run(self.config, directory, identity, DATASET)
         endpoint, shelf = self.network.endpoint(identity.public_key), filled_shelf(run.log, run.follower)
         waiting = Waiting(directory, self.stopped.append)
+        self.settling[place] = Settling(lambda: run.log.ledger, self.config.trust.settle_s, lambda: self.now_s)
+        self.settling[place].look()
         seat = Seat(
             endpoint,
             identity,
@@ -80,6 +85,7 @@ class Four:
             run.bodies,
             shelf,
             waiting,
+            self.settling[place],
             on_commit=lambda: None,
             stop=self.stopped.append,
         )
@@ -88,7 +94,7 @@ class Four:
         await desk.start()
         self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
         self.waiting[place] = waiting
-        handing_on = seat.extras.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
+        handing_on = seat.verdicts.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
         self.handing_on[place] = asyncio.create_task(handing_on)
         return seat
 
@@ -136,11 +142,11 @@ class Four:
         entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
         return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
 
-    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], extras: Sequence[SignedExtra] = ()) -> None:
-        """Have a round committed by the writer, after some extras."""
-        entries, after = self.round_for(place, contributions, len(extras))
+    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], verdicts: Sequence[SignedVerdict] = ()) -> None:
+        """Have a round committed by the writer, after some verdicts."""
+        entries, after = self.round_for(place, contributions, len(verdicts))
         async with asyncio.timeout(60):
-            await writer.commit([*map(entry_of, extras), *entries], after)
+            await writer.commit([*map(entry_of, verdicts), *entries], after)
 
     async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
         """Return once these have a round."""

@@ -1,21 +1,16 @@
 """What a fellow passes on to the writer: answered by whoever writes, also where that is another one by now."""
 
 import asyncio
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from aggregator.operators import forwarding
 from aggregator.operators.forwarding import Switch
-from exact.residuals import vector_digest
 from protocol.closing import NotTaken
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey
 from swarm.memory import MemoryNetwork
 from swarm.rpc import Busy, Handler, Refused
-from swarm.vectors import VectorsFolder, fetch_vector, serve_vectors
-from tests.claimed import made
 from tests.contributions import PEERS
 from tests.memory_log import DEADLINE_S
 
@@ -169,21 +164,5 @@ def test_what_the_writer_refuses_is_refused_at_once() -> None:
         await writer.serve("header", refuse)
         with pytest.raises(Refused, match="too many"):
             await scene.bring()
-
-    asyncio.run(story())
-
-
-def test_vectors_that_the_writer_keeps_are_had_from_any_operator(tmp_path: Path) -> None:
-    async def story() -> None:
-        scene = Scene()
-        await scene.switch_of(FELLOW)
-        writer = await scene.switch_of(WRITER)
-        kept, got = (VectorsFolder(tmp_path / name, kept_rounds=5, max_bytes=1 << 20) for name in ("kept", "got"))
-        await serve_vectors(writer, kept)
-        signed, values = made(2)[0], np.arange(100, dtype=np.float32)
-        digest = vector_digest(values)
-        kept.keep(3, signed.digest, digest, values)
-        await fetch_vector(scene.peer, FELLOW, signed, digest, len(values), got)
-        assert got.has(signed.digest, digest)
 
     asyncio.run(story())

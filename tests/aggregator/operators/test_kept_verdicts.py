@@ -7,26 +7,38 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from protocol.audits import AUDITED, WITHHELD, SignedFinding
 
 from aggregator.operators.messages import VERDICTS, AskVerdicts
 from aggregator.operators.writer import Writer
 from aggregator.rounds.verdicts import Verdicts
 from aggregator.settings.sections import TrustSection
+from protocol.auditing import VERDICT
 from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.ledger import Ledger
 from protocol.records import entry_of
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity, PublicKey, peer_name
+from protocol.verdicts import Settlement, SignedVerdict
 from swarm.budget import Faults
 from swarm.rpc import Refused
 from tests.aggregator.operators.four import FOUR, OF_FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
 from tests.aggregator.real_run import PEERS, everybodys
-from tests.audited import finding_of
+from tests.audited import AUDITORS, verdict_of
 
 Tell = Callable[[Story], None]
-CONFIG = OF_FOUR.model_copy(update={"trust": TrustSection(mode=AUDITED)})
+TRUST = TrustSection(
+    mode="audited",
+    auditors=tuple(peer_name(each.public_key) for each in AUDITORS),
+    audit_percent=100,
+    newcomer_percent=100,
+    kept_rounds=1,
+    pending_rounds=6,
+    settle_s=100,
+)
+CONFIG = OF_FOUR.model_copy(update={"trust": TRUST})
+ROUNDS = 3
+SHORT = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": ROUNDS})})
 
 
 @pytest.fixture
@@ -35,17 +47,15 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path, config=CONFIG)
 
 
-def withheld(ledger: Ledger, auditor: Identity | None = None) -> SignedFinding:
-    """Return the word of an auditor, or of an operator that is asked: the first peer shows nothing of its claim in the table before."""
-    if auditor is not None:
-        return finding_of(ledger, auditor, PEERS[0], WITHHELD)
-    asked = next(due.panel for due in ledger.standing.due() if due.claimed.key == PEERS[0].public_key)
-    return finding_of(ledger, next(operator for operator in FOUR if operator.public_key in asked), PEERS[0], WITHHELD)
+def good(ledger: Ledger, auditor: Identity = AUDITORS[0], *, peer: Identity = PEERS[0], round_: int = 1) -> SignedVerdict:
+    """Return the word of an auditor that what lists the claim of a peer, by default of the first one in round 1, is good."""
+    return verdict_of(ledger, peer, auditor=auditor, round=round_)
 
 
 def found(four: Four, place: int) -> set[bytes]:
-    """Return the claims on which the log of an operator has findings."""
-    return {question.claim for question in four.runs[place].log.ledger.standing.votes}
+    """Return the auditors whose verdicts on the contributions of round 1 the log of an operator has."""
+    audits = four.runs[place].log.ledger.reputation.audits.values()
+    return {verdict.auditor for audit in audits if audit.round == 1 for verdict in audit.verdicts}
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +63,7 @@ async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Writ
     """Let an operator write, and take verdicts meanwhile."""
     writer, _ = await four.write(place, term)
     log, endpoint = four.runs[place].log, four.network.endpoints[FOUR[place].public_key]
-    verdicts = Verdicts(endpoint, four.waiting[place], lambda: log.ledger, Faults(lambda: 0.0), writer.keep_verdicts)
+    verdicts = Verdicts(endpoint, four.waiting[place], lambda: log.ledger, Faults(lambda: 0.0), lambda: None, writer.keep_verdicts)
     await verdicts.start()
     try:
         yield writer, verdicts
@@ -71,10 +81,10 @@ async def commit(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> 
     await verdicts.committed(found)
 
 
-async def hand_in(four: Four, place: int, signed: SignedFinding) -> bytes:
+async def hand_in(four: Four, place: int, signed: SignedVerdict) -> bytes:
     """Return the answer of an operator to a peer that hands in a verdict."""
     peer = four.network.endpoint(PEERS[0].public_key)
-    return await peer.call(PublicKey(FOUR[place].public_key), "verdict", entry_of(signed), timeout_s=60)
+    return await peer.call(PublicKey(FOUR[place].public_key), VERDICT, pack(signed), timeout_s=60)
 
 
 def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_log(tell: Tell) -> None:
@@ -84,7 +94,7 @@ def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_
                 await commit(four, writer, 0, verdicts)
             await four.until_all_have(2, range(4))
             four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
-            signed = withheld(four.runs[0].log.ledger)
+            signed = good(four.runs[0].log.ledger)
             assert await hand_in(four, 0, signed) == b""
             assert all(signed.digest in four.waiting[place].stored for place in (1, 2))
         await four.kill(0)
@@ -97,7 +107,7 @@ def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_
             await until(lambda: signed.digest in four.waiting[3].stored)
             await commit(four, writer, 3, verdicts)
             await four.until_all_have(3, (1, 2, 3))
-            assert all(found(four, place) == {signed.open().claim} for place in (1, 2, 3))
+            assert all(found(four, place) == {AUDITORS[0].public_key} for place in (1, 2, 3))
             await until(lambda: not any(four.waiting[place].stored for place in (1, 2, 3)))
             await commit(four, writer, 3, verdicts)  # nobody brings it again
 
@@ -118,7 +128,7 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
                 return is_lost
 
             four.lost = lost
-            signed = withheld(four.runs[0].log.ledger)
+            signed = good(four.runs[0].log.ledger)
             handing_in = asyncio.create_task(hand_in(four, 0, signed))
             await until(lambda: signed.digest in four.waiting[1].stored and len(tried) >= 4)
             assert not handing_in.done()
@@ -130,7 +140,7 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
             assert await hand_in(four, 2, signed) == b""
             await commit(four, writer, 2, verdicts)
             await four.until_all_have(3, range(4))
-            assert found(four, 0) == {signed.open().claim}
+            assert found(four, 0) == {AUDITORS[0].public_key}
 
     tell(story)
 
@@ -142,12 +152,12 @@ def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell:
                 await commit(four, writer, 0, verdicts)
             await four.until_all_have(2, range(4))
             ledger, head = four.runs[0].log.ledger, four.runs[0].log.head
-            signed = withheld(ledger)
-            unknown = withheld(ledger, Identity(b"\x40" * 32))  # who is no auditor
+            signed = good(ledger)
+            unknown = good(ledger, Identity(b"\x40" * 32))  # who is no auditor
             operator, fellow = four.network.endpoints[FOUR[0].public_key], PublicKey(FOUR[1].public_key)
 
             async def ask(size: int, *entries: bytes) -> bytes:
-                return await operator.call(fellow, VERDICTS, pack(AskVerdicts(size, entries)), timeout_s=60)
+                return await operator.call(fellow, VERDICTS, pack(AskVerdicts(size, entries, ())), timeout_s=60)
 
             with pytest.raises(Unreachable, match="busy"):
                 await ask(head.size + 1, entry_of(signed))
@@ -157,6 +167,110 @@ def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell:
             assert list(four.waiting[1].stored) == [signed.digest]
             stranger = four.network.endpoint(PEERS[1].public_key)
             with pytest.raises(Refused, match="operators"):
-                await stranger.call(fellow, VERDICTS, pack(AskVerdicts(1, (entry_of(signed),))), timeout_s=60)
+                await stranger.call(fellow, VERDICTS, pack(AskVerdicts(1, (entry_of(signed),), ())), timeout_s=60)
 
     tell(story)
+
+
+def test_a_writer_that_others_do_not_listen_to_any_more_acknowledges_nothing(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, verdicts):
+            for _ in range(2):
+                await commit(four, writer, 0, verdicts)
+            await four.until_all_have(2, range(4))
+            signed = good(four.runs[0].log.ledger)
+            for place in (1, 2, 3):
+                await four.seats[place].listen_to(Writer(four.seats[3], 2).ballot)
+            with pytest.raises(Unreachable, match="busy"):
+                await hand_in(four, 0, signed)
+            assert all(signed.digest not in four.waiting[place].stored for place in (1, 2, 3))
+
+    tell(story)
+
+
+# The settlement.
+
+
+def settlement_of(ledger: Ledger) -> bytes:
+    """Return the entry that settles a run."""
+    return entry_of(Settlement(ledger.run, ledger.last_commit))
+
+
+async def to_the_end(four: Four, writer: Writer, verdicts: Verdicts) -> None:
+    """Commit the rounds of a run."""
+    for _ in range(ROUNDS):
+        await commit(four, writer, 0, verdicts)
+    await four.until_all_have(ROUNDS, range(4))
+    for place in range(4):
+        four.settling[place].look()
+
+
+async def settle(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> list[SignedVerdict]:
+    """Have the run settled, as a writer does; return what stands before that."""
+    found = await verdicts.for_settlement(writer.waiting_verdicts)
+    ledger = four.runs[place].log.ledger
+    async with asyncio.timeout(60):
+        await writer.commit([*map(entry_of, found), settlement_of(ledger)])
+    await verdicts.committed(found)
+    return found
+
+
+def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_that(tmp_path: Path) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, verdicts):
+            await to_the_end(four, writer, verdicts)
+            four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
+            signed = [good(four.runs[0].log.ledger, auditor) for auditor in AUDITORS]
+            for each in signed:
+                await hand_in(four, 0, each)
+        await four.kill(0)
+        four.lost = lambda *_: False
+        for place in range(1, 4):
+            four.handing_on[place].cancel()  # nobody hands anything on: the writer asks
+        async with writing(four, 3, 2) as (writer, verdicts):
+            four.now_s = TRUST.settle_s
+            assert {each.digest for each in await settle(four, writer, 3, verdicts)} == {each.digest for each in signed}
+            await until(lambda: all(four.runs[place].log.ledger.settled for place in (1, 2, 3)))
+            assert len(four.heads((1, 2, 3))) == 1
+
+    told(tmp_path, story, config=SHORT)
+
+
+def test_nobody_settles_before_the_time_where_verdicts_lack(tmp_path: Path) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, verdicts):
+            await to_the_end(four, writer, verdicts)
+            settling = asyncio.create_task(settle(four, writer, 0, verdicts))
+            asked = 0
+
+            def counts(_sender: PublicKey, _receiver: PublicKey, method: str) -> bool:
+                nonlocal asked
+                asked += method == "operators-accept"
+                return False
+
+            four.lost = counts
+            await until(lambda: asked >= 6)
+            assert not any(four.runs[place].log.ledger.settled for place in range(4))
+            four.now_s = TRUST.settle_s
+            assert await settling == []
+            await until(lambda: all(four.runs[place].log.ledger.settled for place in range(4)))
+
+    told(tmp_path, story, config=SHORT)
+
+
+def test_where_all_is_judged_nobody_waits(tmp_path: Path) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, verdicts):
+            await to_the_end(four, writer, verdicts)
+            ledger = four.runs[0].log.ledger
+            for audit in ledger.reputation.audits.values():
+                (auditor,) = [each for each in AUDITORS if each.public_key == audit.auditor]
+                (peer,) = [each for each in PEERS if each.public_key in audit.work.keys]
+                await hand_in(four, 0, good(ledger, auditor, peer=peer, round_=audit.round))
+            assert four.settling[1].left_s([]) == TRUST.settle_s
+            assert four.settling[0].left_s(verdicts.opened()) == 0
+            assert len(await settle(four, writer, 0, verdicts)) == len(PEERS) * (ROUNDS - 1)
+            await until(lambda: all(four.runs[place].log.ledger.settled for place in range(4)))
+            assert sum(four.runs[3].log.ledger.credits().values()) > 0
+
+    told(tmp_path, story, config=SHORT)

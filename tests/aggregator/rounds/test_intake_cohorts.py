@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from aggregator.rounds.uploads import Upload
-from protocol.accounts import Fault
-from protocol.audits import DIFFERS
 from protocol.closing import Stage
 from protocol.exchange import GROUP_VALUES
 from protocol.records import ClaimStep
+from protocol.reputation import FALSE, Fault
 from protocol.signing import Identity, sha256
 from swarm.messages import BodyPart, HandIn
 from swarm.rpc import Refused
@@ -535,7 +534,7 @@ def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play
         ticketed = desk.made(C)
         await desk.hand_in(ticketed)
         for key in (B.public_key, C.public_key):
-            desk.ledger.standing.guilty[key] = Fault(1, DIFFERS, bytes(32))
+            desk.ledger.reputation.guilty[key] = Fault(1, FALSE, bytes(32))
         await says_no(desk.header(desk.made(B)), "guilty")
         assert await blamed(desk, desk.made_together(A, B)) == {B.public_key}
         await desk.hand_in(desk.made(A))

@@ -308,7 +308,7 @@ def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: P
         made = desk.made(A)
         signed, claim = made.header.claims[0], made.header.claims[0].open()
         steps = tuple(ClaimStep(10 * step, 10 * step + 1, (), sha256(b"vector")) for step in range(MAX_LOCAL_STEPS))
-        long = SignedClaim.sign(replace(claim, steps=steps, steps_root=sha256(b"steps"), work=(2 * len(steps), 0)), A)
+        long = SignedClaim.sign(replace(claim, steps=steps, work=(2 * len(steps), 0)), A)
         contribution = made.header.contribution.open()
         means = tuple(StepMean(sha256(b"mean"), 1) for _ in range(MAX_LOCAL_STEPS))
         for header, what in (
@@ -338,6 +338,5 @@ def longest_claim(steps: int) -> int:
     firsts = [MAX_INDEX - 1 - (steps - step) * 2 * skipped for step in range(steps)]
     each = tuple(ClaimStep(first, first + skipped, tuple(range(first + 1, first + skipped, 2)), RUN) for first in firsts)
     work = (*(0,) * (MAX_ARCHITECTURES - 1), sum(step.count for step in each))
-    root = RUN if steps > 1 else b""
-    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, steps_root=root, residual=RUN, lot_ms=MAX_LOT_MS)
+    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, lot_ms=MAX_LOT_MS)
     return len(pack(claim)) + 8 * MAX_ARCHITECTURES  # whose counts may be large

@@ -310,11 +310,11 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
             client = scene.client(peer)
             proven = client.proven(scene.log.receipt(ledger.index_at(2) or 0))
             shares = earned(ledger.manifest, ledger.course, proven, await client.contributions(proven))
-            word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, 0, (), 0, 1, (shares[peer.public_key],))
+            word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, (), 0, 1, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
         assert sum(shares.values()) == ledger.manifest.reward_pool
-        assert await scene.client(STRANGER).credit(2) == CreditWord(2, 0, 0, 0, 0, (), 0, 1, (0,))
+        assert await scene.client(STRANGER).credit(2) == CreditWord(2, 0, 0, 0, (), 0, 1, (0,))
         for round_ in (3, 2**40):
             with pytest.raises(Refused, match="not kept here any more, or not made yet"):
                 await scene.client(first).contributions_page(replace(proven, round=replace(proven.round, round=round_)))

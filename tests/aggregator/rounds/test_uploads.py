@@ -23,8 +23,8 @@ LISTED = Listed(
     claims=(DIGEST,),
     counted=1,
     lots_ms=(1,),
-    lots=(),
-    rewards=(),
+    weights=(1,),
+    proven=(True,),
 )
 
 

@@ -1,31 +1,33 @@
-"""What is handed in between rounds: on the disk before anybody hears so, and before the claims of the next round."""
+"""What auditors hand in between rounds: on the disk before anybody hears so, and in the log with the next round, or the settlement."""
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from protocol.audits import DIFFERS, HOLDS, SignedVerdict
 
-from aggregator.rounds import verdicts as extras_module
+from aggregator.rounds import verdicts as verdicts_module
 from aggregator.rounds import waiting as waiting_module
 from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.waiting import WAITING, Waiting
+from protocol.auditing import VERDICT
 from protocol.closing import NotTaken
+from protocol.encoding import pack
 from protocol.errors import LedgerError, SignatureError, StorageError
-from protocol.records import MAX_SIGNED_BYTES, entry_of
+from protocol.records import entry_of
 from protocol.signing import PublicKey
+from protocol.verdicts import Outcome, SignedVerdict
 from swarm.budget import FAULTS_FORGIVEN, Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
-from tests.audited import OPERATOR, SECOND, audited_ledger, finding_of, go_on, work_of
-from tests.contributions import PEERS, listing
+from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
+from tests.contributions import PEERS, header_of
 
 A, B = PEERS[:2]
-NAMED = {"auditors": (SECOND.public_key,)}
+FIRST, SECOND = AUDITORS[:2]
 
 
 class Desk:
@@ -33,30 +35,34 @@ class Desk:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / WAITING
-        self.ledger = audited_ledger(**NAMED)
+        self.ledger = audited_ledger(num_rounds=8, auditors=2)
         for _ in range(2):
             go_on(self.ledger, [A, B])
         self.network = MemoryNetwork()
         self.stopped: list[BaseException] = []
         self.endpoint: MemoryEndpoint = self.network.endpoint(OPERATOR.public_key)
+        self.changes = 0
         self.verdicts: Verdicts
         self.waiting: Waiting
+
+    def changed(self) -> None:
+        self.changes += 1
 
     def begin(self) -> None:
         """Begin, as a start of the program does."""
         self.waiting = Waiting(self.path.parent, self.stopped.append)
-        self.verdicts = Verdicts(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0))
+        self.verdicts = Verdicts(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0), self.changed)
 
     async def end(self) -> None:
         """End, as a stop of the program does."""
         await self.verdicts.close()
         await self.waiting.close()
 
-    async def call(self, signed: SignedVerdict | bytes, by: Any = SECOND) -> bytes:
+    async def call(self, signed: SignedVerdict | bytes, by: Any = FIRST) -> bytes:
         """Return the answer to a call."""
-        request = signed if isinstance(signed, bytes) else entry_of(signed)
+        request = signed if isinstance(signed, bytes) else pack(signed)
         caller = self.network.endpoints.get(by.public_key) or self.network.endpoint(by.public_key)
-        return await caller.call(PublicKey(OPERATOR.public_key), "verdict", request, timeout_s=20)
+        return await caller.call(PublicKey(OPERATOR.public_key), VERDICT, request, timeout_s=20)
 
     async def again(self) -> None:
         """Kill the program, and start it again on the same disk."""
@@ -82,18 +88,24 @@ async def desk_in(directory: Path) -> AsyncIterator[Desk]:
         await desk.end()
 
 
+def in_order(verdicts: Sequence[SignedVerdict]) -> list[SignedVerdict]:
+    return sorted(verdicts, key=lambda each: each.digest)
+
+
 def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            found = [finding_of(desk.ledger, each, A) for each in (OPERATOR, SECOND)]
+            found = in_order([verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)])
             assert await asyncio.gather(*(desk.call(each) for each in found)) == [b"", b""]
+            assert desk.changes == 2
             assert await desk.call(found[0]) == b""  # the same again is welcome
             await desk.again()
-            assert await desk.verdicts.for_round() == sorted(found, key=lambda each: each.digest)
-            assert await desk.commit() == sorted(found, key=lambda each: each.digest)
-            assert len(next(iter(desk.ledger.standing.votes.values()))) == 2
+            assert await desk.verdicts.for_round() == found
+            assert await desk.commit() == found
+            assert desk.ledger.reputation.good[A.public_key] == 1
             assert desk.path.stat().st_size == 0
             assert await desk.commit() == []
+            await desk.verdicts.hand_in(found[0])  # who did not hear that it was taken says it again, though the log has it
             await desk.again()
             assert await desk.verdicts.for_round() == []
 
@@ -103,7 +115,7 @@ def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Pa
 def test_what_the_log_has_already_is_not_brought_again_after_a_kill_before_it_was_forgotten(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
+            await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
             found = await desk.verdicts.for_round()
             go_on(desk.ledger, [A, B], found)  # and then the program dies
             await desk.again()
@@ -115,14 +127,17 @@ def test_what_the_log_has_already_is_not_brought_again_after_a_kill_before_it_wa
 def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            with pytest.raises(LedgerError, match="not asked"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, B, A))
-            signed = finding_of(desk.ledger, SECOND, A)
+            with pytest.raises(LedgerError, match="no named auditor"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=B))
+            with pytest.raises(LedgerError, match="may still come"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, Outcome.DEMOTED))
+            signed = verdict_of(desk.ledger, A)
             with pytest.raises(SignatureError):
-                await desk.verdicts.hand_in(type(signed)(signed.payload, bytes(64)))
-            for request, reason in ((b"junk", "CBOR|cut"), (bytes(MAX_SIGNED_BYTES + 1), "at most"), (entry_of(signed)[:-1], "cut")):
+                await desk.verdicts.hand_in(SignedVerdict(signed.payload, bytes(64)))
+            header = pack(header_of(desk.ledger, A))
+            for request, reason in ((b"junk", "CBOR|cut"), (bytes(5000), "CBOR|bytes"), (pack(signed)[:-1], "cut"), (header, ".")):
                 with pytest.raises(Refused, match=reason):
-                    await desk.call(request)
+                    await desk.call(request, B)
             assert not desk.path.exists()
             for _ in range(FAULTS_FORGIVEN):
                 with pytest.raises(Refused, match=r"CBOR|cut"):
@@ -136,29 +151,28 @@ def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_contribution_is_handed_in_otherwise(tmp_path: Path) -> None:
+def test_an_auditor_says_one_thing_of_a_contribution_whatever_waits(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            with pytest.raises(Refused, match="otherwise"):
-                await desk.call(entry_of(listing([work_of(desk.ledger, A)], A)))
+            await desk.call(verdict_of(desk.ledger, A))
+            with pytest.raises(Refused, match="another verdict"):
+                await desk.call(verdict_of(desk.ledger, A, Outcome.VOID))
+            await desk.call(verdict_of(desk.ledger, B, Outcome.VOID))
+            assert len(await desk.commit()) == 2
 
     asyncio.run(story())
 
 
-def test_what_waits_of_one_key_and_of_all_is_bounded_and_an_operator_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras_module, "MAX_OF_ONE", 1)
-    monkeypatch.setattr(extras_module, "MAX_VERDICTS", 2)
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 2)
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             go_on(desk.ledger, [A, B])
-            await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
-            with pytest.raises(NotTaken, match="of this key"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, B))
-            for peer, round_ in ((A, 1), (B, 1), (A, 2)):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
+            for peer, round_ in ((A, 1), (B, 1), (A, 2), (B, 2)):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
             with pytest.raises(NotTaken, match="too many"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, B))
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=SECOND))
             first = await desk.commit()
             assert len(first) == 2  # a round's worth
             second = await desk.commit()
@@ -169,26 +183,61 @@ def test_what_waits_of_one_key_and_of_all_is_bounded_and_an_operator_comes_first
     asyncio.run(story())
 
 
-def test_what_was_decided_meanwhile_is_dropped(tmp_path: Path) -> None:
+def test_what_is_not_audited_any_more_is_dropped(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            late = finding_of(desk.ledger, SECOND, A)
+            late = verdict_of(desk.ledger, A)
             await desk.verdicts.hand_in(late)
-            go_on(desk.ledger, [A, B], [finding_of(desk.ledger, OPERATOR, A, DIFFERS), finding_of(desk.ledger, SECOND, A, DIFFERS)])
+            while late.open().contribution in desk.ledger.reputation.audits:
+                go_on(desk.ledger, [A, B])
             assert await desk.commit() == []
-            with pytest.raises(LedgerError):
+            with pytest.raises(LedgerError, match="not any more"):
                 await desk.verdicts.hand_in(late)
 
     asyncio.run(story())
 
 
-def test_a_finished_run_takes_nothing(tmp_path: Path) -> None:
+def test_after_the_last_round_verdicts_are_taken_until_the_run_is_settled(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
             while not desk.ledger.finished:
-                go_on(desk.ledger, [A])
-            with pytest.raises(NotTaken, match="finished"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
+                go_on(desk.ledger, [A, B])
+            mine, others = verdict_of(desk.ledger, A), verdict_of(desk.ledger, A, auditor=SECOND)
+            await desk.call(mine)
+
+            async def of_others() -> Sequence[SignedVerdict]:
+                return [others, mine]
+
+            found = await desk.verdicts.for_settlement(of_others)
+            assert found == in_order([mine, others])
+            with pytest.raises(Refused, match="settled"):
+                await desk.call(verdict_of(desk.ledger, B))
+            await desk.call(mine)  # which is taken
+            settle(desk.ledger, found)
+            await desk.verdicts.committed(found)
+            assert desk.path.stat().st_size == 0
+            await desk.again()
+            await desk.verdicts.start()
+            with pytest.raises(LedgerError, match="settled"):
+                desk.ledger.check_verdict(mine)
+            with pytest.raises(Refused, match="settled"):
+                await desk.call(mine)
+
+    asyncio.run(story())
+
+
+def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            while not desk.ledger.finished:
+                go_on(desk.ledger, [A, B])
+            signed = verdict_of(desk.ledger, A)
+            calling = asyncio.create_task(desk.call(signed))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert signed.digest in desk.waiting
+            assert await desk.verdicts.for_settlement(None) == [signed]
+            assert await calling == b""
 
     asyncio.run(story())
 
@@ -197,11 +246,11 @@ def test_a_finished_run_takes_nothing(tmp_path: Path) -> None:
 
 
 def written(directory: Path) -> tuple[Desk, bytes, list[SignedVerdict]]:
-    """A file with two findings, each synced by itself."""
+    """A file with two verdicts, each synced by itself."""
 
     async def story() -> tuple[Desk, bytes, list[SignedVerdict]]:
         async with desk_in(directory) as desk:
-            found: list[SignedVerdict] = [finding_of(desk.ledger, each, A, HOLDS) for each in (OPERATOR, SECOND)]
+            found = [verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)]
             for each in found:
                 await desk.verdicts.hand_in(each)
             return desk, desk.path.read_bytes(), found
@@ -247,11 +296,11 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path,
 
             monkeypatch.setattr(os, "fsync", fails)
             with pytest.raises(NotTaken, match="stops"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, A))
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
             monkeypatch.undo()
             assert [type(error) for error in desk.stopped] == [StorageError]
             with pytest.raises(NotTaken, match="stops"):
-                await desk.verdicts.hand_in(finding_of(desk.ledger, SECOND, B))
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, B))
             assert await desk.verdicts.for_round() == []
 
     asyncio.run(story())
@@ -259,7 +308,7 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path,
 
 def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "_REWRITTEN_BYTES", 1)
-    monkeypatch.setattr(extras_module, "MAX_VERDICTS", 7)
+    monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 7)
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
@@ -267,7 +316,7 @@ def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path
                 go_on(desk.ledger, PEERS[:7])
             for round_ in (3, 4):
                 for peer in PEERS[:7]:
-                    await desk.verdicts.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
+                    await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
             before = desk.path.stat().st_size
             monkeypatch.setattr(waiting_module, "MAX_SIGNED_BYTES", 100)
             assert len(await desk.commit()) == 7
