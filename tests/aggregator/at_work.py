@@ -47,6 +47,8 @@ class Aggregator:
         self.shelf = filled_shelf(self.run.log, self.run.follower)
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
         weights = Weights(self.run.log, self.run.bodies, self.run.follower.num_weights)
+        settling = Settling(lambda: self.ledger, config.trust.settle_s, lambda: clock.now / 1000)
+        settling.look()
         self.commits = Commits(
             self.run.log,
             self.closing,
@@ -58,7 +60,7 @@ class Aggregator:
             weights,
             self._committed,
             Timeline(unix_ms),
-            Settling(lambda: self.ledger, config.trust.settle_s, lambda: clock.now / 1000),
+            settling,
         )
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed

@@ -1,0 +1,120 @@
+"""The end of an audited run: verdicts are waited for after the last round, and then all is paid by one entry, once."""
+
+from pathlib import Path
+
+import pytest
+
+from aggregator.settings.sections import TrustSection
+from protocol.auditing import VERDICT
+from protocol.closing import NotTaken
+from protocol.encoding import pack
+from protocol.errors import LedgerError
+from protocol.signing import peer_name
+from protocol.verdicts import Outcome, SignedVerdict
+from swarm.rpc import Refused
+from tests.aggregator.at_work import Aggregator, Story, World, at_work
+from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+from tests.audited import AUDITORS, verdict_of
+
+AUDITOR = AUDITORS[0]
+ROUNDS, SETTLE_S = 3, 50
+TRUST = TrustSection(
+    mode="audited",
+    auditors=(peer_name(AUDITOR.public_key),),
+    proven=tuple(peer_name(peer.public_key) for peer in PEERS[:2]),
+    audit_percent=100,
+    newcomer_percent=100,
+    kept_rounds=1,
+    pending_rounds=6,
+    settle_s=SETTLE_S,
+)
+AUDITED = CONFIG.model_copy(update={"trust": TRUST, "run": CONFIG.run.model_copy(update={"rounds": ROUNDS})})
+
+
+def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
+    at_work(tmp_path / "aggregator", monkeypatch, story, AUDITED)
+
+
+async def to_the_end(log: Aggregator) -> None:
+    """Have the rounds of the run committed."""
+    for _ in range(ROUNDS):
+        for one in everybodys(log.ledger):
+            await log.ticket(one)
+        await log.finish_round()
+    assert log.ledger.finished
+
+
+async def hand_in(log: Aggregator, signed: SignedVerdict) -> None:
+    assert await log.call(AUDITOR, VERDICT, pack(signed)) == b""
+
+
+def all_good(log: Aggregator) -> list[SignedVerdict]:
+    """Return the auditor's word that all that is audited is good."""
+    return [
+        verdict_of(log.ledger, peer, auditor=AUDITOR, round=audit.round)
+        for audit in log.ledger.reputation.audits.values()
+        for peer in PEERS
+        if peer.public_key in audit.work.keys
+    ]
+
+
+def test_once_all_that_was_drawn_is_judged_the_run_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        await to_the_end(log)
+        verdicts = all_good(log)
+        assert len(verdicts) == (ROUNDS - 1) * len(PEERS)  # of the last round nothing is drawn
+        for signed in verdicts[:-1]:
+            await hand_in(log, signed)
+        assert not log.ledger.settled
+        await hand_in(log, verdicts[-1])
+        await log.until(lambda: log.ledger.settled)
+        assert sum(log.ledger.credits().values()) > 0
+        assert log.ledger.size == ROUNDS * (len(PEERS) + 1) + len(verdicts) + 1
+        await log.working  # it has nothing more to do
+
+    tell(tmp_path, monkeypatch, story)
+
+
+def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        await to_the_end(log)
+        signed = verdict_of(log.ledger, PEERS[1], Outcome.VOID, auditor=AUDITOR, round=1)
+        await hand_in(log, signed)
+        log.pass_time(1000 * SETTLE_S // 2)
+        image = world.image()
+        log = await world.start(image)
+        assert not log.ledger.settled
+        assert signed.digest in log.waiting
+        log.pass_time(1000 * SETTLE_S - 1)
+        await hand_in(log, signed)
+        assert not log.ledger.settled
+        log.pass_time(2)
+        await log.until(lambda: log.ledger.settled)
+        assert PEERS[1].public_key in log.ledger.reputation.guilty
+        paid = log.ledger.reputation.earned
+        assert paid[PEERS[0].public_key] > 0
+        assert paid[PEERS[1].public_key] == 0
+        assert paid[PEERS[2].public_key] == 0  # it was never proven, and nobody found its work good
+        log = await world.restart()
+        assert log.ledger.settled
+        await log.working
+
+    tell(tmp_path, monkeypatch, story)
+
+
+def test_a_settled_run_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        await to_the_end(log)
+        late = verdict_of(log.ledger, PEERS[0], auditor=AUDITOR, round=1)
+        log.pass_time(1000 * SETTLE_S)
+        await log.until(lambda: log.ledger.settled)
+        with pytest.raises(Refused, match="settled"):
+            await hand_in(log, late)
+        with pytest.raises((LedgerError, NotTaken), match="settled"):
+            await log.verdicts.hand_in(late)
+        assert not log.waiting.all()
+
+    tell(tmp_path, monkeypatch, story)
