@@ -376,7 +376,7 @@ def rows() -> Iterator[tuple[str, str]]:
     )
 
 
-def table_rows() -> Iterator[tuple[str, str]]:
+def contributions_list() -> Iterator[tuple[str, str]]:
     """Yield the vectors of the document's table of three contributions."""
     for place, one in enumerate(WEIGHING):
         values = numbers(f"{value:.12g}" for value in VECTORS[place])
@@ -437,7 +437,7 @@ def test_the_search_spaces_are_those_of_the_document(space: SearchSpace) -> None
     assert f"{build(space).num_weights:,} for `{space.name}`" in " ".join(TRAINING.split())
 
 
-@pytest.mark.parametrize(("what", "value"), [*rows(), *table_rows(), *near_rows()])
+@pytest.mark.parametrize(("what", "value"), [*rows(), *contributions_list(), *near_rows()])
 def test_a_vector_is_that_of_the_document(what: str, value: str) -> None:
     assert f"| {what} | {value} |" in DOCUMENT
 
@@ -450,7 +450,7 @@ def test_the_data_sets_are_those_of_the_document(name: str) -> None:
 def test_the_document_has_no_other_vector() -> None:
     _, _, rest = DOCUMENT.partition("## 19. Test vectors")
     shown = [line for line in rest.split("\n") if line.startswith("| ") and line != "| what | value |"]
-    assert len(shown) == len([*rows(), *table_rows(), *near_rows(), *DATASETS])
+    assert len(shown) == len([*rows(), *contributions_list(), *near_rows(), *DATASETS])
 
 
 def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> None:

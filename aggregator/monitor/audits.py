@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from aggregator.monitor.tables import RowSeen
+from aggregator.monitor.tables import ContributionSeen
 from protocol.manifest import Manifest
 from protocol.reputation import Audit, Fault, Pools, Reputation, Work
 from protocol.verdicts import Outcome, Verdict
@@ -89,23 +89,28 @@ class Audits:
         found = [(key, fault) for key, faults in self.reputation.faults.items() for fault in faults]
         return sorted(found, key=lambda one: (-one[1].round, one[0], one[1].contribution))
 
-    def works_of(self, rows: Iterable[RowSeen]) -> list[Work]:
+    def works_of(self, contributions: Iterable[ContributionSeen]) -> list[Work]:
         """Return what audits and pay go by, of the contributions of the next round."""
         is_proven = self.reputation.is_proven
         return [
             Work(
-                contribution=row.digest,
-                keys=tuple(claim.key for claim in row.claims),
-                payouts=tuple(claim.payout for claim in row.claims),
-                weights=tuple(claim.weight for claim in row.claims),
-                samples=sum(claim.samples for claim in row.claims),
-                proven=tuple(is_proven(claim.key) for claim in row.claims),
+                contribution=one.digest,
+                keys=tuple(claim.key for claim in one.claims),
+                payouts=tuple(claim.payout for claim in one.claims),
+                weights=tuple(claim.weight for claim in one.claims),
+                samples=sum(claim.samples for claim in one.claims),
+                proven=tuple(is_proven(claim.key) for claim in one.claims),
             )
-            for row in rows
+            for one in contributions
         ]
 
     def turn(
-        self, round_: int, commit: bytes, verdicts: Sequence[tuple[int, Verdict]], rows: Sequence[RowSeen], before: Sequence[RowSeen]
+        self,
+        round_: int,
+        commit: bytes,
+        verdicts: Sequence[tuple[int, Verdict]],
+        contributions: Sequence[ContributionSeen],
+        before: Sequence[ContributionSeen],
     ) -> None:
         """Take a round.
 
@@ -113,18 +118,18 @@ class Audits:
             round_: its number.
             commit: its entry's digest.
             verdicts: those before its contributions, each with the place of its entry.
-            rows: its contributions.
+            contributions: its own, in order.
             before: the contributions of the round before it: some of them are drawn now.
         """
-        self.reputation.turn(round_, commit, [said for _, said in verdicts], self.works_of(rows))
+        self.reputation.turn(round_, commit, [said for _, said in verdicts], self.works_of(contributions))
         self._note(verdicts, round_)
         self._end_paid()
-        for row in before if self.reputation.rules is not None else ():
-            audit = self.reputation.audits.get(row.digest)
-            samples = sum(claim.samples for claim in row.claims)
+        for one in before if self.reputation.rules is not None else ():
+            audit = self.reputation.audits.get(one.digest)
+            samples = sum(claim.samples for claim in one.claims)
             self.samples += samples
             if audit is not None:
-                self.waiting[row.digest] = AuditSeen(row.index, row.founder, audit)
+                self.waiting[one.digest] = AuditSeen(one.index, one.founder, audit)
                 self.drawn += 1
                 self.drawn_samples += samples
 

@@ -10,7 +10,7 @@ from aggregator.monitor.people import People, Standing
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.monitor.rounds import RoundSeen
 from aggregator.monitor.sight import HeadSeen
-from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
+from aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
 from aggregator.monitor.view import View
 from aggregator.rounds.front_file import MembersFront
 from protocol.cosignatures import witness_key, witness_name
@@ -39,19 +39,19 @@ def shown_round(one: RoundSeen) -> Json:
     }
 
 
-def shown_row(row: RowSeen, view: View) -> Json:
-    """Return an element of ``/api/rounds/{round}``'s table."""
-    seen, is_paid = view.audits.find(row.digest), row.round not in view.audits.reputation.unpaid
+def shown_contribution(one: ContributionSeen, view: View) -> Json:
+    """Return an element of ``contributions_list`` of ``/api/rounds/{round}``."""
+    is_paid = one.round not in view.audits.reputation.unpaid
     return {
-        "founder": peer_name(row.founder),
-        "cohort": row.cohort,
-        "index": row.index,
-        "age": row.age,
-        "role": row.role,
-        "samples": row.samples,
-        "body": row.body.hex(),
-        "contribution": row.digest.hex(),
-        "is_audited": seen is not None or (None if is_paid else False),
+        "founder": peer_name(one.founder),
+        "cohort": one.cohort,
+        "index": one.index,
+        "age": one.age,
+        "role": one.role,
+        "samples": one.samples,
+        "body": one.body.hex(),
+        "contribution": one.digest.hex(),
+        "is_audited": _is_audited(one, view),
         "is_paid": is_paid,
         "claims": [
             {
@@ -60,11 +60,19 @@ def shown_row(row: RowSeen, view: View) -> Json:
                 "samples": claim.samples,
                 "lot_ms": claim.lot_ms,
                 "credit": view.credit_of(claim),
-                "outcome": outcome_of(claim, row.digest, view),
+                "outcome": outcome_of(claim, one.digest, view),
             }
-            for claim in row.claims
+            for claim in one.claims
         ],
     }
+
+
+def _is_audited(one: ContributionSeen, view: View) -> bool | None:
+    """Return whether a contribution was drawn; None: that is not known yet, or not any more."""
+    if view.manifest.is_audited and view.audits.find(one.digest) is None:
+        is_between = one.round in view.audits.reputation.unpaid and one.round < view.round
+        return False if is_between else None
+    return view.manifest.is_audited
 
 
 def outcome_of(claim: ClaimSeen, contribution: bytes, view: View) -> str | None:
@@ -249,5 +257,6 @@ def shown_people(people: People) -> Json:
 
 def shown_table(view: View, table: TableSeen, offset: int, limit: int) -> Json:
     """Return ``/api/rounds/{round}`` but for its timeline: that round, and a part of who gave what to it."""
-    rows = [shown_row(row, view) for row in table.rows[offset : offset + limit]]
-    return {**shown_round(view.rounds.row(table.said.round)), "total": len(table.rows), "offset": offset, "table_rows": rows}
+    shown = [shown_contribution(one, view) for one in table.contributions[offset : offset + limit]]
+    of_round = shown_round(view.rounds.row(table.said.round))
+    return {**of_round, "total": len(table.contributions), "offset": offset, "contributions_list": shown}

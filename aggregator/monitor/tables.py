@@ -14,7 +14,7 @@ from protocol.records import Claim, Contribution, Header, Round
 
 @dataclass(frozen=True, slots=True)
 class ClaimSeen:
-    """A claim of a table."""
+    """A claim of a round."""
 
     key: bytes
     payout: bytes  # the account that its credit adds up to
@@ -36,8 +36,8 @@ class ClaimSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class RowSeen:
-    """A contribution of a table."""
+class ContributionSeen:
+    """A contribution of a round."""
 
     index: int
     digest: bytes
@@ -57,16 +57,16 @@ class RowSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """A round with its table."""
+    """A round with its contributions."""
 
     index: int
     said: Round
-    rows: tuple[RowSeen, ...]
+    contributions: tuple[ContributionSeen, ...]
 
     @property
     def claims(self) -> list[ClaimSeen]:
         """All claims, in the order of the log."""
-        return [claim for row in self.rows for claim in row.claims]
+        return [claim for one in self.contributions for claim in one.claims]
 
     @property
     def lot_ms(self) -> int:
@@ -87,7 +87,7 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     """
     *before, last = entries
     if not isinstance(last.said, Round):
-        raise LedgerError("a table without its round")
+        raise LedgerError("contributions without their round")
     listed: list[_Listed] = []
     for index, one in enumerate(before, first):
         if isinstance(one.record, Header) and isinstance(one.said, Contribution):
@@ -100,8 +100,8 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
         raise LedgerError("a round about other contributions than those before it")
     weights = {claim.key: reward_weight(manifest, course, claim) for one in listed for claim in one.claims}
     paid = None if manifest.is_audited else shares_of(manifest, weights)
-    rows = tuple(_row(one, last.said.round, weights, paid, manifest, course) for one in listed)
-    return TableSeen(first + len(before), last.said, rows)
+    contributions = tuple(_seen(one, last.said.round, weights, paid, manifest, course) for one in listed)
+    return TableSeen(first + len(before), last.said, contributions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class _Listed:
     claims: Sequence[Claim]
 
 
-def _row(
+def _seen(
     one: _Listed,
     round_: int,
     weights: Mapping[bytes, int],
     paid: Mapping[bytes, int] | None,
     manifest: Manifest,
     course: Course,
-) -> RowSeen:
+) -> ContributionSeen:
     cap, cohort = manifest.exchange.weight_cap, one.claims[0].cohort
     seen = tuple(
         ClaimSeen(
@@ -138,7 +138,7 @@ def _row(
         )
         for claim in one.claims
     )
-    return RowSeen(
+    return ContributionSeen(
         index=one.index,
         digest=one.digest,
         founder=one.said.founder,

@@ -180,8 +180,8 @@ class View:
         said = [one.said for one in self._pending]
         for key in [each.key for each in said if isinstance(each, Admission) and _role(each) == PROVEN]:
             self.audits.reputation.admit(key)
-        before = () if self.newest is None else self.newest.rows
-        self.audits.turn(table.said.round, commit, verdicts, table.rows, before)
+        before = () if self.newest is None else self.newest.contributions
+        self.audits.turn(table.said.round, commit, verdicts, table.contributions, before)
         for claim in table.claims:
             if claim.key not in self.peers:
                 self.peers[claim.key] = PeerSeen(claim.key, peer_name(claim.key))

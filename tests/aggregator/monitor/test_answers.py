@@ -111,12 +111,14 @@ def test_rounds_come_in_pages_and_each_has_who_gave_what(shown: Shown, played: t
     assert [one["round"] for one in (*first["rounds"], *second["rounds"])] == [3, 2, 1]
     assert (first["more_before"], second["more_before"]) == (2, None)
     alone, together = json(shown, "/api/rounds/2"), json(shown, "/api/rounds/3")
-    assert [len(row["claims"]) for row in alone["table_rows"]] == [1, 1, 1]
-    assert sorted(row["founder"] for row in alone["table_rows"]) == sorted(NAMES)
-    (row,) = together["table_rows"]
+    assert [len(row["claims"]) for row in alone["contributions_list"]] == [1, 1, 1]
+    assert sorted(row["founder"] for row in alone["contributions_list"]) == sorted(NAMES)
+    (row,) = together["contributions_list"]
     assert sorted(claim["peer"] for claim in row["claims"]) == sorted(NAMES)
     assert sum(claim["credit"] for claim in row["claims"]) == played[1].log.ledger.manifest.reward_pool
-    assert [one["founder"] for one in json(shown, "/api/rounds/2?offset=1&limit=1")["table_rows"]] == [alone["table_rows"][1]["founder"]]
+    assert [one["founder"] for one in json(shown, "/api/rounds/2?offset=1&limit=1")["contributions_list"]] == [
+        alone["contributions_list"][1]["founder"]
+    ]
 
 
 def test_a_rounds_timeline_says_what_was_seen_and_what_nobody_can_see(shown: Shown) -> None:

@@ -202,7 +202,7 @@ def test_credit_is_what_is_paid_and_what_is_pending_wherever_it_is_shown(run: Au
 
 def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: AuditedRun, tmp_path: Path) -> None:
     shown = seen(run)
-    rows = {row["founder"]: row for row in shown.get("/api/rounds/1").json["table_rows"]}
+    rows = {row["founder"]: row for row in shown.get("/api/rounds/1").json["contributions_list"]}
     assert {founder: row["claims"][0]["outcome"] for founder, row in rows.items()} == {
         name(LIAR): "void",
         name(HONEST): "good",
@@ -211,8 +211,8 @@ def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: Audite
     assert {(row["is_audited"], row["is_paid"]) for row in rows.values()} == {(True, False)}
     assert rows[name(HONEST)]["claims"][0]["credit"] == run.ledger.reputation.expected(1)[HONEST.public_key]
     assert rows[name(LIAR)]["claims"][0]["credit"] == 0
-    assert {row["is_audited"] for row in shown.get("/api/rounds/3").json["table_rows"]} == {False}
-    (row,) = seen(demoted_run(tmp_path / "demoted")).get("/api/rounds/1").json["table_rows"]
+    assert {row["is_audited"] for row in shown.get("/api/rounds/3").json["contributions_list"]} == {None}  # it is not drawn yet
+    (row,) = seen(demoted_run(tmp_path / "demoted")).get("/api/rounds/1").json["contributions_list"]
     assert (row["is_audited"], row["is_paid"], [claim["credit"] for claim in row["claims"]]) == (True, True, [0, 0])
 
 

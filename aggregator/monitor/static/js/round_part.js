@@ -89,10 +89,10 @@ export class RoundPart {
 }
 
 function showRound(round, found) {
-  const isAudited = found.table_rows.some((one) => one.is_audited);
+  const isAudited = found.contributions_list.some((one) => one.is_audited);
   const names = ["Computer", "Group", "Examples", "A lot took", "Credit", ...(isAudited ? ["Audit"] : [])];
   const head = names.map((name, index) => h("th", { scope: "col", class: index > 1 && index < 5 ? "n" : null }, name));
-  const rows = found.table_rows.flatMap((one) =>
+  const rows = found.contributions_list.flatMap((one) =>
     one.claims.map((claim) => {
       const made = row(
         peerButton(claim.peer),
@@ -100,7 +100,7 @@ function showRound(round, found) {
         count(claim.samples),
         duration(claim.lot_ms),
         `${compact(claim.credit)}${one.is_paid || !claim.credit ? "" : " pending"}`,
-        ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : "not drawn"] : []),
+        ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : "–"] : []),
       );
       for (const cell of [...made.children].slice(2, 5)) cell.classList.add("n");
       return made;
@@ -108,8 +108,8 @@ function showRound(round, found) {
   );
   const grid = h("table", {}, h("caption", {}, `Who gave what to round ${round}`), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
   const rest =
-    found.total > found.table_rows.length &&
-    h("p", { class: "sub" }, `The first ${found.table_rows.length} of ${count(found.total)} contributions.`);
+    found.total > found.contributions_list.length &&
+    h("p", { class: "sub" }, `The first ${found.contributions_list.length} of ${count(found.total)} contributions.`);
   fill(
     byId("round-detail"),
     h("h3", { tabindex: -1 }, `Who gave what to round ${round}`),
