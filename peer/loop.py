@@ -110,6 +110,7 @@ class PeerLoop:
             self.log.line,
             identity,
             self.manifest,
+            self.course,
             self.run_id,
             choice,
             cohort,

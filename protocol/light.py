@@ -43,7 +43,7 @@ def why_no_leases(manifest: Manifest) -> str:
     """Return why a run has nothing for light contributors; empty: it has."""
     if manifest.is_private:
         return NO_LEASES
-    return NO_AUDITED_STEPS if manifest.is_audited and manifest.exchange.local_steps > 1 else ""
+    return NO_AUDITED_STEPS if manifest.audits_steps else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,18 @@ def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) ->
 
 def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
     """Return why a claim says more, or other work than a run may have of one key on one base; None: it does not."""
-    exchange, lots = manifest.exchange, claim.lots
+    exchange = manifest.exchange
     may_be_fewer = manifest.is_audited and claim.founder != claim.key  # it dropped out, which its cohort pays up to there
     if not (1 if may_be_fewer else exchange.local_steps) <= len(claim.steps) <= exchange.local_steps:
         return f"a claim of {len(claim.steps)} local steps in a run of {exchange.local_steps}"
     if bool(claim.given) != (len(claim.steps) == exchange.local_steps) and (claim.given or not may_be_fewer):
         return "it gives a vector for the body with all local steps, and only with all"
+    return trained_fault(manifest, course, claim)
+
+
+def trained_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
+    """Return why a claim, up to whichever step, says what none may of what was trained; None: it does not."""
+    exchange, lots = manifest.exchange, claim.lots
     if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
     if any(step.every not in (1, len(claim.work)) for step in claim.steps):
@@ -150,7 +156,7 @@ def check_steps(manifest: Manifest, contribution: Contribution, claims: Sequence
             raise LedgerError(f"in step {number} others counted than have claimed it")
     if not own & contribution.counted or contribution.counted & ~giving:
         raise LedgerError("a body without its founder, or with a claim that gives nothing for it")
-    if contribution.counted != every and not (manifest.is_audited and steps > 1):
+    if contribution.counted != every and not manifest.audits_steps:
         raise LedgerError("a claim that is not in the body")
 
 

@@ -134,6 +134,11 @@ class Manifest:
         return bool(self.audits)
 
     @property
+    def audits_steps(self) -> bool:
+        """Whether several local steps are audited: a contribution lists whoever counted in one of them, whatever comes after."""
+        return self.is_audited and self.exchange.local_steps > 1
+
+    @property
     def credit_cap(self) -> int:
         """What one key earns by a round's table at most: the pool, or where data are private a part of it, rounded up."""
         return -(-self.reward_pool * self.private[0].credit_percent // 100) if self.is_private else self.reward_pool

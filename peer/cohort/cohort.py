@@ -22,6 +22,7 @@ from peer.cohort.messages import (
 from peer.cohort.roster import Rosters
 from peer.cohort.seat import GONE, Accepted, Desk, Gathered, Seat
 from protocol.cohorts import Group
+from protocol.course import Course
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
 from protocol.manifest import Manifest
@@ -51,6 +52,7 @@ class Cohort:
         node: OwnNode,
         identity: Identity,
         manifest: Manifest,
+        course: Course,
         run: bytes,
         name: str,
         token: bytes | None,
@@ -65,6 +67,7 @@ class Cohort:
             node: this peer's.
             identity: its key.
             manifest: the run's.
+            course: its training, as far as claims go by it.
             run: its id.
             name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
             token: what its members prove to each other (32 bytes); None: this peer is always alone.
@@ -81,7 +84,7 @@ class Cohort:
         if token is not None:
             self._calls = NearCalls(node)
             mates = Mates(node, self._calls, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
-            self._desk = Desk(self._calls, manifest, run, mates, Vectors(node), Silence(), now_ms)
+            self._desk = Desk(self._calls, manifest, course, run, mates, Vectors(node), Silence(), now_ms)
             self._rosters = Rosters(self._desk)
 
     async def start(self) -> None:

@@ -2,7 +2,8 @@
 
 It waits for nobody longer than the timetable says. Who does not come, or brings what cannot be averaged, is told why, if it still listens,
 and is left out from there on; the others don't notice. With several local steps a member's claim up to each step comes with its vector.
-Where audits compute the steps again, the contribution lists the last one of whoever counted in any.
+Where audits compute the steps again, the contribution lists the last one of whoever counted in any: so what a log refuses of a claim by
+itself is refused before its vector is in a mean.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from exact.residuals import near_mean, vector_digest
 from peer.cohort.messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Word
 from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector, norm_of
 from protocol.errors import EncodingError, RemoteFault, Unreachable
-from protocol.lots import work_of
+from protocol.listed import trained_fault
 from protocol.records import Claim, SignedClaim
 from protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
 from protocol.rounds import Standing
@@ -105,7 +106,7 @@ class FounderSeat(Seat):
         self._handed = _Collection()
         self._so_far: dict[PublicKey, SignedClaim] = {}  # of whoever counted in a step: its claim up to the last one in which it did
         self._over_ms: float | None = None  # when the work was over
-        self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest
+        self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest, as its claim names it
         self._own_there = asyncio.Event()
 
     @property
@@ -252,15 +253,13 @@ class FounderSeat(Seat):
             return None
         desk, collection = self._desk, self._handed
         desk.count_values(given)
-        is_many = self.timetable.local_steps > 1
-        digest = await off_loop(given.size, lambda: vector_digest(given)) if is_many else b""
-        self._own = given, digest
+        opened = claim.unchecked()
+        self._own = given, opened.given
         self._own_there.set()
         own = _Gift(given, await off_loop(given.size, lambda: norm_of(given)), weight, claim)
         await self._all_here(collection, max(self._ends_ms, desk.now_ms()) + self.timetable.last_patience_ms)
-        if desk.manifest.trust.is_audited:
-            gifts = dict(collection.gifts)
-            for key in await off_loop(given.size * len(gifts), lambda: self._of_other_claims(gifts, own)):
+        if desk.manifest.is_audited:
+            for key in [key for key, gift in collection.gifts.items() if not _is_consistent(gift.claim.unchecked(), opened)]:
                 collection.leave_out(key, BAD_CLAIM)
         gathered = await self._gathered(self._sift(collection, own), own)
         # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
@@ -271,20 +270,6 @@ class FounderSeat(Seat):
             collection.over.set()
             return None
         return gathered
-
-    def _of_other_claims(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> list[PublicKey]:
-        """Return who gave something else than its claim says, as far as that shows: audits hold the founder to what claims say."""
-        first, is_many = own.claim.unchecked(), self.timetable.local_steps > 1
-        found = list[PublicKey]()
-        for key, gift in gifts.items():
-            claim = gift.claim.unchecked()
-            if is_many:
-                is_same = claim.vector == first.vector and (claim.residual != first.residual or gift.vector is own.vector)
-            else:
-                is_same = self._desk.is_sparse or vector_digest(gift.vector) == claim.vector
-            if not is_same:
-                found.append(key)
-        return found
 
     async def _gathered(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> Gathered | None:
         so_far = self._so_far if self._desk.lists_dropped else None
@@ -308,19 +293,20 @@ class FounderSeat(Seat):
             return Word((), LATE)
         collection.begun.add(caller)
         try:
-            claim = self._fitting(caller, handed.claim, self.timetable.local_steps)
+            claim = self._fitting(caller, handed.claim, self.timetable.local_steps, is_whole=True)
         except RemoteFault as error:
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
             return Word((), BAD_CLAIM)
         samples = claim.lots * self._desk.manifest.lot_samples
-        await self._take(collection, caller, handed.vector, samples, handed.claim, digest=handed.digest)
+        is_common = self.timetable.local_steps > 1  # all have learnt the same: what they give is likely this peer's own
+        await self._take(collection, caller, handed.vector, samples, handed.claim, names=claim.given, may_be_own=is_common)
         await self._until_over(collection)
         taken = collection.taken.get(caller)
         return Word((), collection.refused.get(caller, GONE)) if taken is None else Word((taken,), "")
 
-    def _fitting(self, caller: PublicKey, signed: SignedClaim, steps: int) -> Claim:
-        """Return a member's claim up to its first ``steps`` local steps.
+    def _fitting(self, caller: PublicKey, signed: SignedClaim, steps: int, *, is_whole: bool = False) -> Claim:
+        """Return a member's claim up to its first ``steps`` local steps, or its last one, which ``is_whole``.
 
         Raises:
             RemoteFault: it is not one that this founder's contribution may list.
@@ -332,13 +318,10 @@ class FounderSeat(Seat):
         before = self._so_far.get(caller)
         if before is not None and (told := before.unchecked().steps) != claim.steps[: len(told)]:
             raise EncodingError("a claim that says something else of a step than the one before")
-        if any(step.every not in (1, len(claim.work)) for step in claim.steps):
-            raise EncodingError("a claim of indices of some of its architectures only")
-        if claim.work != work_of(len(claim.work), claim.base, claim.key, claim.steps):
-            raise EncodingError("a claim of other lots than its indices are of")
-        samples = claim.lots * desk.manifest.lot_samples
-        if samples > desk.manifest.exchange.max_claim_samples:
-            raise EncodingError(f"a claim of {samples} samples")
+        if bool(claim.given) != is_whole:
+            raise EncodingError("a claim names what is given at the end, and only then")
+        if fault := trained_fault(desk.manifest, desk.course, claim):
+            raise EncodingError(fault)
         if len(signed.payload) > claim_bytes(self.timetable.local_steps):
             raise EncodingError(f"a claim of {len(signed.payload)} bytes")
         return claim
@@ -380,17 +363,21 @@ class FounderSeat(Seat):
         samples: int,
         claim: SignedClaim,
         *,
-        digest: bytes = b"",
-        names: bytes = b"",
+        names: bytes,
+        may_be_own: bool = False,
     ) -> None:
-        """Take a member's vector; whatever is wrong with it leaves the member out.
+        """Take a member's vector, which has the digest that its claim ``names``; whatever is wrong with it leaves the member out.
 
-        It may be this peer's own, if that has the ``digest``; one whose digest a claim ``names`` has to have that.
+        It may be this peer's own, if that has the digest.
         """
         desk, began_ms = self._desk, self._desk.now_ms()
         try:
-            found = await unless(collection.over, self._vector_of(caller, offer, digest))
-            if found is not None and names and await off_loop(found[0].size, lambda: vector_digest(found[0])) != names:
+            found = await unless(collection.over, self._vector_of(caller, offer, names, may_be_own=may_be_own))
+            if found is None:
+                return
+            vector, norm = found
+            is_own = self._own is not None and vector is self._own[0]
+            if not is_own and await off_loop(vector.size, lambda: vector_digest(vector)) != names:
                 logger.info("vector refused peer=%s reason=its claim names another", caller.hex()[:8])
                 collection.leave_out(caller, BAD_CLAIM)
                 return
@@ -398,21 +385,20 @@ class FounderSeat(Seat):
             logger.info("no vector peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, NO_VECTOR)
             return
-        if found is not None and caller not in collection.refused and not collection.over.is_set():
-            vector, norm = found
+        if caller not in collection.refused and not collection.over.is_set():
             collection.way_ms = max(collection.way_ms, desk.now_ms() - began_ms)
             collection.gifts[caller] = _Gift(vector, norm, samples, claim)
             collection.changed.set()
 
-    async def _vector_of(self, caller: PublicKey, offer: Offer, digest: bytes) -> tuple[Vector, float]:
-        """Return a member's vector and its norm; where it is the same as this peer's own, that one.
+    async def _vector_of(self, caller: PublicKey, offer: Offer, digest: bytes, *, may_be_own: bool) -> tuple[Vector, float]:
+        """Return a member's vector and its norm; where it may be the same as this peer's own, and has its digest, that one.
 
         Raises:
             Unreachable, EncodingError: it cannot be had.
         """
         desk = self._desk
-        await within(self._own_there if digest else desk.counted, self._left_s)
-        if digest and self._own is not None and digest == self._own[1]:
+        await within(self._own_there if may_be_own else desk.counted, self._left_s)
+        if may_be_own and self._own is not None and digest == self._own[1]:
             vector = self._own[0]
         elif desk.count is not None:
             vector = await desk.vectors.fetch(caller, offer, desk.count, timeout_s=self._left_s)
@@ -462,3 +448,10 @@ class FounderSeat(Seat):
     @property
     def _left_s(self) -> float:
         return max(self.timetable.last_ms - self._desk.now_ms(), 0.0) / 1000 + waits.NEAR_S
+
+
+def _is_consistent(claim: Claim, own: Claim) -> bool:
+    """Return whether a claim gives what its steps come to, as far as the ``own`` one shows: audits compute it from them."""
+    if len(own.steps) > 1:  # all went on with the same means: with the same residual they give the same
+        return claim.residual != own.residual or claim.given == own.given
+    return bool(claim.residual) or claim.given == claim.steps[0].vector

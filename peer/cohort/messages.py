@@ -103,13 +103,10 @@ class HandOver:
 
     base: bytes
     claim: SignedClaim
-    digest: bytes  # of the vector, where several local steps make it likely that all have the same; else empty
     vector: Offer
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
-        if len(self.digest) not in (0, 32):
-            raise ValueError("a digest of no vector")
 
 
 @dataclass(frozen=True, slots=True)

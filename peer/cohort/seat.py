@@ -12,8 +12,9 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import near_mean, vector_digest
+from exact.residuals import near_mean
 from peer.cohort.messages import GIVE, HAND_OVER, MAX_SMALL_BYTES, MAX_WORD_BYTES, Give, GiveAnswer, HandOver, Taken, Word
+from protocol.course import Course
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.exchange import codec_named
@@ -104,6 +105,7 @@ class Desk:
 
     calls: NearCalls
     manifest: Manifest
+    course: Course
     run: bytes
     mates: Mates
     vectors: Vectors
@@ -120,12 +122,12 @@ class Desk:
     @property
     def lists_dropped(self) -> bool:
         """Whether a contribution lists whoever counted in a local step: audits compute each step again, of all who did."""
-        return self.manifest.trust.is_audited and self.manifest.exchange.local_steps > 1
+        return self.manifest.audits_steps
 
     @property
     def tells_mean(self) -> bool:
         """Whether members need the mean of what was given: for their residuals, or to bring it to an audit."""
-        return self.is_sparse or (self.manifest.trust.is_audited and self.manifest.exchange.local_steps == 1)
+        return self.is_sparse or (self.manifest.is_audited and not self.manifest.audits_steps)
 
     def samples_of(self, step: ClaimStep) -> int:
         """Return how many samples a claim's step is of."""
@@ -296,10 +298,8 @@ class MemberSeat(Seat):
             self._go_alone("there is no time left to hand anything over")
             return None
         try:
-            is_many = desk.manifest.exchange.local_steps > 1
-            digest = await off_loop(given.size, lambda: vector_digest(given)) if is_many else b""
             offer = await desk.vectors.offer(given, (self._founder,), is_shared=desk.mates.share_host(self._founder))
-            request = pack(HandOver(self._base.commit, claim, digest, offer))
+            request = pack(HandOver(self._base.commit, claim, offer))
             answer = await desk.calls.call(self._founder, HAND_OVER, request, timeout_s=timeout_s)
             word = unpack(Word, answer, max_bytes=MAX_WORD_BYTES)
             if not word.taken:

@@ -9,6 +9,7 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.training.sizing import Sizing
 from protocol.cohorts import AFFINITY, meeting_secret
+from protocol.course import Course
 from protocol.manifest import Manifest
 from protocol.signing import Identity
 from swarm.distances import Distances, serve_pings
@@ -28,6 +29,7 @@ class Others:
         line: OperatorLine,
         identity: Identity,
         manifest: Manifest,
+        course: Course,
         run: bytes,
         choice: Choice,
         label: str,
@@ -45,6 +47,7 @@ class Others:
             line: to the run's operators.
             identity: proves who this peer is.
             manifest: the run's.
+            course: its training, as far as claims go by it.
             run: its id.
             choice: says what decides of which cohort this peer is.
             label: of the cohort, where it is that.
@@ -60,7 +63,7 @@ class Others:
         self.neighbours = Neighbours(node, run, is_near=lambda key: key in self.cohort.mates(), secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
         self.company = Company(identity.public_key, choice, label, self.neighbours, distances, manifest.operators, sizing)
-        self.cohort = Cohort(node, identity, manifest, run, proven, token, self.neighbours, group=lambda: self.company.group)
+        self.cohort = Cohort(node, identity, manifest, course, run, proven, token, self.neighbours, group=lambda: self.company.group)
         local = None if token is None else LocalNetwork(node, run, secret, proven)
         self.presence = Presence(node, line, self.company, self.cohort, self.neighbours, local, store, board, round=round)
 

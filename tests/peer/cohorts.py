@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from protocol.audits import ALL_ALIKE, Trust
 
 from exact.residuals import vector_digest
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from peer.cohort.seat import Claimed
 from protocol.cohorts import Group
 from protocol.records import Claim, ClaimStep, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
+from tests.audited import RULES
 from tests.claim_steps import means_of
-from tests.runs import EXCHANGE, manifest_of
+from tests.runs import EXCHANGE, FixedCourse, manifest_of
 from tests.swarm.virtual_time import now, run_virtual
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -26,6 +27,7 @@ TOKEN = sha256(b"token")
 RUN = sha256(b"run")
 COUNT = 1000
 LOT_MS, LEFT_MS = 100, 60_000.0
+COURSE = FixedCourse((10,))  # of one architecture
 
 
 def base_of(round_: int) -> Standing:
@@ -50,7 +52,7 @@ def claim_of_steps(identity: Identity, steps: Sequence[ClaimStep], *, founder: P
         cohort=cohort,
         steps=tuple(steps),
         work=(sum(step.count for step in steps),),
-        given=sha256(b"given"),
+        given=b"",
         residual=b"",
         lot_ms=10,
     )
@@ -60,6 +62,15 @@ def so_far(identity: Identity, founder: PublicKey, *given: Any) -> SignedClaim:
     """Return what a peer claims up to a step; it gave these vectors, each of a lot."""
     steps = [ClaimStep(step, step, (), vector_digest(vector)) for step, vector in enumerate(given)]
     return SignedClaim.sign(claim_of_steps(identity, steps, founder=founder), identity)
+
+
+def made(claim: SignedClaim) -> Claimed:
+    """Return what makes a claim, which is made already."""
+
+    async def claimed() -> SignedClaim:
+        return claim
+
+    return claimed
 
 
 class Mate:
@@ -78,6 +89,7 @@ class Mate:
             self.endpoint,
             self.identity,
             band.manifest,
+            COURSE,
             RUN,
             name,
             token,
@@ -108,7 +120,7 @@ class Mate:
         ends_ms = self.seat.step_ends(step)
         await asyncio.sleep(after_s if after_s is not None else max(0.0, (ends_ms or 0.0) / 1000 - now()))
         given = vector_of(self.number, step) if vector is None else vector
-        return await self.seat.average(step, given, self.so_far(step, given, samples=samples, **changes))
+        return await self.seat.average(step, given, made(self.so_far(step, given, samples=samples, **changes)))
 
     def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> SignedClaim:
         """Return what this peer claims up to a step, which is noted for the claims to come."""
@@ -116,14 +128,20 @@ class Mate:
         self.steps = [*self.steps[:step], ClaimStep(first, first + count - 1, (), vector_digest(given))]
         return self._claimed(self.round, changes)
 
-    def claim(self, round_: int | None = None, *, lots: int = 2, **changes: Any) -> SignedClaim:
-        """Return what this peer claims: the steps that it gave, and in the others as many lots as make ``lots``, but one at least."""
+    def claim(
+        self, given: Any = None, round_: int | None = None, *, lots: int = 2, names: bytes | None = None, **changes: Any
+    ) -> SignedClaim:
+        """Return what this peer claims: the steps that it gave, and in the others as many lots as make ``lots``, but one at least.
+
+        It names what it has ``given``, or another vector; of one step it learnt what it gave.
+        """
+        digest = vector_digest(vector_of(self.number, 100) if given is None else given)
         most = self.band.manifest.exchange.local_steps
         while len(self.steps) < most:
             first = self.steps[-1].last + 1 if self.steps else 0
             count = max(1, lots - sum(step.count for step in self.steps)) if len(self.steps) == most - 1 else 1
-            self.steps.append(ClaimStep(first, first + count - 1, (), sha256(b"vector")))
-        return self._claimed(round_ or self.round, changes)
+            self.steps.append(ClaimStep(first, first + count - 1, (), digest if most == 1 else sha256(b"vector")))
+        return self._claimed(round_ or self.round, {"given": digest if names is None else names, **changes})
 
     def _claimed(self, round_: int, changes: dict[str, Any]) -> SignedClaim:
         claim = claim_of_steps(self.identity, self.steps, founder=self.seat.founder, round_=round_, cohort=self.name)
@@ -144,7 +162,7 @@ class Mate:
     ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
-        gathered = await self.seat.gather(self.claim(round_, **changes), vector, 32)
+        gathered = await self.seat.gather(self.claim(vector, round_, **changes), vector, 32)
         if gathered is not None:
             left_out = frozenset(mate.key for mate in leave_out)
             gathered = gathered.without(left_out) if left_out else gathered
@@ -154,7 +172,7 @@ class Mate:
     async def hand_over(self, given: Any = None, *, round_: int | None = None, until_s: float = 60.0, **changes: Any) -> Accepted | None:
         """Do a member's part at the end."""
         vector = vector_of(self.number, 100) if given is None else given
-        return await self.seat.hand_over(self.claim(round_, **changes), vector, 32, now() * 1000 + until_s * 1000)
+        return await self.seat.hand_over(self.claim(vector, round_, **changes), vector, 32, now() * 1000 + until_s * 1000)
 
     def die(self) -> None:
         """Be gone for the others, from one moment to the next."""
@@ -169,9 +187,10 @@ def ticket_for(signed: SignedContribution, operator: Identity = OPERATOR, **chan
 class Band:
     """Some mates on one network."""
 
-    def __init__(self, *, local_steps: int = 1, codec: str = "int16", trust: Trust = ALL_ALIKE) -> None:
+    def __init__(self, *, local_steps: int = 1, codec: str = "int16", is_audited: bool = False) -> None:
         self.network = MemoryNetwork()
-        self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec), trust=trust)
+        audits = (RULES,) if is_audited else ()
+        self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec), audits=audits)
         self.mates: list[Mate] = []
 
     async def join(self, number: int, **settings: Any) -> Mate:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.training.lots import Lot, LotResult, project
+from automl.training.lots import Lot, LotResult
 from peer.config import PeerConfig
 from peer.crew.crew import InProcess
 from peer.crew.devices import Device, Devices
@@ -68,7 +68,7 @@ class QuickWorker:
         gradient[7] += self.adds
         if self.makes_no_sense:
             gradient[7] = torch.inf
-        return LotResult(gradient, 2.0, lot.samples, project(gradient))
+        return LotResult(gradient, 2.0, lot.samples)
 
 
 @dataclass

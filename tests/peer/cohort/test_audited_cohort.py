@@ -4,16 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from exact.residuals import vector_digest
-from protocol.audits import ALL_ALIKE, AUDITED, Trust
 from protocol.records import ClaimStep, SignedClaim
 from swarm.handles import Memory
-from tests.peer.cohorts import Band, Mate, all_of, play, vector_of
+from tests.peer.cohorts import Band, Mate, all_of, made, play, vector_of
 
-AUDITS = Trust(AUDITED)
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
 LEARNT = vector_digest(COMMON)
 
@@ -28,29 +25,23 @@ def members(gathered: object) -> list[bytes]:
     return [claim.open().key for claim in gathered.claims]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
-def test_of_one_dense_step_what_a_member_gives_is_what_its_claim_names(trust: Trust) -> None:
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
     async def story(band: Band) -> None:
         first, honest, liar = await convened(band)
-        given = [vector_of(mate.number, 100) for mate in (first, honest, liar)]
-        gathered, accepted, refused = await all_of(
-            first.found(vector=vector_digest(given[0])),
-            honest.hand_over(vector=vector_digest(given[1])),
-            liar.hand_over(vector=vector_digest(np.zeros_like(given[2]))),
-        )
-        is_open = not trust.is_audited
-        assert members(gathered) == [mate.key for mate in (first, honest, liar) if is_open or mate is not liar]
+        gathered, accepted, refused = await all_of(first.found(), honest.hand_over(), liar.hand_over(names=LEARNT))
+        assert members(gathered) == [first.key, honest.key]
         assert accepted is not None
-        assert (refused is not None) is is_open
+        assert refused is None
 
-    play(story, trust=trust)
+    play(story, is_audited=is_audited)
 
 
 @pytest.mark.parametrize(
     ("given", "changes", "is_in"),
     [
         (COMMON, {}, True),
-        (COMMON, {"vector": vector_digest(OTHER)}, False),  # it learnt something else in the same steps
+        (COMMON, {"names": vector_digest(OTHER)}, False),  # it gives something else than it claims
         (OTHER, {}, False),  # it adds the same residual, and gives something else
         (OTHER, {"residual": b"s" * 32}, True),  # what it had left nobody else has
     ],
@@ -58,7 +49,7 @@ def test_of_one_dense_step_what_a_member_gives_is_what_its_claim_names(trust: Tr
 def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: object, changes: dict[str, bytes], is_in: bool) -> None:
     async def story(band: Band) -> None:
         first, honest, other = await convened(band)
-        claimed = {"vector": LEARNT, "residual": b"r" * 32}
+        claimed = {"residual": b"r" * 32}
         gathered, accepted, found = await all_of(
             first.found(COMMON, with_mean=True, **claimed),
             honest.hand_over(COMMON, **claimed),
@@ -68,7 +59,7 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
         assert (found is not None) is is_in
         assert members(gathered) == [mate.key for mate in (first, honest, other) if is_in or mate is not other]
 
-    play(story, local_steps=2, codec="topk-256-4", trust=AUDITS)
+    play(story, local_steps=2, codec="topk-256-4", is_audited=True)
 
 
 # What a member gives in a step carries its signed claim up to there.
@@ -82,25 +73,25 @@ async def stepped(mates: list[Mate], *steps: int, changes: dict[Mate, dict[str, 
         await all_of(*(mate.average(step, **(changes or {}).get(mate, {})) for mate in mates))
 
 
-@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
-def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(trust: Trust) -> None:
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
     async def story(band: Band) -> None:
         mates = first, second, lost = await convened(band)
         await stepped(mates, 0, 1)
         lost.die()
         await stepped([first, second], 2, 3)
-        gathered, accepted = await all_of(first.found(COMMON, vector=LEARNT), second.hand_over(COMMON, vector=LEARNT))
+        gathered, accepted = await all_of(first.found(COMMON), second.hand_over(COMMON))
         assert members(gathered) == [first.key, second.key]
         dropped = [claim.open() for claim in gathered.dropped]
-        assert [(claim.key, list(claim.steps)) for claim in dropped] == ([(lost.key, lost.steps[:2])] if trust.is_audited else [])
+        assert [(claim.key, list(claim.steps)) for claim in dropped] == ([(lost.key, lost.steps[:2])] if is_audited else [])
         assert len(lost.steps) == 2
         contribution = accepted.contribution.open()
-        if trust.is_audited:
+        if is_audited:
             assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b011, [0b111, 0b111, 0b011, 0b011])
         else:
             assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b11, [0b11] * 4)
 
-    play(story, local_steps=STEPS, trust=trust)
+    play(story, local_steps=STEPS, is_audited=is_audited)
 
 
 def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
@@ -118,27 +109,25 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
         with pytest.raises(ValueError, match=r"in the mean of a step"):
             gathered.without(frozenset({others[0].key}))
 
-    play(story, local_steps=STEPS, trust=AUDITS)
+    play(story, local_steps=STEPS, is_audited=True)
 
 
 def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
     async def story(band: Band) -> None:
         mates = first, *_, last = await convened(band)
         await stepped(mates, 0, 1, 2, 3)
-        gathered, *_ = await all_of(
-            first.found(COMMON, leave_out=[last], vector=LEARNT), *(mate.hand_over(COMMON, vector=LEARNT) for mate in mates[1:])
-        )
+        gathered, *_ = await all_of(first.found(COMMON, leave_out=[last]), *(mate.hand_over(COMMON) for mate in mates[1:]))
         assert members(gathered) == [mate.key for mate in mates[:2]]
         assert [claim.open().key for claim in gathered.dropped] == [last.key]
         assert list(gathered.dropped[0].open().steps) == last.steps
 
-    play(story, local_steps=STEPS, trust=AUDITS)
+    play(story, local_steps=STEPS, is_audited=True)
 
 
 def steps_with(mate: Mate, **changes: Any) -> dict[str, Any]:
     """Return the changes of a claim whose last step is another one than was given."""
     steps = (*mate.steps[:-1], replace(mate.steps[-1], **changes))
-    return {"steps": steps, "work": (sum(step.count for step in steps),), "steps_root": bytes(32) if len(steps) > 1 else b""}
+    return {"steps": steps, "work": (sum(step.count for step in steps),)}
 
 
 LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
@@ -148,7 +137,7 @@ LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
     "another's": lambda mate: {"key": mate.band.mates[0].key},
     "another founder": lambda mate: {"founder": mate.key},
     "another cohort": lambda mate: {"cohort": "there"},
-    "a step less": lambda mate: {"steps": tuple(mate.steps[:1]), "work": (1,), "steps_root": b""},
+    "a step less": lambda mate: {"steps": tuple(mate.steps[:1]), "work": (1,)},
     "another step before": lambda mate: {"steps": (replace(mate.steps[0], vector=LEARNT), mate.steps[1])},
     "a step before without its lots": lambda mate: {
         "steps": (ClaimStep(0, 3, (1, 2), mate.steps[0].vector), ClaimStep(4, 4, (), mate.steps[1].vector)),
@@ -157,26 +146,26 @@ LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, trust: Trust) -> None:
+def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
     async def story(band: Band) -> None:
         mates = first, honest, liar = await convened(band)
         await stepped(mates, 0)
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
         false = SignedClaim.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
-        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, false))
+        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, made(false)))
         assert means[2] is given
         assert liar.seat.is_alone
         assert means[0].tobytes() == means[1].tobytes() != given.tobytes()
         await stepped([first, honest], 2, 3)
-        gathered, accepted = await all_of(first.found(COMMON, vector=LEARNT), honest.hand_over(COMMON, vector=LEARNT))
+        gathered, accepted = await all_of(first.found(COMMON), honest.hand_over(COMMON))
         assert accepted is not None
         assert members(gathered) == [first.key, honest.key]
-        assert [list(claim.open().steps) for claim in gathered.dropped] == ([liar.steps[:1]] if trust.is_audited else [])
+        assert [list(claim.open().steps) for claim in gathered.dropped] == ([liar.steps[:1]] if is_audited else [])
 
-    play(story, local_steps=STEPS, trust=trust)
+    play(story, local_steps=STEPS, is_audited=is_audited)
 
 
 def test_a_claim_at_the_end_says_of_each_step_what_was_given_in_it() -> None:
@@ -185,16 +174,16 @@ def test_a_claim_at_the_end_says_of_each_step_what_was_given_in_it() -> None:
         await stepped(mates, 0, 1, 2, 3)
         other = (*liar.steps[:-1], replace(liar.steps[-1], vector=LEARNT))
         gathered, accepted, refused = await all_of(
-            first.found(COMMON, vector=LEARNT),
-            honest.hand_over(COMMON, vector=LEARNT),
-            liar.hand_over(COMMON, vector=LEARNT, steps=other),
+            first.found(COMMON),
+            honest.hand_over(COMMON),
+            liar.hand_over(COMMON, steps=other),
         )
         assert accepted is not None
         assert refused is None
         assert members(gathered) == [first.key, honest.key]
         assert [list(claim.open().steps) for claim in gathered.dropped] == [liar.steps]
 
-    play(story, local_steps=STEPS, trust=AUDITS)
+    play(story, local_steps=STEPS, is_audited=True)
 
 
 @pytest.mark.parametrize("when", ["left out", "no answer"])
@@ -214,20 +203,19 @@ def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_
         assert other.seat.may_be_listed is (when == "no answer")
         assert honest.seat.may_be_listed is (when == "left out")
 
-    play(story, local_steps=STEPS, trust=AUDITS)
+    play(story, local_steps=STEPS, is_audited=True)
 
 
-@pytest.mark.parametrize("trust", [AUDITS, ALL_ALIKE], ids=["audited", "open"])
-def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(trust: Trust) -> None:
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
     async def story(band: Band) -> None:
         mates = await convened(band)
-        given = [vector_of(mate.number, 100) for mate in mates]
         founder, *others = mates
         gathered, *accepted = await all_of(
-            founder.found(with_mean=True, vector=vector_digest(given[0])),
-            *(mate.hand_over(vector=vector_digest(given[mate.number])) for mate in others),
+            founder.found(with_mean=True),
+            *(mate.hand_over() for mate in others),
         )
-        assert [each.mean is not None for each in accepted] == [trust.is_audited] * 2
+        assert [each.mean is not None for each in accepted] == [is_audited] * 2
         assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)
 
-    play(story, trust=trust)
+    play(story, is_audited=is_audited)

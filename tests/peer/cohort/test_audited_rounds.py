@@ -2,42 +2,42 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol.audits import AUDITED, PATIENCE, Trust
+from protocol.auditing import vectors_of
 from protocol.exchange import MAX_AGE
 from protocol.records import Header
 from protocol.signing import PublicKey
-from protocol.vectors import vectors_asked
 from swarm.log_client import HandedIn
+from tests.audited import RULES
 from tests.memory_log import DEADLINE_S, until
 from tests.peer.cohort.test_cohort_rounds import STEPS, THIN, cohort_is_in, three, until_together
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
-AUDITS = Trust(AUDITED)
+AUDITS = (replace(RULES, kept_rounds=60, pending_rounds=120),)
 
 
-def handed_in_alone(scene: Scene, members: list[Member]) -> list[Header]:
+def handed_in_alone(scene: Scene) -> list[Header]:
     """Return contributions of one claim some of whose steps its key has not taken alone."""
-    found = []
-    for header, _ in scene.log.handed.values():
-        for member in members if len(header.claims) == 1 else ():
-            records = member.loop._records.folder.records(header.claims[0]) if member.loop._records is not None else None
-            if records is not None and any(step.mean != step.vector for step in records.steps):
-                found.append(header)
-    return found
+    alone = [header for header, _ in scene.log.handed.values() if len(header.claims) == 1]
+    return [header for header in alone if means_of(header) != [step.vector for step in header.claims[0].open().steps]]
+
+
+def means_of(header: Header) -> list[bytes]:
+    return [step.mean for step in header.contribution.open().steps]
 
 
 def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_go_on(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         members = await three(scene)
         await until_together(scene, 3)
-        assert not handed_in_alone(scene, members)
+        assert not handed_in_alone(scene)
         founder = min(members, key=lambda member: member.identity.public_key)
         others = [member for member in members if member is not founder]
         train, is_stuck, may_end = founder.worker.train, threading.Event(), threading.Event()
@@ -57,9 +57,9 @@ def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_
         await until(lambda: all(member.status.dropped.get("its cohort fell apart") for member in others))
         assert all(member.status.samples_lost > 0 for member in others)
         await until_together(scene, 2)
-        assert not handed_in_alone(scene, members)
+        assert not handed_in_alone(scene)
 
-    play(tmp_path, story, exchange=THIN, trust=AUDITS)
+    play(tmp_path, story, exchange=THIN, audits=AUDITS)
 
 
 def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts_and_its_vectors_are_kept(tmp_path: Path) -> None:
@@ -95,23 +95,20 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
         scene.log.left_ms = 10_000
         for member in others:
             member.worker.may_go_on.set()
-        for _ in range(MAX_AGE + PATIENCE + 2):  # what comes to nothing is forgotten by then
+        for _ in range(MAX_AGE + 4):  # what comes to nothing is forgotten by then
             await scene.log.wait_for(1)
             scene.log.commit()
             for member in members:
                 await member.reaches(scene.log.ledger.round)
-        beacon = scene.log.ledger.commit_at(table + 1)
-        for claim in late[0].claims:
-            member = next(each for each in members if each.identity.public_key == claim.open().key)
-            assert member.loop._records is not None
-            assert member.loop._vectors is not None
-            records = member.loop._records.folder.records(claim)
-            assert records is not None
-            asked = vectors_asked(AUDITS, beacon, claim.digest, claim.open(), records)
-            assert asked
-            assert all(member.loop._vectors._folder.has(claim.digest, digest) for digest in asked)
+        contribution = late[0].contribution.open()
+        for member in members:
+            claim = next(signed.open() for signed in late[0].claims if signed.open().key == member.identity.public_key)
+            asked = vectors_of(contribution, (claim,), failed=tuple(range(STEPS)))
+            assert len(asked) >= 2 * STEPS
+            assert member.loop._evidence is not None
+            assert all(member.loop._evidence._folder.has(contribution.base, digest) for digest in asked)
 
-    play(tmp_path, story, exchange=THIN, trust=AUDITS)
+    play(tmp_path, story, exchange=THIN, audits=AUDITS)
 
 
 def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_others_hand_in_all(tmp_path: Path) -> None:
@@ -140,10 +137,10 @@ def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_
         assert steps == {member.identity.public_key: 1 if member is lost else STEPS for member in members}
         scene.log.commit()
         (listed,) = scene.log.ledger.table_at(scene.log.ledger.round) or ()
-        assert dict(listed.rewards)[lost.identity.public_key] > 0
+        assert dict(zip(listed.keys, listed.weights, strict=True))[lost.identity.public_key] > 0
         assert [claim.open().key for claim in header.claims if claim.digest not in header.contribution.open().in_body] == [
             lost.identity.public_key
         ]
         await until_together(scene, 2)  # the others go on with what it left them
 
-    play(tmp_path, story, exchange=THIN, trust=AUDITS)
+    play(tmp_path, story, exchange=THIN, audits=AUDITS)

@@ -36,6 +36,7 @@ from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
 from tests.peer.cohorts import (
     COUNT,
+    COURSE,
     LEFT_MS,
     LOT_MS,
     OPERATOR,
@@ -46,6 +47,7 @@ from tests.peer.cohorts import (
     Mate,
     all_of,
     base_of,
+    made,
     play,
     so_far,
     ticket_for,
@@ -143,7 +145,7 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
         requests = {
             JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
             GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), Offer(b"o" * 16, COUNT, ())),
-            HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), b"", Offer(b"o" * 16, COUNT, ())),
+            HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), Offer(b"o" * 16, COUNT, ())),
         }
         for method, request in requests.items():
             with pytest.raises(Refused, match="token"):
@@ -1158,7 +1160,7 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, is_share
         cohorts = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
             neighbours = Neighbours(node, RUN)
-            cohort = Cohort(node, identity, manifest, RUN, "here", TOKEN, neighbours)
+            cohort = Cohort(node, identity, manifest, COURSE, RUN, "here", TOKEN, neighbours)
             await cohort.start()
             cohorts.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
@@ -1169,7 +1171,7 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, is_share
         assert sum(seat.is_founder for seat in seats) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
         claims = [so_far(each, seat.founder, vector) for each, seat, vector in zip(IDENTITIES, seats, vectors, strict=False)]
-        means = await all_of(*(seat.average(0, vector, claim) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
+        means = await all_of(*(seat.average(0, vector, made(claim)) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
         desk = cohorts[0]._desk
@@ -1187,7 +1189,7 @@ from pathlib import Path
 from peer.cohort.cohort import Cohort
 from swarm.neighbours import Neighbours
 from swarm.node import Node
-from tests.peer.cohorts import PEERS, RUN, TOKEN, Band, base_of, so_far, vector_of
+from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, made, so_far, vector_of
 
 async def main(directory, address):
     identity = PEERS[0]
@@ -1195,14 +1197,14 @@ async def main(directory, address):
     path.write_bytes(identity.to_libp2p())
     node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
     neighbours = Neighbours(node, RUN)
-    cohort = Cohort(node, identity, Band(local_steps=3).manifest, RUN, "here", TOKEN, neighbours)
+    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours)
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
     while not cohort.mates():
         await neighbours.look()
         await cohort.meet()
     seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
-    await seat.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
+    await seat.average(0, vector_of(0), made(so_far(identity, identity.public_key, vector_of(0))))
     print("averaged", flush=True)
     await asyncio.Event().wait()
 
@@ -1239,7 +1241,7 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
 
     async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
-        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, RUN, "here", TOKEN, neighbours)
+        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours)
         await cohort.start()
         desk = cohort._desk
         assert desk is not None
@@ -1249,12 +1251,12 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
             await cohort.meet()
         seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
         assert seat.founder == PEERS[0].public_key
-        mean = await seat.average(0, vector_of(1), so_far(PEERS[1], seat.founder, vector_of(1)))
+        mean = await seat.average(0, vector_of(1), made(so_far(PEERS[1], seat.founder, vector_of(1))))
         assert same(mean, near_mean([vector_of(0), vector_of(1)], [16, 16]))
         assert founder.stdout is not None
         assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
         processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
-        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), so_far(PEERS[1], seat.founder, vector_of(1), vector_of(1, 1))))
+        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), made(so_far(PEERS[1], seat.founder, vector_of(1), vector_of(1, 1)))))
         await asyncio.sleep(0)
         founder.kill()
         assert same(await giving, vector_of(1, 1))

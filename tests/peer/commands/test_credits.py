@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from protocol.accounts import Fault, Void
+from protocol.audits import AUDITED, DIFFERS, WITHHELD, Trust
+from protocol.standing import LEFT
 
 from peer.cli import main
 from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder, load_slip
-from protocol.accounts import Fault, Void
-from protocol.audits import AUDITED, DIFFERS, WITHHELD, Trust
 from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.signing import Identity, key_named, peer_name, sha256
 from protocol.slips import Slip, slip_bytes
-from protocol.standing import LEFT
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
 from tests.peer.scene import Member, Scene, play

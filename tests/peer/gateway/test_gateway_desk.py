@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protocol.audits import AUDITED, Trust
 
 from automl.spaces.cost import macs
 from automl.spaces.space import TINY, Architecture
@@ -20,7 +21,6 @@ from peer.gateway.work import Lent
 from peer.light.valve import LeaseOver
 from peer.rounds.residuals import Residual
 from peer.training.work import Learnt, Pile, claim_of
-from protocol.audits import AUDITED, Trust
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, SignatureError, UserError
 from protocol.light import Fate, LightReturn, LotNote, StepNote, Welcome

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from protocol.audits import AUDITED, Trust
 
 from automl.data.catalog import load_dataset
 from automl.data.shards.layout import travelling
@@ -16,7 +17,6 @@ from peer.gateway.session import check_run, desk_of
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.session import _get
-from protocol.audits import AUDITED, Trust
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from automl.training.following import follow
 from automl.training.given import Given
+from protocol.audits import AUDITED, LOT, SUM, Trust
+from protocol.evidence import Records
+from protocol.trust import lots_audited
+from protocol.vectors import step_asked
+from protocol.wanted import Asked, wanted
+
 from automl.training.lots import Lot, LotResult, project
 from automl.training.update import State
 from exact.coding import parse
 from exact.residuals import Vector
-from protocol.audits import AUDITED, LOT, SUM, Trust
-from protocol.evidence import Records
 from protocol.exchange import Exchange
 from protocol.records import Header, SignedClaim
-from protocol.trust import lots_audited
-from protocol.vectors import step_asked
-from protocol.wanted import Asked, wanted
 from tests.memory_log import DEADLINE_S, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import THIN, TOKEN, cohort_is_in, met, num_claims
 from tests.peer.scene import Member, Scene, play
