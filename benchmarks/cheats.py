@@ -1,20 +1,22 @@
-"""How soon an audited swarm of real programs finds peers that cheat, what they and the honest have then, and what audits cost.
+"""How soon an audited swarm of real programs finds peers that cheat, what they and the honest are paid then, and what audits cost.
 
-    .venv/bin/python benchmarks/cheats.py [--cheats noise,images,half,poison] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
-        [--local-steps 1] [--codec int16]
+    .venv/bin/python benchmarks/cheats.py [--cheats noise,half,poison,silent] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
+        [--local-steps 1] [--codec int16] [--audit-percent 100] [--newcomer-percent 100] [--kept-rounds 4] [--pending-rounds 8]
 
-Starts an aggregator, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says what each does),
-each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16
-digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the log, and prints for
-each cheat after how many rounds of its own it was found guilty, and what it has; whether anybody honest was accused, and what audits paid;
-and the CPU's time of the process that computes lots again beside that of the honest peers. Auditors that lie (``yes``, ``accuse``)
-begin first: they are asked once they are proven, after --proven-samples, and only then the others begin.
+Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says
+what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many
+microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the log,
+and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what it is
+paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside the CPU's
+time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then the others
+begin. With --every each kind of cheat has a swarm of its own, one after the other.
 """
 
 import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -33,15 +35,18 @@ _POLL_S = 0.5
 _AUDITS = ("--audit", "100%")
 
 
-def cpu_s(programs: Programs, names: list[str]) -> float:
-    """Return the CPU's time of programs, and of what they started."""
-    total = 0.0
-    for name in names:
-        process = psutil.Process(int(programs.status(name)["pid"]))
-        for one in (process, *process.children(recursive=True)):
-            times = one.cpu_times()
-            total += times.user + times.system
-    return total
+def cpu_s(pid: int) -> float:
+    """Return the CPU's time of a program, and of what it started."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def auditor_cpu_s(programs: Programs) -> float:
+    """Return the CPU's time of the auditor beside the aggregator, since its start."""
+    aggregator = psutil.Process(int(programs.status("aggregator")["pid"]))
+    auditors = [child for child in aggregator.children(recursive=True) if "--audit-only" in child.cmdline()]
+    return sum(cpu_s(auditor.pid) for auditor in auditors)
 
 
 def have_audited(programs: Programs, cheats: list[str]) -> bool:
@@ -61,45 +66,44 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
     """Print what the log says of each peer."""
     last: list[Ledger] = []
     first: dict[bytes, int] = {}
+    worked: Counter[bytes] = Counter()
 
     def look(ledger: Ledger) -> None:
         last[:] = [ledger]
         for listed in ledger.table_at(ledger.round) or ():
             for key in listed.keys:
                 first.setdefault(key, ledger.round)
+                worked[key] += 1
 
     verify_directory(directory, on_round=look)
-    standing = last[0].standing
+    reputation = last[0].reputation
     for name, key in keys.items():
-        fault, account = standing.guilty.get(key), standing.account(key)
-        void = sum(each.amount for each in account.void)
+        account = reputation.account(key)
         if name in cheats:
-            found = f"guilty {fault.round - first[key] + 1} rounds after its first" if fault is not None else "not guilty"
+            fault = next(iter(account.faults), None)
+            word = "not found out" if fault is None else f"{fault.reason} {fault.round - first[key] + 1} rounds after its first"
+            word += ", guilty" if key in reputation.guilty else ""
         else:
-            found = "ACCUSED" if fault is not None or account.void else f"{standing.samples[key]} samples found good"
-        why = ", ".join(each.fault.reason for each in account.void)
-        print(f"{name}: {found}; credit {account.credit}, void {void}{f' ({why})' if why else ''}")
-    print(f"{last[0].round} rounds")
+            word = "ACCUSED" if account.faults else f"{reputation.good[key]} contributions found good"
+        print(f"{name}: {word}; {worked[key]} contributions, paid {account.paid}, pending {account.credit - account.paid}")
+    audits = sum(len(audit.verdicts) for audit in reputation.audits.values())
+    print(f"{last[0].round} rounds; {audits} verdicts on contributions that are not paid yet")
 
 
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join(KINDS))
-    parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
-    parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
-    parser.add_argument("--proven-samples", type=int, default=65_536, metavar="N", help="that make a peer proven")
-    parser.add_argument("--rounds", type=int, default=12, metavar="N")
-    parser.add_argument("--local-steps", type=int, default=1, metavar="H")
-    parser.add_argument("--codec", default="int16", help="as in [exchange] of a run file")
-    parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
-    arguments = parser.parse_args()
-    cheats = [name for name in arguments.cheats.split(",") if name]
+def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
+    """Run one swarm."""
     honest = [f"honest-{number}" for number in range(arguments.honest)]
     batch = _SAMPLES * arguments.lots * (len(cheats) + len(honest))
     config = small_run(rounds=10_000, first_open_s=10, max_open_s=60, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch)
     exchange = ExchangeSection(local_steps=arguments.local_steps, codec=arguments.codec, first_floor=first_floor(arguments.codec))
-    trust = TrustSection(mode="audited", proven_samples=arguments.proven_samples)
+    trust = TrustSection(
+        mode="audited",
+        proven_after=arguments.proven_after,
+        audit_percent=arguments.audit_percent,
+        newcomer_percent=arguments.newcomer_percent,
+        kept_rounds=arguments.kept_rounds,
+        pending_rounds=arguments.pending_rounds,
+    )
     config = config.model_copy(update={"trust": trust, "exchange": exchange})
     with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
         programs.start_aggregator()
@@ -113,14 +117,40 @@ def main() -> None:
         watch(programs, [*honest, *cheats], arguments.rounds)
         keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, *cheats)}
         audits = programs.status("aggregator")["audits"]
-        peers_s = cpu_s(programs, honest)
+        peers_s = sum(cpu_s(int(programs.status(name)["pid"])) for name in honest)
+        auditors_s = auditor_cpu_s(programs)
         for name in (*honest, "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)
         told(Path(folder) / "aggregator", keys, cheats)
-    print(f"audits: {audits['claims']} claims, {audits['lots']} lots computed again, {audits['missed']} questions missed")
-    print(f"left to volunteers: {audits['left']} questions")
-    print(f"CPU: the operator's audits {audits['cpu_ms'] / 1000:.1f} s, the honest peers with theirs {peers_s:.1f} s")
+    print(f"audits, as the aggregator says: {audits}")
+    print(
+        f"CPU: the operator's auditor with its start {auditors_s:.1f} s, the {len(honest)} honest peers with theirs {peers_s:.1f} s",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cheats", default="noise,half,poison,silent", metavar="NAMES", help=", ".join(KINDS))
+    parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
+    parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
+    parser.add_argument("--proven-after", type=int, default=2, metavar="N", help="contributions found good")
+    parser.add_argument("--audit-percent", type=int, default=100, metavar="N")
+    parser.add_argument("--newcomer-percent", type=int, default=100, metavar="N")
+    parser.add_argument("--kept-rounds", type=int, default=4, metavar="N")
+    parser.add_argument("--pending-rounds", type=int, default=8, metavar="N")
+    parser.add_argument("--rounds", type=int, default=12, metavar="N")
+    parser.add_argument("--local-steps", type=int, default=1, metavar="H")
+    parser.add_argument("--codec", default="int16", help="as in [exchange] of a run file")
+    parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
+    parser.add_argument("--every", action="store_true", help="each cheat in a swarm of its own")
+    arguments = parser.parse_args()
+    cheats = [name for name in arguments.cheats.split(",") if name]
+    for some in [[cheat] for cheat in cheats] if arguments.every else [cheats]:
+        print(f"-- {', '.join(some) or 'no cheats'}", flush=True)
+        play(arguments, some)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
 """A volunteer's program that cheats: ``python -m tests.swarm.cheats KIND join ...``. All that it sends is well-formed.
 
-- noise: random gradients of the honest norm, and records of them
+- noise: random gradients of the honest norm
 - images: another seed's images
-- copied: another key's lots
-- four: it claims four times the samples that it trained: of four lots it computes one, which stands for the next three, too
-- half, tenth: of so many lots nothing is computed; the lot before stands for them
-- again: the gradients of its first lots in every round
-- poison: honest lots, and a body of noise of the honest norm
-- step: honest lots, and noise in the place of what the second of several local steps came to
-- dearest: every lot is of the largest architecture
-- picks: it does the lots of the largest architecture alone, and leaves all others out
-- yes: honest lots; of others' lots it computes nothing, and says that they hold (with --audit)
-- accuse: the same, and says that they differ
+- copied: another key's microbatches
+- four: it claims four times the samples that it trained: of four microbatches it computes one, which stands for the next three, too
+- half, tenth: of so many microbatches nothing is computed; the one before stands for them
+- again: the gradients of its first microbatches in every round
+- reversed: honest gradients, turned round
+- saturated: honest gradients, but for one coordinate, which is 1e30
+- poison: honest microbatches, and a mean and a body of noise of the honest norm
+- step: honest microbatches, and noise in the place of what the second of several local steps came to
+- ghost: honest microbatches, and beside its own the claim of a new key with a vector that nobody brings, against what it learnt itself
+- silent: it trains nothing new, and brings nothing when it is asked
+- dearest: every microbatch is of the largest architecture
+- picks: it does the microbatches of the largest architecture alone, and leaves all others out
+- yes: honest microbatches; of others' contributions it computes nothing, and says that they are good (with --audit)
+- accuse: the same, and says that they are false
 """
 
 import itertools
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,18 +28,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from automl.training.lots import Lot, LotResult, Worker, project
-from peer.audits.auditor import Auditor, Rest
-from peer.audits.messages import Ask, Found
+from automl.training.lots import Lot, LotResult, Worker
+from exact.residuals import near_mean, vector_digest
+from peer.auditing import opening
+from peer.auditing.bringing import Bringing
+from peer.auditing.computing import Rest
+from peer.auditing.messages import Ask, Found, Said
 from peer.cohort.founder import FounderSeat
 from peer.cohort.seat import Seat
 from peer.rounds import handing
 from peer.training import workbench
 from peer.training.shift import Task
-from protocol.audits import DIFFERS, HOLDS
+from protocol.lots import work_of
+from protocol.records import SignedClaim
+from protocol.signing import Identity, sha256
+from protocol.verdicts import Outcome
+from swarm.vectors import VectorsFolder
 
-KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "step", "dearest", "picks", "yes", "accuse")
+TRAINERS = ("noise", "images", "copied", "four", "half", "tenth", "again", "reversed", "saturated")
+KINDS = (*TRAINERS, "poison", "step", "ghost", "silent", "dearest", "picks", "yes", "accuse")
 LIARS = ("yes", "accuse")  # those that need --audit
+UNPAID = ("silent",)  # those that are demoted, and not guilty
 _honest = Worker.train
 
 
@@ -45,12 +59,23 @@ def _noise_like(values: torch.Tensor) -> torch.Tensor:
 
 def _noise(worker: Worker, lot: Lot) -> LotResult:
     honest = _honest(worker, lot)
-    gradient = _noise_like(honest.gradient)
-    return replace(honest, gradient=gradient, projection=project(gradient))
+    return replace(honest, gradient=_noise_like(honest.gradient))
 
 
 def _images(worker: Worker, lot: Lot) -> LotResult:
     return _honest(worker, replace(lot, run_seed=lot.run_seed + 1))
+
+
+def _reversed(worker: Worker, lot: Lot) -> LotResult:
+    honest = _honest(worker, lot)
+    return replace(honest, gradient=-honest.gradient)
+
+
+def _saturated(worker: Worker, lot: Lot) -> LotResult:
+    honest = _honest(worker, lot)
+    gradient = honest.gradient.clone()
+    gradient[7] = 1e30
+    return replace(honest, gradient=gradient)
 
 
 def _copied(worker: Worker, lot: Lot) -> LotResult:
@@ -103,32 +128,50 @@ def _dearest(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> 
 
 
 class _Liar:
-    """Audits without a look."""
+    """Audits without a look; implements ``peer.auditing.computing.Computing``."""
 
-    def __init__(self, holds: bool) -> None:
-        self._holds = holds
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
 
     def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         pass
 
     async def answer(self, ask: Ask, _rest: Rest) -> Found:
-        reason = "" if self._holds else "it says so"
-        return Found(HOLDS if self._holds else DIFFERS, ask.lots[ask.place].projection, reason, 1)
+        return Found(int(Said.DONE), (int(self._outcome),) * len(ask.header.claims), 0, "it says so" if self._outcome else "", 1)
 
     async def close(self) -> None:
         pass
 
 
-def _lie(holds: bool) -> None:
-    async def start(*_: object) -> _Liar:
-        return _Liar(holds)
+class _Lying:
+    """In the place of the process that computes audits."""
 
-    Auditor.start = start  # type: ignore[method-assign, assignment]
+    outcome = Outcome.GOOD
+
+    @classmethod
+    async def start(cls, *_: object) -> _Liar:
+        return _Liar(cls.outcome)
+
+
+def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a contribution that lists a claim of a new key beside the founder's own, and has a vector of its in the mean."""
+
+    def haunted(claims: Any, given: Any, learnt: Any, identity: Identity, *others: Any) -> Any:
+        own, ghost, vector = claims[0].unchecked(), Identity(secrets.token_bytes(32)), np.float32(-1) * given
+        steps = tuple(replace(step, vector=sha256(ghost.public_key)) for step in own.steps)
+        work = work_of(len(own.work), own.base, ghost.public_key, steps)
+        changes = {"key": ghost.public_key, "payout": ghost.public_key, "founder": own.key, "residual": b""}
+        signed = SignedClaim.sign(replace(own, steps=steps, work=work, given=vector_digest(vector), **changes), ghost)
+        both = sorted([(own.key, claims[0], given), (ghost.public_key, signed, vector)])
+        mean = near_mean([each for _, _, each in both], [1, 1])
+        return made_of([each for _, each, _ in both], mean, learnt, identity, *others)
+
+    return haunted
 
 
 def cheat(kind: str) -> None:
     """Make this process's peer cheat."""
-    trains = {"noise": _noise, "images": _images, "copied": _copied, "again": _again()}
+    trains = {"noise": _noise, "images": _images, "copied": _copied, "again": _again(), "reversed": _reversed, "saturated": _saturated}
     trains |= {"four": _sparing(4, 3), "half": _sparing(2, 1), "tenth": _sparing(10, 1)}
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
@@ -139,9 +182,19 @@ def cheat(kind: str) -> None:
             return made_of(claims, _noise_like(torch.from_numpy(given)).numpy(), *others)
 
         handing.made_of = poisoned
+    elif kind == "ghost":
+        handing.made_of = _haunted(handing.made_of)
+    elif kind == "silent":
+
+        async def bring_nothing(_bringing: Bringing) -> bool:
+            return True
+
+        Worker.train = _again()  # type: ignore[method-assign]
+        Bringing.bring_all = bring_nothing  # type: ignore[method-assign]
+        VectorsFolder.page = lambda *_: None  # type: ignore[method-assign]
     elif kind == "step":
 
-        async def averaged(_seat: Seat, step: int, vector: Any, _samples: int) -> Any:
+        async def averaged(_seat: Seat, step: int, vector: Any, _claimed: Any) -> Any:
             return _noise_like(torch.from_numpy(vector)).numpy() if step == 1 else vector
 
         for kind_of_seat in (Seat, FounderSeat):  # it is alone in either
@@ -152,7 +205,8 @@ def cheat(kind: str) -> None:
     elif kind == "picks":
         workbench.Task = _picking  # type: ignore[misc, assignment]
     elif kind in LIARS:
-        _lie(kind == "yes")
+        _Lying.outcome = Outcome.GOOD if kind == "yes" else Outcome.VOID
+        opening.Process = _Lying  # type: ignore[misc, assignment]
     else:
         raise SystemExit(f"no such cheat: {kind}")
 
