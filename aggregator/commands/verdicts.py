@@ -13,7 +13,7 @@ from aggregator.commands.folder import DIRECTORY
 @click.option("--peer", metavar="NAME", help="Of contributions with a claim of this peer only: 12D3Koo....")
 @click.option("--all", "all_of_them", is_flag=True, help="Those that all is good, too.")
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
-    """Show what auditors said of contributions, as the log has it: what takes something away, or all of it."""
+    """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
         from aggregator.audits.listing import verdicts_in
         from aggregator.early import check_run

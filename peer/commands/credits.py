@@ -30,7 +30,7 @@ SHOWN = 20  # rounds, unless all are asked for
 @click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each slip of all FOLDERs checked.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
-    """Say what each run has paid this peer, what of it is pending, and what is lost, round by round. All of it comes
+    """Say what each run has paid this peer, and what of it is pending. What is lost is said too, round by round. All of it comes
     from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of pay slips, copied from
     any machine."""
     with clear_errors():
