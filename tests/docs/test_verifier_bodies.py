@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,35 @@ import pytest
 
 from aggregator.log.tiles import export
 from aggregator.log.verify import verify_directory
-from protocol.records import Threshold
-from protocol.signing import sha256
+from aggregator.settings.sections import TrustSection
+from protocol.ledger import Ledger
+from protocol.listed import weighed_in
+from protocol.records import Threshold, entry_of
+from protocol.signing import peer_name, sha256
+from protocol.table import weights, weights_root
+from protocol.verdicts import Outcome, Settlement
 from tests.aggregator import real_run
 from tests.aggregator.real_run import CONFIG, SHRINKING, THIN_PARTS
+from tests.audited import AUDITOR, verdict_of
 from tests.docs.test_verifier import refused
 from tests.docs.verifiers import VERIFIER, verifier
 
 RUNS = {"dense": CONFIG, "sparse": THIN_PARTS, "shrinking": SHRINKING}
+ONE, TWO, THREE = real_run.PEERS
+AUDITED = CONFIG.model_copy(
+    update={
+        "trust": TrustSection(
+            mode="audited",
+            proven=(peer_name(ONE.public_key),),
+            auditors=(peer_name(AUDITOR.public_key),),
+            proven_after=2,
+            audit_percent=100,
+            newcomer_percent=100,
+            kept_rounds=1,
+            pending_rounds=4,
+        )
+    }
+)
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -42,6 +64,42 @@ def test_a_whole_run_holds_and_so_does_its_export(played: Path, tmp_path: Path) 
     export(played, tmp_path / "export")
     exported, said = verifier.verify_all(tmp_path / "export")
     assert (exported.credits, said[3]) == (ledger.credits, "an export has no bodies and no states")
+
+
+def judged(ledger: Ledger) -> list[bytes]:
+    """Return the entries of verdicts on all that the newest round but one has: THREE's work is false, all other is good."""
+    drawn = [audit.work.keys[0] for audit in ledger.reputation.audits.values() if audit.round == ledger.round - 1]
+    of_three = [verdict_of(ledger, THREE, Outcome.VOID)] if THREE.public_key in drawn else []
+    verdicts = [*of_three, *(verdict_of(ledger, peer) for peer in (ONE, TWO) if peer.public_key in drawn)]
+    return list(map(entry_of, sorted(verdicts, key=lambda verdict: verdict.digest)))
+
+
+def test_an_audited_run_holds_with_its_verdicts_weights_pay_and_settlement(tmp_path: Path) -> None:
+    run = real_run.opened(tmp_path / "run", AUDITED)
+    for _ in range(CONFIG.run.rounds):
+        real_run.commit(run, real_run.everybodys(run.log.ledger), extras=judged(run.log.ledger))
+    last = judged(run.log.ledger)
+    run.log.commit([*last, entry_of(Settlement(run.log.ledger.run, run.log.ledger.last_commit))])
+    theirs = run.log.ledger.reputation
+    run.log.close()
+    ledger, said = verifier.verify_all(tmp_path / "run")
+    assert dict(ledger.credits) == verify_directory(tmp_path / "run").credits == theirs.credits()
+    assert [ledger.is_proven(peer.public_key) for peer in real_run.PEERS] == [True, True, False]
+    assert ledger.guilty == set(theirs.guilty) == {THREE.public_key}
+    assert (ledger.is_settled, THREE.public_key in ledger.credits, AUDITOR.public_key in ledger.credits) == (True, False, True)
+    assert said[3] == "27 bodies, 9 means and 9 next states hold, bit for bit"
+    export(tmp_path / "run", tmp_path / "export")
+    assert verifier.verify_all(tmp_path / "export")[0].credits == ledger.credits
+
+
+def test_weights_that_say_that_another_key_is_proven_are_refused(tmp_path: Path) -> None:
+    run = real_run.opened(tmp_path / "run", AUDITED)
+    made = real_run.everybodys(run.log.ledger)
+    listed = [replace(run.log.ledger.listed(one.header, 1).weighing, unproven=0) for one in made]
+    weighed = weighed_in([run.log.ledger.listed(one.header, 1) for one in made], weights(listed), weights(listed))
+    real_run.commit(run, made, weights=weights_root(weighed))
+    run.log.close()
+    refused(tmp_path / "run", "V1", "round 1")
 
 
 def lied(tmp_path: Path, **lies: Any) -> Path:

@@ -42,13 +42,17 @@ def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
     assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, said[0])
 
 
-def test_an_audited_run_of_real_programs_holds_but_for_what_audits_come_to(tmp_path: Path) -> None:
-    config = small_run(rounds=ROUNDS).model_copy(update={"trust": TrustSection(mode="audited")})
-    with Programs(tmp_path, config) as programs:
+def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
+    trust = TrustSection(
+        mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=3, pending_rounds=6, settle_s=DEADLINE_S
+    )
+    with Programs(tmp_path, small_run(rounds=ROUNDS).model_copy(update={"trust": trust})) as programs:
         programs.start_aggregator()
         for name in ("one", "two"):
             programs.start_peer(name, name)
-        programs.wait_until(lambda: programs.status("aggregator").get("round") == ROUNDS, "the run is over")
+        programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")
     ledger, said = verifier.verify_all(tmp_path / "aggregator")
-    assert (ledger.round, said[4][:12]) == (ROUNDS, "not checked,")
+    assert (ledger.round, ledger.is_settled) == (ROUNDS, True)
+    assert dict(ledger.credits) == verify_directory(tmp_path / "aggregator").credits
+    assert not ledger.guilty
     assert said[3].endswith(f" bodies, {ROUNDS} means and {ROUNDS} next states hold, bit for bit")
