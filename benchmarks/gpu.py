@@ -4,12 +4,12 @@
         [--trained 0]
 
 Each crew (one worker on each device named, one on the first GPU that replays recorded lots, and two there) trains the same lots, the
-largest, the smallest and random architectures in turn, as a peer does: data, copies and projection included. The tiny classifiers learn
-digits, the other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the
+largest, the smallest and random architectures in turn, as a peer does: data and copies included. The tiny classifiers learn digits, the
+other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the
 GPU's memory is free; where a worker makes its samples, and how much of a second a lot spends in that (on the CPU and on the GPU), in the
-network, eager and, in fp32, replayed, and in projection and copy.
+network, eager and, in fp32, replayed, and in copies.
 Then, for each precision (fp32 is what swarms use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU,
-of its projections, and whether the GPU gives the same bits twice; with --trained after so many steps on the CPU.
+and whether the GPU gives the same bits twice; with --trained after so many steps on the CPU.
 """
 
 import argparse
@@ -116,15 +116,13 @@ def parts(worker: Worker, dataset: Dataset, lot: Lot, made_on: str) -> str:
         fetch(worker._supernet.flat_gradient_N, loss, lot.samples)
         times.append((made - begun, computed - made, time.perf_counter() - computed))
     data, device, fetching = (1000 * statistics.median(each[part] for each in times[3:]) for part in range(3))
-    return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, projection and copy {fetching:.1f} ms"
+    return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, copies {fetching:.1f} ms"
 
 
 def compare(here: LotResult, there: LotResult) -> str:
     """Return how far a result is from another one."""
     far = float((here.gradient - there.gradient).norm() / there.gradient.norm())
-    ours, theirs = (np.frombuffer(each.projection, "<f4").astype(np.float64) for each in (here, there))
-    projected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
-    return f"gradient {far:.1e}, projections {projected:.1e}, loss {abs(here.loss - there.loss):.1e}"
+    return f"gradient {far:.1e}, loss {abs(here.loss - there.loss):.1e}"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 
     .venv/bin/python benchmarks/supernet.py --against CHECKOUT [--pairs 3]
 
-With ``--against``: whole lots instead, as a peer trains them (samples, copies and projection included), with this code and with that of
+With ``--against``: whole lots instead, as a peer trains them (samples and copies included), with this code and with that of
 another checkout (``git worktree add CHECKOUT COMMIT``), in turn, each in processes of its own. Prints the medians of both and of their
 ratios, pair by pair: by the clock, and by the seconds of all cores, which other work on the machine disturbs less.
 
