@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from aggregator.audits.brought import Brought
 from aggregator.rounds.news import credit_word
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
@@ -23,7 +25,7 @@ from protocol.earnings import RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger
-from protocol.listed import open_ms_after, weighed_in
+from protocol.listed import Listed, open_ms_after, weighed_in
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
@@ -35,8 +37,10 @@ from protocol.table import Weighed, weighed_bytes, weights_root
 from protocol.verdicts import SignedVerdict
 from swarm import messages
 from swarm.blobs import Blob, Shelf
+from swarm.budget import Faults
 from swarm.distances import serve_pings
 from swarm.memory import MemoryNetwork
+from swarm.vectors import serve_vectors
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -69,8 +73,10 @@ def signed_manifest(**changes: Any) -> SignedManifest:
 class MemoryLog:
     """The log of one run on a network in memory. Where it has several operators, all answer, and are of one mind at once."""
 
-    def __init__(self, network: MemoryNetwork, operators: Sequence[Identity] = (OPERATOR,), **changes: Any) -> None:
-        """Make the run of ``signed_manifest``; ``start`` answers from then on."""
+    def __init__(
+        self, network: MemoryNetwork, operators: Sequence[Identity] = (OPERATOR,), *, directory: Path | None = None, **changes: Any
+    ) -> None:
+        """Make the run of ``signed_manifest``; ``start`` answers from then on. What peers bring is kept under ``directory``."""
         self.network = network
         self.operators = operators
         self.signers = operators  # of its heads, OPERATOR in front
@@ -86,6 +92,8 @@ class MemoryLog:
         self.shelf = Shelf(max_bytes=2**28)
         self.shelf.put(Blob.of(state_pieces(self.state)), "state")
         self.means: list[Blob] = []
+        self.brought: dict[bytes, Brought] = {}  # by operator, where contributions are audited
+        self._directory = directory
         self.headers: list[Header] = []  # as they came
         self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
         self.handed: dict[bytes, tuple[Header, Blob]] = {}  # with their bodies
@@ -105,6 +113,7 @@ class MemoryLog:
         self._first: dict[int, int] = {}  # by round, as its entry says
         self._entries: list[bytes] = []
         self._weights: dict[int, tuple[Weighed, ...]] = {}  # by round
+        self.tables: dict[int, list[Listed]] = {}  # by round
         self._changed = asyncio.Event()
 
     # The test's side.
@@ -114,6 +123,18 @@ class MemoryLog:
         for key, endpoint in self.endpoints.items():
             await self.shelf.serve(endpoint)
             await serve_pings(endpoint)
+            if self._directory is not None and self.manifest.audit_rules is not None:
+                brought = self.brought[key] = Brought(
+                    self._directory / key.hex()[:8],
+                    num_weights=self.num_weights,
+                    max_bytes=1 << 30,
+                    kept_rounds=self.manifest.audit_rules.pending_rounds,
+                    reputation=lambda: self.ledger.reputation,
+                    header=lambda _, contribution: self.handed[contribution][0],
+                    faults=Faults(lambda: 0.0),
+                )
+                await brought.serve(endpoint)
+                await serve_vectors(endpoint, brought.folder)
             for method, handler in (
                 ("header", self._on_header),
                 ("body", self._on_body),
@@ -169,6 +190,7 @@ class MemoryLog:
         found = [(self.ledger.listed(self.handed[each][0], round_), *self.handed[each]) for each in self.in_round()]
         found.sort(key=lambda one: one[0].founder)
         listed_ = [listed for listed, _, _ in found]
+        self.tables[round_] = listed_
         table = [listed.weighing for listed in listed_]
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
         floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]

@@ -185,7 +185,7 @@ class Scene:
 async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
     """Yield a scene; at its end nothing runs any more that the peers began."""
     network = MemoryNetwork()
-    scene = Scene(directory, network, await MemoryLog(network, **changes).start())
+    scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
     try:
         async with asyncio.timeout(DEADLINE_S):
             yield scene

@@ -84,7 +84,7 @@ class Loop:
 
     def __init__(self, *, leaves: bool = True, failures: tuple[Exception, ...] = ()) -> None:
         self.running = asyncio.Event()
-        self.left = 0
+        self.left, self.trains = 0, True
         self._may_end = asyncio.Event()
         self._leaves = leaves
         self._failures = failures

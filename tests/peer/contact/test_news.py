@@ -84,7 +84,7 @@ class Script:
 
     # As the log's client.
 
-    async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
+    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
         if key != OPERATOR:
             answer = self._neighbours[key]
         else:
@@ -181,8 +181,8 @@ def test_a_log_that_has_nothing_to_say_at_once_is_asked_less_and_less_often() ->
 
 def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
     class Pushed(Script):
-        async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
-            answer = await super().news(key, round, left_ms=left_ms)
+        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
+            answer = await super().news(key, round, left_ms=left_ms, takes_part=takes_part)
             await ear._on_pushed(OTHERS[0], b"")
             return answer
 
@@ -367,12 +367,12 @@ def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
             assert found is not None
             return found
 
-        async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
+        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
             if round:
                 with pytest.raises(OtherHistory):
                     await ear._on_pushed(OTHERS[0], b"")
                 await asyncio.Event().wait()
-            return await super().news(key, round, left_ms=left_ms)
+            return await super().news(key, round, left_ms=left_ms, takes_part=takes_part)
 
     script = Forked([told(1)])
     ear = script.ear()
