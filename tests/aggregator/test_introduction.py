@@ -5,10 +5,12 @@ from aggregator.status import OperatorStatus
 from tests.audited import audited_ledger
 
 
-def test_where_a_considerable_part_of_the_run_would_never_be_final_it_says_so() -> None:
-    for num_rounds, said in ((40, ["what the last 8 of 40 rounds pay stays pending: the run ends before it is final"]), (400, [])):
-        ledger = audited_ledger(num_rounds)
-        status = OperatorStatus(ledger.run.hex(), "digits", "classification", "digits", "classifier-tiny", num_rounds)
+def test_who_audits_and_when_a_round_is_paid_is_said() -> None:
+    for auditors, named in ((1, "1 named auditor"), (4, "4 named auditors")):
+        ledger = audited_ledger(auditors=auditors)
+        status = OperatorStatus(ledger.run.hex(), "digits", "classification", "digits", "classifier-tiny", 40)
         lines = list(introduction(status, ledger, num_weights=1000, keep_bodies=4, join=()))
-        assert [line.split(";")[0] for line in lines if "stays pending" in line] == said
-        assert "lots are computed again: credit is pending for 8 rounds, and void if it was not earned" in lines
+        assert (
+            f"100 % of the contributions of proven peers are computed again, by {named}: a round is paid after 6 rounds, "
+            "or once the run is settled"
+        ) in lines

@@ -97,7 +97,8 @@ def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_ki
         assert paid[PEERS[0].public_key] > 0
         assert paid[PEERS[1].public_key] == 0
         assert paid[PEERS[2].public_key] == 0  # it was never proven, and nobody found its work good
-        log = await world.restart()
+        await world.lives.pop().stop()
+        log = await world.start(image)
         assert log.ledger.settled
         await log.working
 

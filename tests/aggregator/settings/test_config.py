@@ -14,15 +14,16 @@ from automl.data.digits import digits
 from automl.spaces.cost import cost_table, macs
 from automl.spaces.space import TINY, space_named
 from automl.training.settings import thin, usual
-from protocol.audits import ALL_ALIKE, AUDITED, Trust
 from protocol.errors import UserError
 from protocol.exchange import MAX_AGE, Exchange, codec_named
 from protocol.manifest import TASKS, SignedManifest
 from protocol.private import PrivateData
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, peer_name, sha256
+from protocol.verdicts import AuditRules
 
 OPERATOR = Identity(b"\x01" * 32)
+AUDITOR = Identity(b"\x09" * 32)
 STATE = sha256(b"state 0")
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -54,12 +55,13 @@ CHANGED: dict[str, dict[str, Any]] = {
     "trust": {
         "mode": "audited",
         "proven": (peer_name(OPERATOR.public_key),),
-        "proven_samples": 1000,
-        "pending_rounds": 31,
-        "kept_rounds": 21,
+        "auditors": (peer_name(AUDITOR.public_key),),
+        "proven_after": 10,
         "audit_percent": 6,
-        "audit_lots": 2,
-        "whole_percent": 0,
+        "newcomer_percent": 11,
+        "kept_rounds": 50,
+        "pending_rounds": 119,
+        "settle_s": 60.0,
     },
     "follower": {
         "evaluate_every": 5,
@@ -199,9 +201,12 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("trust", "mode", '"closed"'),
         ("trust", "proven", '["nobody"]'),
         ("trust", "audit_percent", "0"),
-        ("trust", "whole_percent", "101"),
-        ("trust", "audit_lots", "9"),
-        ("trust", "kept_rounds", "7"),
+        ("trust", "audit_percent", "101"),
+        ("trust", "newcomer_percent", "0"),
+        ("trust", "proven_after", "0"),
+        ("trust", "kept_rounds", "0"),
+        ("trust", "settle_s", "-1"),
+        ("trust", "auditors", '["nobody"]'),
         ("follower", "audit_share", "0"),
         ("follower", "audit_share", "1.1"),
         ("follower", "keep_snapshots", "0"),
@@ -320,28 +325,48 @@ def audited(**sections: dict[str, Any]) -> RunConfig:
 def test_an_audited_run_may_have_several_local_steps_and_a_sparse_codec() -> None:
     exchange = {"local_steps": 4, "codec": "topk-256-4", "first_floor": -20}
     manifest = audited(exchange=exchange, round={"max_claim_samples": 10_000}).manifest(OPERATOR, STATE, digits())
-    assert (manifest.trust.is_audited, manifest.exchange.local_steps, manifest.exchange.codec) == (True, 4, "topk-256-4")
+    assert (manifest.is_audited, manifest.exchange.local_steps, manifest.exchange.codec) == (True, 4, "topk-256-4")
 
 
 def test_an_audited_run_says_so_in_its_manifest_and_an_open_one_nothing() -> None:
-    assert RunConfig().manifest(OPERATOR, STATE, digits()).trust == ALL_ALIKE
+    assert RunConfig().manifest(OPERATOR, STATE, digits()).audits == ()
     trust = CHANGED["trust"]
     manifest = SignedManifest.sign(RunConfig.model_validate({"trust": trust}).manifest(OPERATOR, STATE, digits()), OPERATOR).open()
-    numbers = {name: value for name, value in trust.items() if name not in ("mode", "proven")}
-    assert manifest.trust == Trust(AUDITED, proven=(OPERATOR.public_key,), **numbers)
+    numbers = {name: value for name, value in trust.items() if name not in ("mode", "proven", "auditors", "settle_s")}
+    assert manifest.audits == (AuditRules((AUDITOR.public_key,), proven=(OPERATOR.public_key,), **numbers),)
+
+
+def test_an_operator_that_names_no_auditor_names_its_own_and_several_operators_name_theirs() -> None:
+    rules = audited().manifest(OPERATOR, STATE, digits(), auditor=AUDITOR.public_key).audit_rules
+    assert rules is not None
+    assert rules.named == (AUDITOR.public_key,)
+    keys = tuple(peer_name(Identity(bytes([number]) * 32).public_key) for number in (1, 2, 3, 4))
+    several = {"operators": {"keys": keys, "etcd": ("http://127.0.0.1:2379",)}}
+    with pytest.raises(UserError, match=r"one for each operator: manta-aggregator key --dir DIR/auditor prints"):
+        audited(**several).manifest(OPERATOR, STATE, digits())
+    named = {"trust": {"mode": "audited", "auditors": keys}}
+    rules = RunConfig.model_validate(several | named).manifest(OPERATOR, STATE, digits()).audit_rules
+    assert rules is not None
+    assert (len(rules.named), rules.quorum) == (4, 3)
 
 
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"trust": {"mode": "audited", "pending_rounds": 24}}, "pending_rounds is at least kept_rounds"),
-        ({"run": {"data": "private"}}, "private data"),
+        ({"trust": {"mode": "audited", "pending_rounds": 62}}, "pending_rounds is at least kept_rounds"),
+        ({"trust": {"mode": "audited", "pending_rounds": 118}}, "lying pays, 1.0 contributions .* make pending_rounds 119 at least"),
+        ({"trust": {"mode": "audited", "audit_percent": 2}}, "lying pays, 14.9 contributions .* or audit_percent larger"),
+        ({"run": {"data": "private"}}, "private data are nobody's but their peer's"),
     ],
 )
-def test_a_run_that_nobody_could_audit_is_a_users_mistake(sections: dict[str, dict[str, Any]], words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        audited(**sections).manifest(OPERATOR, STATE, digits())
-    assert "\n" not in str(caught.value)
+def test_a_run_whose_audits_would_be_for_nothing_is_a_users_mistake(sections: dict[str, dict[str, Any]], words: str) -> None:
+    for refuse in (
+        lambda: audited(**sections).check(),
+        lambda: audited(**sections).manifest(OPERATOR, STATE, digits()),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            refuse()
+        assert "\n" not in str(caught.value)
 
 
 def test_a_gateway_is_refused_where_it_would_have_nothing_for_light_contributors() -> None:
@@ -447,14 +472,11 @@ def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kept_rounds", [8, 20, 100])
-def test_states_and_contributions_stay_for_as_long_as_claims_may_be_asked_about(kept_rounds: int) -> None:
+def test_states_and_contributions_stay_for_as_long_as_they_may_be_judged() -> None:
     few = {"keep_snapshots": 3, "keep_bodies": 4}
-    trust = {"mode": "audited", "kept_rounds": kept_rounds, "pending_rounds": kept_rounds + 5}
-    config = RunConfig.model_validate({"follower": few, "trust": trust})
-    shown = config.trust.trust().shown_rounds
-    assert config.bodies > shown  # the newest table that is asked about, and all up to the oldest
-    assert config.snapshots > shown + 1 + MAX_AGE  # and the bases of their oldest claims
+    config = RunConfig.model_validate({"follower": few, "trust": {"mode": "audited", "kept_rounds": 50, "pending_rounds": 130}})
+    assert config.bodies > 130
+    assert config.snapshots > 130 + MAX_AGE  # the bases of the oldest contributions
     friends = RunConfig.model_validate({"follower": few})
     assert (friends.bodies, friends.snapshots) == (4, 3)
 
