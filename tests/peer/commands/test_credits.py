@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from protocol.accounts import Fault, Void
-from protocol.audits import AUDITED, DIFFERS, WITHHELD, Trust
-from protocol.standing import LEFT
 
 from peer.cli import main
 from peer.rounds.credit_file import Kept, credit_bytes, read_credit
@@ -19,14 +16,20 @@ from peer.rounds.slips import SlipFolder, load_slip
 from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
+from protocol.records import Header, open_entry
+from protocol.reputation import FALSE, WITHHELD, Fault
 from protocol.signing import Identity, key_named, peer_name, sha256
 from protocol.slips import Slip, slip_bytes
+from protocol.verdicts import AuditRules
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
 from tests.peer.scene import Member, Scene, play
 
 ROUNDS = 3
-OF_AUDITS = Trust(AUDITED, kept_rounds=1, pending_rounds=6)
+AUDITOR = Identity(b"\x78" * 32)
+OF_AUDITS = AuditRules(
+    (AUDITOR.public_key,), proven=tuple(sorted(PEERS[place].public_key for place in (0, 3))), kept_rounds=1, pending_rounds=6
+)
 
 
 async def rounds(scene: Scene, member: Member, count: int = ROUNDS, before_commit: Callable[[], object] = lambda: None) -> None:
@@ -59,7 +62,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 @pytest.fixture
 def audited(tmp_path: Path) -> tuple[Path, int]:
     """The same of an audited run."""
-    return played(tmp_path, trust=OF_AUDITS)
+    return played(tmp_path, audits=(OF_AUDITS,))
 
 
 def played(directory: Path, **changes: Any) -> tuple[Path, int]:
@@ -69,7 +72,7 @@ def played(directory: Path, **changes: Any) -> tuple[Path, int]:
         member = scene.join(0)
         await rounds(scene, member)
         await member.leaves()
-        earned.append(scene.log.ledger.credit_of(member.identity.public_key))
+        earned.append(scene.log.ledger.reputation.account(member.identity.public_key).credit)
 
     play(directory, story, **changes)
     return directory / "peer-0", earned[0]
@@ -90,42 +93,42 @@ def said(directory: Path, *more: str) -> tuple[int, list[str]]:
 def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int], here: Path) -> None:
     code, lines = said(here, "--verify")
     assert code == 0
-    assert f"total on {ROUNDS} slips: final {kept[1]:,}, pending 0, void 0" in lines
-    assert sum(line.endswith(" (proven)  final") for line in lines) == ROUNDS
+    assert f"total on {ROUNDS} slips: paid {kept[1]:,}, pending 0, lost 0" in lines
+    assert sum(line.endswith(" (proven)  paid") for line in lines) == ROUNDS
     assert any(f"verified: {ROUNDS} rounds are in the run's log" in line and f"{ROUNDS} of them paid" in line for line in lines)
-    assert f"the log says, up to round {ROUNDS}: final {kept[1]:,}, pending 0, void 0" in lines
+    assert f"the log says, up to round {ROUNDS}: paid {kept[1]:,}, pending 0" in lines
     found = json.loads("\n".join(said(here, "--verify", "--json")[1]))
-    assert (found["verified"], found["holds"], found["runs"][0]["final"]) == (True, True, kept[1])
+    assert (found["verified"], found["holds"], found["runs"][0]["paid"]) == (True, True, kept[1])
     assert [one["round"] for one in found["runs"][0]["rounds"]] == [1, 2, 3]
     assert {one["known_by"] for one in found["runs"][0]["rounds"]} == {"claims"}
 
 
-def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_round_by_round_and_in_all(tmp_path: Path) -> None:
+def test_of_what_is_pending_it_is_said_round_by_round_with_what_it_is_paid(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await rounds(scene, member)
         await member.leaves()
         status = member.status
-        assert (status.credit_stays, status.credit_until, status.credit_last_final) == ("later", 8, 2)
+        assert (status.credit_until, status.credit_paid, status.is_proven, status.proven_after) == (0, 0, True, 20)
 
-    play(tmp_path, story, trust=OF_AUDITS, num_rounds=8)  # what rounds 1 and 2 paid is final with 7 and 8
+    play(tmp_path, story, audits=(OF_AUDITS,), num_rounds=8)  # rounds 1 and 2 are paid with 7 and 8
     for more in ((), ("--verify",)):
         plain = json.loads("\n".join(said(tmp_path / "peer-0", "--json", *more)[1]))["runs"][0]
-        paid = [one["paid"] for one in plain["rounds"]]
-        assert (plain["num_rounds"], plain["last_final_round"], plain["pending"]) == (8, 2, sum(paid))
-        assert (plain["stays_pending"], [one["final_with"] for one in plain["rounds"]]) == (paid[2], [7, 8, None])
-        assert (plain["log_says"]["stays"], plain["log_says"]["until"]) == ("later", 8)
+        amounts = [one["amount"] for one in plain["rounds"]]
+        assert (plain["num_rounds"], plain["pending_rounds"], plain["pending"], plain["paid"]) == (8, 6, sum(amounts), 0)
+        assert [(one["state"], one["paid_with"]) for one in plain["rounds"]] == [("pending", 7), ("pending", 8), ("pending", None)]
+        assert (plain["log_says"]["pending"], plain["log_says"]["until"], plain["log_says"]["is_proven"]) == (sum(amounts), 0, True)
         code, lines = said(tmp_path / "peer-0", *more)
         assert code == 0
         assert [line.split("  pending ")[1] for line in lines if line.startswith("  round")] == [
-            "(final with round 7: 4 rounds are not over)",
-            "(final with round 8: 5 rounds are not over)",
-            "(stays so: the run ends with round 8)",
+            "(paid with round 7: 4 rounds are not over)",
+            "(paid with round 8: 5 rounds are not over)",
+            "(paid when the run is settled, after its last round, unless audits find something)",
         ]
-        both = f"{paid[0] + paid[1]:,} of it final with round 8; {paid[2]:,} stays pending: the run ends with round 8"
-        assert f"total on 3 slips: final 0, pending {sum(paid):,} ({both}), void 0" in lines
-        words = "what rounds up to 2 paid is final by round 8; what later ones pay stays pending: the run ends with round 8"
-        assert f"the log says, up to round 3: final 0, pending {sum(paid):,} ({words}), void 0" in lines
+        assert f"total on 3 slips: paid 0, pending {sum(amounts):,}, lost 0" in lines
+        words = "paid round by round, the last of it when the run is settled after its last round, 8, unless audits find something"
+        assert f"the log says, up to round 3: paid 0, pending {sum(amounts):,} ({words})" in lines
+        assert any("who copies the log sees them (manta-aggregator credits)" in line for line in lines)
 
 
 def forged_head(slip: Slip) -> Slip:
@@ -184,28 +187,29 @@ def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
     assert len([line for line in lines if line.startswith("PROBLEM")]) == 1
 
 
-def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_word(audited: tuple[Path, int]) -> None:
-    here, paid = audited
+def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audited: tuple[Path, int]) -> None:
+    here, credit = audited
     path = folder_of(here).parent / "credit"
     (word,) = read_credit(path.read_bytes()).word
-    claim = load_slip(path.parent / "slips", 3).claim.digest
-    for reason, void in (
-        (DIFFERS, ROUNDS),
-        (WITHHELD, 1),
-        (LEFT, 1),
-    ):  # who withheld goes on earning; who left lost what that claim was paid
-        fault = Void(paid, Fault(2, reason, claim))
-        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, void=paid, faults=(fault,)),))))
+    assert word.credit == word.pending == credit > 0
+    contribution = open_entry(load_slip(path.parent / "slips", 1).listing.contribution.entry)
+    assert isinstance(contribution, Header)
+    digest = contribution.contribution.digest
+    for reason, lost in ((WITHHELD, 2), (FALSE, 3)):  # who withheld goes on earning
+        fault = Fault(2, reason, digest)
+        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, proven=0, faults=(fault,)),))))
         code, lines = said(here, "--verify")
         assert code == 0
-        assert sum(f"void ({reason}, verdict of round 2, as the log says)" in line for line in lines) == void
-        assert f"  {paid:,} void ({reason}, verdict of round 2, claim {claim.hex()[:16]})" in lines
+        assert sum(line.endswith(f"  lost (found {reason} with round 2, as the log says)") for line in lines) == 1
+        assert sum("  lost (another contribution of this key was found" in line for line in lines) == lost - 1
+        assert any(line.startswith(f"  contribution {digest.hex()[:16]} was found {reason} with round 2: ") for line in lines)
+        assert any("not proven yet: 0 of 20 contributions found good so far" in line for line in lines)
 
 
 def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
     (word,) = read_credit(path.read_bytes()).word
-    path.write_bytes(credit_bytes(Kept((replace(word, final=kept[1] - 1),))))
+    path.write_bytes(credit_bytes(Kept((replace(word, paid=kept[1] - 1),))))
     code, lines = said(here, "--verify")
     assert code == 1
     assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)
@@ -292,15 +296,17 @@ def test_the_slips_of_several_machines_add_up_to_the_account_that_their_claims_n
     code, found = added_up(*folders)
     assert (code, found["holds"], found["account"]) == (0, True, peer_name(OWNER))
     (run,) = found["runs"]
-    assert (run["final"], run["slips"], run["proven"]) == (credits_[OWNER], 4, 4)
+    assert (run["paid"], run["slips"], run["proven"]) == (credits_[OWNER], 4, 4)
     names = [peer_name(peer.public_key) for peer in PEERS[:3]]
     assert {peer["peer"] for peer in run["peers"]} == set(names[:2])
-    assert sum(peer["final"] for peer in run["peers"]) == credits_[OWNER]
-    assert added_up(folders[0], folders[0], folders[1])[1]["runs"][0]["final"] == credits_[OWNER]  # two copies of one slip count once
+    assert sum(peer["paid"] for peer in run["peers"]) == credits_[OWNER]
+    assert added_up(folders[0], folders[0], folders[1])[1]["runs"][0]["paid"] == credits_[OWNER]  # two copies of one slip count once
     third = key_named(names[2])
-    assert added_up(*folders, account=third)[1]["runs"][0]["final"] == credits_[third]
+    assert added_up(*folders, account=third)[1]["runs"][0]["paid"] == credits_[third]
     lines = typed(main, "credits", "--account", peer_name(OWNER), *folders).output.splitlines()
-    assert f"total of 2 peers on 4 slips: final {credits_[OWNER]:,}, pending 0, void 0" in lines
+    assert f"total of 2 peers on 4 slips: paid {credits_[OWNER]:,}, pending 0, lost 0" in lines
+    one = typed(main, "credits", "--account", peer_name(third), *folders).output.splitlines()
+    assert f"total of 1 peer on 2 slips: paid {credits_[third]:,}, pending 0, lost 0" in one
     alone = said(folders[0], "--verify")[1]
     assert f"2 of 2 slips add up to account {peer_name(OWNER)}" in alone
 
@@ -312,7 +318,7 @@ def test_folders_of_slips_alone_add_up_too_and_what_does_not_hold_counts_for_not
         Path(shutil.copytree(folder_of(machines[0] / f"peer-{place}"), tmp_path / name)) for place, name in enumerate(("one", "another"))
     ]
     code, found = added_up(*slips)
-    assert (code, found["runs"][0]["final"]) == (0, machines[1][OWNER])
+    assert (code, found["runs"][0]["paid"]) == (0, machines[1][OWNER])
     forged = load_slip(slips[0], 2)
     (slips[0] / "00000002").write_bytes(slip_bytes(replace(forged, paid=(forged.paid[0] + 1,))))
     code, found = added_up(*slips)
