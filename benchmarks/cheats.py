@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/cheats.py [--cheats noise,half,poison,silent] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
         [--local-steps 1] [--codec int16] [--audit-percent 100] [--newcomer-percent 100] [--kept-rounds 4] [--pending-rounds 8]
+        [--audit-share 1] [--open-s 6]
 
 Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says
 what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many
@@ -93,8 +94,12 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
 def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
     """Run one swarm."""
     honest = [f"honest-{number}" for number in range(arguments.honest)]
-    batch = _SAMPLES * arguments.lots * (len(cheats) + len(honest))
-    config = small_run(rounds=10_000, first_open_s=10, max_open_s=60, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch)
+    own, open_s = (
+        _SAMPLES * arguments.lots,
+        arguments.open_s,
+    )  # who has that much waits for the round's end: audits have a part of this machine
+    times = {"first_open_s": open_s, "min_open_s": open_s, "max_open_s": 4 * open_s}
+    config = small_run(rounds=10_000, target_batch=own * (len(cheats) + len(honest)), weight_cap=own, max_claim_samples=own, **times)
     exchange = ExchangeSection(local_steps=arguments.local_steps, codec=arguments.codec, first_floor=first_floor(arguments.codec))
     trust = TrustSection(
         mode="audited",
@@ -104,7 +109,8 @@ def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
         kept_rounds=arguments.kept_rounds,
         pending_rounds=arguments.pending_rounds,
     )
-    config = config.model_copy(update={"trust": trust, "exchange": exchange})
+    follower = config.follower.model_copy(update={"audit_share": arguments.audit_share})
+    config = config.model_copy(update={"trust": trust, "exchange": exchange, "follower": follower})
     with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
         programs.start_aggregator()
         for number, name in enumerate(honest):
@@ -141,10 +147,12 @@ def main() -> None:
     parser.add_argument("--newcomer-percent", type=int, default=100, metavar="N")
     parser.add_argument("--kept-rounds", type=int, default=4, metavar="N")
     parser.add_argument("--pending-rounds", type=int, default=8, metavar="N")
+    parser.add_argument("--open-s", type=float, default=6.0, metavar="S", help="how long a round is open at least")
+    parser.add_argument("--audit-share", type=float, default=1.0, metavar="PART", help="of a core's time, that the operator's auditor has")
     parser.add_argument("--rounds", type=int, default=12, metavar="N")
     parser.add_argument("--local-steps", type=int, default=1, metavar="H")
     parser.add_argument("--codec", default="int16", help="as in [exchange] of a run file")
-    parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
+    parser.add_argument("--lots", type=int, default=8, metavar="N", help="of a peer in a round, at most")
     parser.add_argument("--every", action="store_true", help="each cheat in a swarm of its own")
     arguments = parser.parse_args()
     cheats = [name for name in arguments.cheats.split(",") if name]
