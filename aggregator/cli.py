@@ -157,7 +157,8 @@ def _say_operators(keys: Iterable[bytes]) -> None:
 
 
 def _say_credits(found: "Verification | Shown") -> None:
-    from aggregator.log.credits import earned_by_account, fault_in_words, settled_in_words, together
+    from aggregator.log.credits import fault_in_words, settled_in_words
+    from aggregator.log.earned import earned_by_account, together
     from protocol.signing import peer_name
 
     mark = " unaudited" if found.is_unaudited else ""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.cli import main
-from aggregator.log.credits import as_csv, as_json, as_lines, earned_by_account
+from aggregator.log.credits import as_csv, as_json, as_lines
+from aggregator.log.earned import earned_by_account
 from aggregator.log.exported import verify as verify_export
 from aggregator.log.tiles import export
 from aggregator.log.verify import verify_directory

@@ -148,3 +148,8 @@ def test_it_ends_when_it_is_told_to_also_while_somebody_listens(program: Program
     with stream(program):
         program.process.terminate()
         assert program.process.wait(DEADLINE_S) == -signal.SIGTERM  # uvicorn ends in good order, and then by the signal itself
+
+
+def test_it_looks_on_without_the_memory_that_training_takes() -> None:
+    code = "import sys; import aggregator.monitor.program; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=DEADLINE_S).returncode == 0

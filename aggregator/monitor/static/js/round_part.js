@@ -100,7 +100,7 @@ function showRound(round, found) {
         count(claim.samples),
         duration(claim.lot_ms),
         `${compact(claim.credit)}${one.is_paid || !claim.credit ? "" : " pending"}`,
-        ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : "–"] : []),
+        ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : one.is_audited === false ? "not drawn" : "–"] : []),
       );
       for (const cell of [...made.children].slice(2, 5)) cell.classList.add("n");
       return made;
