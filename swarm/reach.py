@@ -1,6 +1,6 @@
 """Whether others can call this node: some are asked to try, and what they found is said in words.
 
-A node behind a router or a wall calls out, and everything comes and goes over the connections that it opened: it trains like any other. But
+A node behind a router or a wall calls out, and everything comes and goes over the connections that it opened: it takes part like any other. But
 it should not be asked for what others have to call it for, so it does not serve the DHT. Who is asked to dial back dials nothing but
 the address that the caller's own connection comes from, at ports that the caller names, and looks whether it is the caller who answers.
 """
@@ -118,10 +118,10 @@ class Reach:
         if self.reachable is Reachable.UNKNOWN:
             return "whether others can call this peer is not known yet"
         if not self.ports:
-            return "this peer only calls out, as it was told to; it trains like any other"
+            return "this peer only calls out, as it was told to; it takes part like any other"
         advice = f"forward a TCP port to this computer and name it with --listen /ip4/0.0.0.0/tcp/{self.ports[0]}"
         seen = f"nobody outside can call this peer (seen at {hosts}, port {ports})"
-        return f"{seen}: it only calls out, and trains like any other; to help others more, {advice}"
+        return f"{seen}: it only calls out, and takes part like any other; to help others more, {advice}"
 
 
 async def measure(node: OwnNode, others: Sequence[PublicKey]) -> Reach:

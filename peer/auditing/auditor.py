@@ -71,7 +71,7 @@ class _Open:
 
     round: int  # that has it
     said: SignedVerdict | SignedFinding | None = None
-    given_up: int = -1  # the newest round when it could not be judged
+    given_up: tuple[int, float] | None = None  # the newest round when it could not be judged, and until when it is not tried again in it
     needed: set[int] = field(default_factory=set)  # steps that turned out not to fit, of which operators may not know yet
 
 
@@ -210,7 +210,7 @@ class Auditor:
         for duty in duties:
             digest = _digest(duty)
             one = self._open.setdefault(digest, _Open(duty.round))
-            if one.given_up == self._known.round() or self._is_left(duty):
+            if self._is_given_up(one) or self._is_left(duty):
                 continue
             if not self._turns.may_work:
                 return False
@@ -248,6 +248,7 @@ class Auditor:
             one.said = self._taken_over(duty) or await self._judged(duty, one)
         if one.said is None:
             return False
+        self._board.write()
         method = VERDICT if isinstance(one.said, SignedVerdict) else FINDING
         await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
         return is_new
@@ -363,8 +364,13 @@ class Auditor:
 
     # What comes to nothing.
 
+    def _is_given_up(self, one: _Open) -> bool:
+        """Return whether a contribution could not be judged in this round, a moment ago."""
+        now_s = asyncio.get_running_loop().time()
+        return one.given_up is not None and one.given_up[0] == self._known.round() and now_s < one.given_up[1]
+
     def _give_up(self, one: _Open, reason: str) -> None:
-        one.given_up = self._known.round()
+        one.given_up = self._known.round(), asyncio.get_running_loop().time() + AGAIN_S
         logger.info("not judged now round=%d reason=%s", one.round, reason)
 
     async def _ended(self, one: _Open, reason: str) -> None:
