@@ -334,6 +334,8 @@ class Auditor:
             raise NotNow("the log had no room for what was to be brought")
         if not duty.is_late or not self._is_named:
             raise NotNow("not all of it was brought yet")
+        if self._known.round() + 1 >= duty.round + self._rules.pending_rounds:
+            raise NotNow("it is paid before the next round has a verdict: operators keep what was brought until then")
         known = set(vectors_of(contribution, claims))
         since = {each.step: each.round for each in duty.needed}
         over = tuple(step for step in needed if set(vectors_of(contribution, claims, (step,))) & set(lacking) - known)

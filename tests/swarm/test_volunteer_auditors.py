@@ -1,66 +1,77 @@
-"""Peers that audit for a run of real programs: their work counts, and who accuses everybody or says yes to everything is found out."""
+"""Peers that audit for a run of real programs: who says yes to all is found out, who accuses everybody takes nothing from anybody."""
 
 from pathlib import Path
 
 import pytest
 
 from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import TrustSection
-from protocol.audits import DIFFERS, WHOLE
+from aggregator.settings.sections import FollowerSection, TrustSection
+from peer.auditing.distrusted import Distrusted
 from protocol.ledger import Ledger
-from protocol.standing import OUTVOTED
-from protocol.trust import Question
+from protocol.signing import peer_name
+from swarm.disk import IDENTITY, load_identity, make_directory
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-HONEST, AUDITS = ("one", "two"), ("--audit", "100%")
+VOLUNTEERS, AUDITS = ("accuser", "yes"), ("--audit", "100%")
+SIDECAR = "aggregator/auditor"
 
 
-def test_volunteers_audit_and_those_who_do_not_look_are_found_out(tmp_path: Path) -> None:
-    trust = TrustSection(mode="audited", proven_samples=64, whole_percent=100)
-    config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update={"trust": trust})
+def test_volunteers_that_do_not_look_are_found_out_and_take_nothing_from_anybody(tmp_path: Path) -> None:
+    keys = {name: key_in(tmp_path / name) for name in VOLUNTEERS}  # proven from the start, so they audit from the start
+    trust = TrustSection(
+        mode="audited",
+        proven=tuple(map(peer_name, keys.values())),
+        proven_after=2,
+        audit_percent=100,
+        newcomer_percent=100,
+        kept_rounds=60,
+        pending_rounds=70,
+    )
+    small = small_run(rounds=10_000, first_open_s=4, min_open_s=4, max_open_s=8)
+    config = small.model_copy(update={"trust": trust, "follower": FollowerSection(audit_share=1.0)})
+    noisy = list[str]()
     with Programs(tmp_path, config) as programs:
+
+        def audits(name: str, what: str = "audits") -> int:
+            return int(programs.status(name).get(what, 0))
+
         programs.start_aggregator()
-        programs.start_peer("one", "one", *AUDITS)
-        programs.start_peer("two", "two")
+        programs.start_peer("one", "one")
         programs.start_cheat("accuser", "accuse", *AUDITS)
-        programs.expect_end("accuser")
-        programs.wait_until(lambda: programs.status("accuser").get("audits_against", 0) > 0, "one of them accuses")
-        programs.wait_until(lambda: programs.status("one").get("audits", 0) > 0, "another one looks")
-        programs.wait_until(lambda: programs.status("one").get("whole_audits", 0) > 0, "it looks at all lots of a claim, too")
+        programs.wait_until(lambda: audits("accuser", "audits_against") > 0, "a volunteer accuses somebody")
+        before = audits(SIDECAR)
+        programs.wait_until(lambda: audits(SIDECAR) > before + 1, "the auditor looks itself")
+        programs.interrupt("accuser")
+        programs.wait_for_end("accuser")
         programs.start_cheat("yes", "yes", *AUDITS)
-        programs.expect_end("yes")
-        programs.wait_until(lambda: programs.status("yes").get("audits", 0) > 0, "a third one says yes")
-        programs.start_cheat("noise", "noise")
-        programs.expect_end("noise")
-        programs.wait_until(lambda: audits(programs)["against"] > 0, "the operator found noise")
-        round_ = int(programs.status("aggregator")["round"])
-        programs.wait_until(lambda: int(programs.status("aggregator")["round"]) >= round_ + 4, "what was found is in the log")
-        assert [programs.wait_for_end(name) for name in ("accuser", "yes", "noise")] == [4, 4, 4]
-        assert programs.status("one")["audits"] > 0
-        assert audits(programs)["left"] > 0
-        key = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*HONEST, "accuser", "yes", "noise")}
-        for name in (*HONEST, "aggregator"):
+        programs.wait_until(lambda: audits(SIDECAR, "audits_taken_over") > 0, "the auditor takes over what another volunteer found")
+        while not is_distrusted(tmp_path, keys["yes"]):  # it looks again at a part of what that found good, which nobody knows
+            noisy.append(f"noise-{len(noisy)}")
+            programs.start_cheat(noisy[-1], "noise")
+            programs.expect_end(noisy[-1])
+            assert programs.wait_for_end(noisy[-1]) == 4
+            keys[noisy[-1]] = key_in(tmp_path / noisy[-1])
+        keys["one"] = key_in(tmp_path / "one")
+        for name in ("one", "yes", "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)
-    last, whole = list[Ledger](), set[Question]()  # what the honest auditor found of whole claims
-
-    def read(ledger: Ledger) -> None:
-        last[:] = [ledger]
-        votes = ledger.standing.votes.items()
-        whole.update(question for question, said in votes if any(vote.auditor == key["one"] for vote in said) and question.check == WHOLE)
-
-    verify_directory(tmp_path / "aggregator", on_round=read)
-    assert whole
-    standing = last[0].standing
-    found = {key: fault.reason for key, fault in standing.guilty.items()}
-    assert found == {key["accuser"]: OUTVOTED, key["yes"]: OUTVOTED, key["noise"]: DIFFERS}
-    assert all(standing.account(key[name]).void for name in ("accuser", "yes", "noise"))
-    assert not any(standing.account(key[name]).void for name in HONEST)
+    last = list[Ledger]()
+    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
+    reputation = last[0].reputation
+    assert set(reputation.guilty) == {keys[name] for name in noisy}
+    assert set(reputation.faults) == set(reputation.guilty)
+    assert all(reputation.is_proven(keys[name]) for name in VOLUNTEERS)
+    assert reputation.good[keys["one"]] > 0
 
 
-def audits(programs: Programs) -> dict[str, int]:
-    """Return what the aggregator says of audits."""
-    found: dict[str, int] = programs.status("aggregator").get("audits") or {"volunteers": 0, "against": 0, "left": 0}
-    return found
+def key_in(directory: Path) -> bytes:
+    """Return the key of a peer of this directory; it is made if it is not there."""
+    make_directory(directory)
+    return load_identity(directory / IDENTITY).public_key
+
+
+def is_distrusted(directory: Path, volunteer: bytes) -> bool:
+    """Return whether the aggregator's auditor has found out a volunteer."""
+    return any(volunteer in Distrusted(path) for path in (directory / SIDECAR / "runs").glob("*/distrusted"))

@@ -307,6 +307,22 @@ def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> None:
     play(tmp_path, scenario, max_bytes=VECTOR_BYTES - 1)
 
 
+def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(tmp_path: Path) -> None:
+    """Operators remove what was brought once it is paid, and may know that before the auditor does."""
+
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        while played.scene.reputation.round < PENDING_ROUNDS:
+            played.scene.turn()
+        assert await auditor.duties()
+        await audit(auditor)
+        assert not played.said
+        assert not computing.asked
+
+    play(tmp_path, scenario)
+
+
 def test_an_auditor_without_room_for_what_was_brought_blames_nobody(tmp_path: Path) -> None:
     async def scenario(played: Played) -> None:
         await played.enter()
