@@ -1,17 +1,20 @@
-"""Trust while operators change: what one writer was told, and what auditors do for it, goes on with the next one."""
+"""Audits while operators change: what one of them was told goes on with the next one that writes, and a liar among them takes nothing."""
 
 from pathlib import Path
 
 import pytest
 
+from aggregator.attendants.auditor import FOLDER, auditor_key
+from aggregator.audits.listing import verdicts_in
 from aggregator.cli import main as aggregator_main
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import AdmissionSection, TrustSection
 from peer.cli import main as peer_main
-from peer.commands.earnings import runs_of
-from protocol.audits import DIFFERS
 from protocol.ledger import Ledger
-from protocol.signing import key_named
+from protocol.reputation import FALSE
+from protocol.signing import PublicKey, key_named, peer_name
+from protocol.verdicts import Outcome
+from swarm.disk import make_directory
 from tests.command import typed
 from tests.etcds import etcd_in, needs_etcd
 from tests.swarm.operators import OperatorPrograms, name_of
@@ -23,62 +26,93 @@ pytestmark = [
     needs_etcd,
 ]
 
-MACHINES = ("auditor", "trainer")  # of one account
+MACHINES = ("first", "second")  # of one account
+LIAR = "liar"  # the named auditor of the last operator
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(900)
-def test_audits_admissions_and_accounts_outlive_the_writer(tmp_path: Path) -> None:
-    trust = TrustSection(mode="audited", proven_samples=64, whole_percent=0)
+@pytest.mark.timeout(1200)
+def test_audits_admissions_and_accounts_outlive_the_writer_and_a_liar_takes_nothing(tmp_path: Path) -> None:
+    auditors = [auditor_in(tmp_path / name_of(place)) for place in range(3)] + [auditor_in(tmp_path / LIAR)]
+    trust = TrustSection(
+        mode="audited",
+        auditors=tuple(map(peer_name, auditors)),
+        proven_after=2,
+        audit_percent=100,
+        newcomer_percent=100,
+        kept_rounds=4,
+        pending_rounds=10,
+        settle_s=45,
+    )
     settings = {"trust": trust, "admission": AdmissionSection(how="invitation")}
-    config = small_run(rounds=10_000, first_open_s=2, min_open_s=2, max_open_s=4).model_copy(update=settings)
+    config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8).model_copy(update=settings)
+    config = config.model_copy(update={"follower": config.follower.model_copy(update={"audit_share": 1.0})})
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
+        start_liar(programs, tmp_path / LIAR / FOLDER)
         invitation = invited(tmp_path / name_of(1), 5)
         account = made_account(tmp_path / "owner")
-        programs.start_peer_of("auditor", 1, "--invitation", invitation, "--audit", "100%", "--payout", account)
-        programs.start_peer_of("trainer", 2, "--invitation", invitation, "--payout", account)
+        for place, name in enumerate(MACHINES, 1):
+            programs.start_peer_of(name, place, "--invitation", invitation, "--payout", account)
         programs.start_peer_of("guest", 3, "--invitation", invitation)
         programs.wait_until(lambda: counted(programs, *MACHINES, "guest"), "all of them count in a round")
-        assert all(programs.status(name)["account"] == account for name in MACHINES)
-        programs.wait_until(lambda: programs.status("auditor").get("audits", 0) > 0, "a volunteer looks")
+        programs.wait_until(lambda: verdicts_at(programs, 3) > 0, "somebody judges, also as the last operator knows it")
 
         killed = programs.wait_for_writer()
         programs.kill(name_of(killed))
         programs.wait_until(lambda: programs.writer() not in (None, killed), "another operator writes")
-        writer = programs.wait_for_writer()
-        looked_before, round_ = programs.status("auditor")["audits"], programs.round(programs.at_work())
-        fellow = next(place for place in programs.at_work() if place != writer)
+        fellow = next(place for place in programs.at_work() if place != programs.wait_for_writer())
         programs.start_cheat("cheat", "noise", "--invitation", invitation, at=name_of(fellow))
         programs.expect_end("cheat")
-        programs.wait_until(lambda: programs.status("auditor")["audits"] >= looked_before + 4, "the volunteer goes on for the next writer")
-        assert programs.wait_for_end("cheat") == 4  # the next writer found it guilty
         programs.expect_end("guest")
         programs.wait_until(lambda: taken_back(programs, "guest"), "the one that writes takes back what let the guest in")
         assert programs.wait_for_end("guest") == 2
-
         programs.start_operator(killed)
-        before = programs.round([writer])
-        programs.wait_until(lambda: programs.round([killed]) >= before + 2, "the one that was killed has what it missed")
+        programs.wait_until(lambda: all(programs.status(name_of(place)).get("settled") for place in range(4)), "the run is settled")
         for name in (*MACHINES, *map(name_of, range(4))):
+            programs.expect_end(name)
             programs.interrupt(name)
             programs.wait_for_end(name)
         keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*MACHINES, "guest", "cheat")}
         assert all(programs.status(name)["promises_broken"] == 0 for name in MACHINES)
     last: list[Ledger] = []
     verify_directory(tmp_path / name_of(killed), on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
-    standing = last[0].standing
-    assert last[0].round > round_
-    assert {key: fault.reason for key, fault in standing.guilty.items()} == {keys["cheat"]: DIFFERS}
-    assert not any(standing.account(keys[name]).void for name in (*MACHINES, "guest"))
+    reputation = last[0].reputation
+    honest = {keys[name] for name in (*MACHINES, "guest")}
+    said = list(verdicts_in(tmp_path / name_of(killed)))
+    accused = [one for one in said if one.verdict.auditor == auditors[3] and Outcome.VOID in one.outcomes and honest.issuperset(one.keys)]
+    assert accused  # for nothing
+    assert {one.verdict.auditor for one in said} == set(auditors)
+    assert {key: fault.reason for key, fault in reputation.guilty.items()} == {keys["cheat"]: FALSE}
+    assert not any(reputation.account(key).faults for key in honest)
+    assert any(reputation.good[key] >= trust.proven_after for key in honest)
     machines = sorted(keys[name] for name in MACHINES)
-    assert list(standing.accounts.by_account()[key_named(account)]) == machines
-    assert last[0].credit_of(key_named(account)) == sum(standing.account(key).credit for key in machines) > 0
-    assert not any(last[0].credit_of(key) for key in machines)  # what the auditor got for audits is in the account, too
+    assert list(reputation.by_account()[key_named(account)]) == machines
+    assert reputation.credits()[key_named(account)] == sum(reputation.account(key).paid for key in machines) > 0
     added_up = typed(peer_main, "credits", "--account", account, *(tmp_path / name for name in MACHINES))
     assert (added_up.exit_code, "total of 2 peers" in added_up.output) == (0, True)
-    for name in MACHINES:
-        (earned,) = runs_of(tmp_path / name, verify=True)
-        assert earned.problems == []
+
+
+def auditor_in(directory: Path) -> PublicKey:
+    """Make the key of an operator's auditor, as manta-aggregator key does, before its operator starts; return it."""
+    make_directory(directory)
+    return auditor_key(directory)
+
+
+def start_liar(programs: OperatorPrograms, directory: Path) -> None:
+    """Start the last operator's auditor, which accuses everybody of everything."""
+    status = programs.status(name_of(3))
+    where = ("--initial-peers", status["addresses"][0], "--run", status["run"], "--listen", "none", "--dir", str(directory))
+    what = ("--audit-only", "--audit", "100%", "--evaluation", "0%", "--threads", "1", "--gpus", "none")
+    environment = {"PYTHONPATH": str(ROOT)}
+    programs.start_command(LIAR, "-P", "-m", "tests.swarm.cheats", "accuse", "join", *where, *what, environment=environment)
+    programs.expect_end(LIAR)
+
+
+def verdicts_at(programs: OperatorPrograms, place: int) -> int:
+    """Return how many verdicts on what is not paid yet an operator's log has."""
+    found: int = programs.status(name_of(place)).get("audits", {}).get("verdicts", 0)
+    return found
 
 
 def invited(directory: Path, keys: int) -> str:

@@ -1,4 +1,4 @@
-"""What audits begin with is handed out long after newcomers need it: states and bodies from the disk, to nobody who asks for something else."""
+"""What audits begin with is handed out long after newcomers need it: states and bodies from the disk, and nothing else."""
 
 import asyncio
 from pathlib import Path
