@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
+from unicodedata import is_normalized
 
 import cbor2
 from cryptography.exceptions import InvalidSignature
@@ -350,6 +351,11 @@ def open_manifest(data: bytes) -> tuple[bytes, SimpleNamespace]:
         "operators or quorum": len(set(m.operators)) == len(m.operators) and len(m.operators) // 2 < m.quorum <= len(m.operators),
         "private data": len(m.private) == private and not (private and (m.task == "stereo" or m.audits or m.shards)),
         "cohorts": not private or m.cohorts == "consent",
+        "classes": all(
+            len({name.casefold() for name in p.classes}) == len(p.classes)
+            and all(name.isprintable() and name == name.strip() and is_normalized("NFC", name) for name in p.classes)
+            for p in m.private
+        ),
         "taught_percent": m.schedule == "sandwich" or m.recipe.taught_percent == 0,
         "unsorted keys": all(
             list(each) == sorted(set(each)) for each in (m.admission.keys, *(a.named for a in m.audits), *(a.proven for a in m.audits))
