@@ -1,1 +1,1 @@
-"""Audits at work: what peers hand out of their lots, lots computed again in a process beside the log, and what was found of them."""
+"""Audits at an operator: what peers bring of contributions that are drawn, and what waits for auditors."""

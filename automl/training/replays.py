@@ -19,8 +19,8 @@ from automl.spaces.space import Architecture
 MOST_KEPT = 16  # recordings: those of a round's architectures, and of some before
 _MOST_SEEN = 256  # kinds of lots that are remembered, each of which came once
 _MOST_SAID = 200  # characters of an error
-_FAR = 0.01  # of a gradient's norm, where it is never the same: a tenth of what audits allow (docs/training.md, "Computed again")
-_LOSS_FAR = 0.0005  # of a loss: likewise
+_FAR = 0.01  # of a gradient's norm, where it is never the same: a twentieth of what audits allow of one (docs/training.md, section 14)
+_LOSS_FAR = 0.0005  # of a loss, there
 
 logger = logging.getLogger("manta.lots")
 

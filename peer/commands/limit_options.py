@@ -11,7 +11,7 @@ _IDLE = "5min"  # of --when-idle without a time
 _DUTY = "Share of the time to compute in, as 60%. (A cap on a GPU's power needs root; this does without.)"
 _EVALUATION = "Share of the time to measure networks for others in, beside the lots; 0% refuses.  [default: 10%]"
 
-_AUDIT = "Share of the time to compute lots of others again in, for the run, which pays for it.  [default: 0%]"
+_AUDIT = "Share of the time to compute contributions of others again in, for the run, which pays for it.  [default: 0%]"
 
 
 def limit_options(command: Command) -> Command:

@@ -54,7 +54,7 @@ _HELP = """\
  paid     what the newest round that counted you added to it
  newest   yours of all samples in the newest round that has any of yours
  lost     trained, and too late to be of use
- audits   lots of others that were computed again, and are not as claimed"""
+ audits   contributions of others that were computed again, and do not hold"""
 
 
 class Seen(Message):

@@ -59,7 +59,7 @@ class Limits(BaseModel):
         default=0,
         ge=0,
         le=100,
-        description="share of the time, of one thread of low priority, that computes lots of others again for the run, as 20%; 0%: none",
+        description="share of the time, of one thread of low priority, that computes contributions of others again, as 20%; 0%: none",
     )
 
     @field_validator("duty", mode="before")
