@@ -97,6 +97,7 @@ class Bringing:
         self._changed = asyncio.Event()
         self._open = {one.placed.contribution: one for one in self._left()}
         self._unwritten = set[bytes]()
+        self._writing = asyncio.Lock()  # a file is written by one at a time
         self._nothing: dict[bytes, set[bytes]] = {}  # by contribution: the operators who say that nothing of it is wanted
         self._wanted = set[bytes]()  # contributions of which something was asked for
         self.brought_bytes = 0
@@ -244,10 +245,11 @@ class Bringing:
         return self._folder / contribution.hex()
 
     async def _write(self) -> None:
-        for contribution in list(self._unwritten):
-            if (one := self._open.get(contribution)) is not None:
-                await asyncio.to_thread(self._keep, one)
-            self._unwritten.discard(contribution)
+        async with self._writing:
+            for contribution in list(self._unwritten):
+                if (one := self._open.get(contribution)) is not None:
+                    await asyncio.to_thread(self._keep, one)
+                self._unwritten.discard(contribution)
 
     def _keep(self, one: _Open) -> None:
         if not self._folder.exists():

@@ -21,7 +21,7 @@
 import itertools
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,10 +37,12 @@ from peer.auditing.messages import Ask, Found, Said
 from peer.cohort.founder import FounderSeat
 from peer.cohort.seat import Seat
 from peer.rounds import handing
+from peer.rounds.evidence import Evidence
 from peer.training import workbench
 from peer.training.shift import Task
 from protocol.lots import work_of
-from protocol.records import SignedClaim
+from protocol.records import Header, SignedClaim
+from protocol.rounds import RoundMachine, Sealed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import Outcome
 from swarm.vectors import VectorsFolder
@@ -153,6 +155,38 @@ class _Lying:
         return _Liar(cls.outcome)
 
 
+_false_means: dict[bytes, Any] = {}  # by digest: what this peer named as a mean, and brings
+
+
+def _bring_false_means() -> None:
+    """Keep a false mean in the place of the true one, so that it is brought."""
+    keep = Evidence.keep
+
+    async def kept(evidence: Evidence, round_: int, base: bytes, vectors: Mapping[bytes, Any]) -> None:
+        await keep(evidence, round_, base, {digest: _false_means.get(digest, vector) for digest, vector in vectors.items()})
+
+    Evidence.keep = kept  # type: ignore[method-assign]
+
+
+def _poisoned(made_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a contribution whose mean, and body, is noise."""
+
+    def poisoned(claims: Any, given: Any, *others: Any) -> Any:
+        noise = _noise_like(torch.from_numpy(given)).numpy()
+        _false_means[vector_digest(noise)] = noise
+        return made_of(claims, noise, *others)
+
+    return poisoned
+
+
+def _with_others(machine: RoundMachine, header: Header) -> Sealed:
+    """Seal a contribution that lists claims of other keys, too."""
+    claims = [signed.open() for signed in header.claims]
+    place = [claim.key for claim in claims].index(machine._key)
+    samples = claims[place].lots * machine._manifest.lot_samples
+    return Sealed(header, header.contribution.open(), header.claims[place].digest, samples)
+
+
 def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
     """Return what makes a contribution that lists a claim of a new key beside the founder's own, and has a vector of its in the mean."""
 
@@ -162,8 +196,9 @@ def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
         work = work_of(len(own.work), own.base, ghost.public_key, steps)
         changes = {"key": ghost.public_key, "payout": ghost.public_key, "founder": own.key, "residual": b""}
         signed = SignedClaim.sign(replace(own, steps=steps, work=work, given=vector_digest(vector), **changes), ghost)
-        both = sorted([(own.key, claims[0], given), (ghost.public_key, signed, vector)])
+        both = sorted([(own.key, claims[0], given), (ghost.public_key, signed, vector)], key=lambda each: each[0])
         mean = near_mean([each for _, _, each in both], [1, 1])
+        _false_means[vector_digest(mean)] = mean
         return made_of([each for _, each, _ in both], mean, learnt, identity, *others)
 
     return haunted
@@ -176,14 +211,12 @@ def cheat(kind: str) -> None:
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
     elif kind == "poison":
-        made_of = handing.made_of
-
-        def poisoned(claims: Any, given: Any, *others: Any) -> Any:
-            return made_of(claims, _noise_like(torch.from_numpy(given)).numpy(), *others)
-
-        handing.made_of = poisoned
+        handing.made_of = _poisoned(handing.made_of)
+        _bring_false_means()
     elif kind == "ghost":
         handing.made_of = _haunted(handing.made_of)
+        RoundMachine._of = _with_others  # type: ignore[method-assign]
+        _bring_false_means()
     elif kind == "silent":
 
         async def bring_nothing(_bringing: Bringing) -> bool:

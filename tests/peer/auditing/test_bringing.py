@@ -1,11 +1,15 @@
 """What peers bring to the log, over a network in memory."""
 
+import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exact.residuals import vector_digest
 from peer.auditing.auditor import Auditor
+from peer.auditing.bringing import Bringing
 from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted
 from protocol.encoding import pack, unpack
 from protocol.records import Header
@@ -81,6 +85,33 @@ def test_bringing_goes_on_after_a_restart_and_ends_when_nothing_is_wanted(tmp_pa
         assert not peer.again().bases
 
     run(scenario())
+
+
+def test_what_is_told_of_while_all_is_brought_is_written_down_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most = set[bytes](), list[int]()
+    keep = Bringing._keep
+
+    def kept(bringing: Bringing, one: Any) -> None:
+        assert one.placed.contribution not in under_way
+        under_way.add(one.placed.contribution)
+        most.append(len(under_way))
+        time.sleep(0.02)  # a slow disk
+        keep(bringing, one)
+        under_way.remove(one.placed.contribution)
+
+    monkeypatch.setattr(Bringing, "_keep", kept)
+
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        await scene.open()
+        header = header_of([A])
+        peer = scene.peer(A, header, names=[" mean 0"])
+        peer.bringing.found(1, header.contribution.digest, peer.base)
+        await asyncio.gather(peer.bringing.bring_all(), peer.bringing.listed(1, header.contribution.digest, peer.base))
+        assert peer.again().bases == {peer.base}
+
+    run(scenario())
+    assert most == [1]
 
 
 @pytest.mark.parametrize("what", ["another's", "a false vector", "a short page", "from the middle", "what nobody asked for"])
