@@ -10,9 +10,10 @@ means. Times are milliseconds of any clock that does not go back. What a header 
 
 A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round.
 Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list
-them; whoever has a ticket for one is served by the cohort's contribution, which has the same claim. A key stands in no two others.
+them; whoever has a ticket for one is served by the cohort's contribution, which has the same claim. A key stands in no two others, but
+where local steps are audited: a member's second claim must not cost its cohort what they learnt together, so the round lists both.
 
-What holds at every moment: a key stands once in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
+What holds at every moment: a key stands so in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
 what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is
 waited for after the deadline whose keys were all missing in the last round. Headers count in the next round only once this one is sure of a
 contribution: so the work of whatever is good is in the round that ``header`` named, whatever else comes or fails to.
@@ -101,14 +102,17 @@ class _Handed:
 class Closing:
     """One log's rounds, one after the other."""
 
-    def __init__(self, max_rows: int, address_percent: int = 100) -> None:
+    def __init__(self, max_rows: int, address_percent: int = 100, *, shares_keys: bool = False) -> None:
         """Prepare; ``open`` begins.
 
         Args:
             max_rows: a round takes at most so many contributions.
             address_percent: of these places, and of those for newcomers, what one address has at most while others ask for the rest.
+            shares_keys: a cohort's is taken though others have keys of its members, which the round pays once: where local steps are
+                audited no cohort can do without one.
         """
         self._max_rows = max_rows
+        self._shares_keys = shares_keys
         self._address_percent = address_percent
         self._round = 0
         self._stage = Stage.CLOSED
@@ -330,6 +334,7 @@ class Closing:
             NotTaken: what is in stays.
         """
         beside = {one for key in new.keys for one in self._by_key.get(key, ())}
+        beside = {one for one in beside if not (self._shares_keys and not new.is_alone and new.founder not in one.keys)}
         others = [one for one in beside if one.contribution != new.contribution and not one.goes_with(new)]
         staying = [one for one in others if not one.gives_way_to(new, is_idle=now - one.since >= grace_ms(self._open_ms))]
         if staying:
@@ -341,11 +346,11 @@ class Closing:
     def _supersede(self, good: _Handed) -> None:
         """Mark the lone contributions that a cohort's makes superfluous, now that ``good`` is; those without a body are out."""
         beside = {one for key in good.keys for one in self._by_key[key]}
-        if any(not one.is_alone and one.body is _Body.GOOD for one in beside):
-            for lone in [one for one in beside if one.is_alone]:
-                lone.is_superseded = True
-                if lone.body is _Body.MISSING:
-                    self._forget(lone)
+        of_cohorts = [one.claims for one in beside if not one.is_alone and one.body is _Body.GOOD]
+        for lone in [one for one in beside if one.is_alone and any(one.claims <= claims for claims in of_cohorts)]:
+            lone.is_superseded = True
+            if lone.body is _Body.MISSING:
+                self._forget(lone)
 
     def _put(self, handed: _Handed) -> None:
         self._handed[handed.contribution] = handed

@@ -3,9 +3,10 @@
 Between two round entries stand the admissions of keys that came in since, and what was taken back; then verdicts, sorted by digest;
 then the round's contributions, sorted by founder, each with the claims that it lists: ``(admission | revocation)* verdict* contribution+
 round``. After the last round of an audited run stands ``verdict* settlement``. Who is admitted is in at once; verdicts take effect with
-the round's entry, or with the settlement. A key's work on one base counts once, and a key stands once in a round. A claim names the
-founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is
-handed in.
+the round's entry, or with the settlement. A key's work on one base counts once, and a key stands once in a round. Where local steps are
+audited a member's claim whose key may not stand there, or has work on that base elsewhere, is listed unpaid: its vectors are in its
+cohort's means, and the others could not know. A claim names the founder of its cohort, and stands in that founder's contribution or alone
+in one of its own key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
@@ -13,6 +14,7 @@ caller's (``aggregator.rounds.replay`` computes them again). How long a round is
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from protocol.admission import PROVEN, SignedAdmission
 from protocol.admitted import Admitted
@@ -20,7 +22,7 @@ from protocol.course import Course
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, codec_named
-from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, work_fault
+from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, paid_once, work_fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
 from protocol.reputation import Pools, Reputation
@@ -195,12 +197,14 @@ class Ledger:
         claims = [(signed.digest, self.verified.claim(signed)) for signed in header.claims]
         self._check_base(contribution, round)
         self._check_list(contribution, claims)
-        faults = [(claim.key, fault) for _, claim in claims if (fault := self._fault_of(claim, round)) is not None]
+        opened = [claim for _, claim in claims]
+        unpaid = self._unpaid(contribution, opened, round)
+        faults = [(claim.key, fault) for claim in opened if (fault := self._fault_of(claim, round, is_unpaid=claim.key in unpaid))]
         if faults:
             raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
-        opened = [claim for _, claim in claims]
         check_steps(self.manifest, contribution, opened)
-        return listed_in(self.manifest, self.course, self.reputation.is_proven, header.contribution.digest, contribution, opened, round)
+        digest = header.contribution.digest
+        return listed_in(self.manifest, self.course, self.reputation.is_proven, digest, contribution, opened, round, unpaid)
 
     def check_verdict(self, signed: SignedVerdict) -> None:
         """Check that a verdict may stand before the next round's contributions, or before the settlement, whatever else stands there.
@@ -295,7 +299,7 @@ class Ledger:
             raise LedgerError(f"a table has at most {max_rows} contributions")
         listed = self.listed(header, self.round + 1)
         twice = tuple(key for key in listed.keys if key in table.keys)
-        if twice:
+        if twice and not self.manifest.audits_steps:  # there it is paid once
             raise ClaimError("a key stands twice in one table", twice)
         if table.listed and table.listed[-1].founder >= listed.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
@@ -320,7 +324,7 @@ class Ledger:
             raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        return Turn(round_, commit_digest(entry), self._size, self._table)
+        return Turn(round_, commit_digest(entry), self._size, replace(self._table, listed=paid_once(listed)))
 
     def _take_turn(self, turn: Turn) -> None:
         round_, listed = turn.entry, turn.table.listed
@@ -334,10 +338,25 @@ class Ledger:
         self._newest = round_
         self._table = Table()
 
-    def _fault_of(self, claim: Claim, round: int) -> str | None:
-        """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
-        fault = self.admitted.fault_of(claim.key, round) or work_fault(self.manifest, self.course, claim)
-        if fault is not None:
+    def _unpaid(self, contribution: Contribution, claims: Sequence[Claim], round: int) -> frozenset[bytes]:
+        """Return the keys of those whose claims are listed unpaid in the table of ``round``.
+
+        Where local steps are audited a contribution lists whoever is in one of their means. Of a member that was taken back meanwhile, or
+        has handed in elsewhere, the others could not know: it costs them nothing.
+        """
+        if not self.manifest.audits_steps:
+            return frozenset()
+        members = [claim for claim in claims if claim.key != contribution.founder]
+        return frozenset(claim.key for claim in members if claim.key in self.reputation.guilty or self._key_fault(claim, round) is not None)
+
+    def _fault_of(self, claim: Claim, round: int, *, is_unpaid: bool = False) -> str | None:
+        """Return why a claim on a base that fits may not stand in the table of ``round``, paid or ``is_unpaid``; None: it may."""
+        fault = None if is_unpaid else self._key_fault(claim, round)
+        return fault or work_fault(self.manifest, self.course, claim)
+
+    def _key_fault(self, claim: Claim, round: int) -> str | None:
+        """Return why nothing may count of a key on a base, whatever its claim says; None: it may."""
+        if (fault := self.admitted.fault_of(claim.key, round)) is not None:
             return fault
         if any((claim.key, claim.round) in keys for keys in self._keys):
             return "this key's work on this base is in the log already"

@@ -1,10 +1,10 @@
 """What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from protocol.course import Course
-from protocol.earnings import reward_weight, weighing_of
+from protocol.earnings import capped_samples, reward_weight, weighing_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import Exchange, codec_named, next_open_ms
 from protocol.lots import work_of
@@ -32,7 +32,8 @@ class Listed:
     claims: tuple[bytes, ...]  # their digests
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
-    weights: tuple[int, ...]  # what each claim weighs in the pay
+    samples: tuple[int, ...]  # of each claim, that weigh in the mean; 0: it is listed unpaid
+    weights: tuple[int, ...]  # what each claim weighs in the pay; 0: likewise
     proven: tuple[bool, ...]  # which of the keys are proven
 
     @property
@@ -44,6 +45,16 @@ class Listed:
     def work(self) -> Work:
         """What audits and pay go by."""
         return Work(self.contribution, self.keys, self.payouts, self.weights, self.counted, self.proven)
+
+    def without_pay(self, keys: Collection[bytes]) -> "Listed":
+        """Return the same, with the claims of these keys listed unpaid: neither the pay nor the mean's weights count them."""
+        if not keys:
+            return self
+        samples, weights = (
+            tuple(0 if key in keys else one for key, one in zip(self.keys, of, strict=True)) for of in (self.samples, self.weights)
+        )
+        unproven = sum(each for each, proven in zip(samples, self.proven, strict=True) if not proven)
+        return replace(self, samples=samples, weights=weights, weighing=replace(self.weighing, samples=sum(samples), unproven=unproven))
 
 
 @dataclass(slots=True)
@@ -66,9 +77,13 @@ def listed_in(
     contribution: Contribution,
     claims: Sequence[Claim],
     round: int,
+    unpaid: Collection[bytes] = (),
 ) -> Listed:
-    """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key."""
-    return Listed(
+    """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key.
+
+    The claims of the keys that are ``unpaid`` are listed so.
+    """
+    listed = Listed(
         contribution=digest,
         founder=contribution.founder,
         body=contribution.body,
@@ -80,9 +95,23 @@ def listed_in(
         claims=contribution.claims,
         counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
         lots_ms=tuple(claim.lot_ms for claim in claims),
+        samples=tuple(capped_samples(manifest, claim) for claim in claims),
         weights=tuple(reward_weight(manifest, course, claim) for claim in claims),
         proven=tuple(is_proven(claim.key) for claim in claims),
     )
+    return listed.without_pay(unpaid)
+
+
+def paid_once(listed: Sequence[Listed]) -> list[Listed]:
+    """Return a round's contributions, in order, with each key paid in one of them: in its own where it is a founder, else in the first.
+
+    In a run whose local steps are not audited no key has two.
+    """
+    founders, before, found = {one.founder for one in listed}, set[bytes](), list[Listed]()
+    for one in listed:
+        found.append(one.without_pay([key for key in one.keys if key != one.founder and (key in founders or key in before)]))
+        before.update(one.keys)
+    return found
 
 
 def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) -> int:

@@ -29,7 +29,7 @@ class Work:
     contribution: bytes  # its digest
     keys: tuple[bytes, ...]  # of its claims, in order
     payouts: tuple[bytes, ...]  # the account of each claim
-    weights: tuple[int, ...]  # what each claim weighs in the pay
+    weights: tuple[int, ...]  # what each claim weighs in the pay; 0: it is listed unpaid, and proves nothing of its key
     samples: int  # that an audit of it computes
     proven: tuple[bool, ...]  # which of the keys were proven when it was listed
 
@@ -244,10 +244,12 @@ class Reputation:
         verdicts, keys = (*audit.verdicts, verdict), audit.work.keys
         outcomes = tuple(self._outcome(audit.auditor, verdicts, place) for place in range(len(keys)))
         self.audits[verdict.contribution] = replace(audit, verdicts=verdicts, outcomes=outcomes)
-        for key, was, now in zip(keys, audit.outcomes or (None,) * len(keys), outcomes, strict=True):
+        before = audit.outcomes or (None,) * len(keys)
+        for key, weight, was, now in zip(keys, audit.work.weights, before, outcomes, strict=True):
             if now is not None and now != was:
                 self._shares.clear()
-                self._decided(key, was, now, Fault(self.round, FALSE if now == Outcome.VOID else WITHHELD, verdict.contribution))
+                fault = Fault(self.round, FALSE if now == Outcome.VOID else WITHHELD, verdict.contribution)
+                self._decided(key, was, now, fault, is_paid=weight > 0)
 
     def _outcome(self, auditor: bytes, verdicts: Sequence[Verdict], place: int) -> Outcome | None:
         """Return what verdicts on a contribution come to for the claim at a place."""
@@ -258,8 +260,9 @@ class Reputation:
         is_good = any(verdict.auditor == auditor and verdict.outcomes[place] == Outcome.GOOD for verdict in verdicts)
         return Outcome.GOOD if is_good else None
 
-    def _decided(self, key: bytes, was: Outcome | None, now: Outcome, fault: Fault) -> None:
-        self.good[key] = max(0, self.good[key] + (now == Outcome.GOOD) - (was == Outcome.GOOD))
+    def _decided(self, key: bytes, was: Outcome | None, now: Outcome, fault: Fault, *, is_paid: bool) -> None:
+        if is_paid:
+            self.good[key] = max(0, self.good[key] + (now == Outcome.GOOD) - (was == Outcome.GOOD))
         if now >= Outcome.DEMOTED:
             self.good.pop(key, None)
             self.given -= {key}
@@ -278,7 +281,7 @@ class Reputation:
         for work in self.unpaid[round]:
             for key, weight, was_proven, outcome in zip(work.keys, work.weights, work.proven, self._outcomes(work), strict=True):
                 is_clean = outcome is None and was_proven and self.lost.get(key, -1) < round
-                if outcome == Outcome.GOOD or is_clean:
+                if weight and (outcome == Outcome.GOOD or is_clean):  # a key that stands twice is paid once
                     weights[key] = weight
         return weights
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.ledger import Ledger
-from protocol.listed import Listed, open_ms_after, weighed_in
+from protocol.listed import Listed, open_ms_after, paid_once, weighed_in
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import weights, weights_root
@@ -126,7 +126,7 @@ def round_of(ledger: Ledger, listed: Sequence[Listed], *, before: int = 0, **cha
 def commit(ledger: Ledger, headers: Iterable[Header], **changes: Any) -> list[bytes]:
     """Append the headers' contributions in a table's order and their round, with changes; return the entries."""
     table = in_order(headers)
-    listed = [ledger.listed(header, ledger.round + 1) for header in table]
+    listed = paid_once([ledger.listed(header, ledger.round + 1) for header in table])
     entries = [*map(entry_of, table), entry_of(round_of(ledger, listed, **changes))]
     for entry in entries:
         ledger.append(entry)

@@ -21,7 +21,7 @@ from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
-from protocol.listed import Listed, open_ms_after
+from protocol.listed import Listed, open_ms_after, paid_once
 from protocol.records import Round, entry_of
 from protocol.table import weights_root
 from protocol.verdicts import Settlement, SignedVerdict
@@ -154,7 +154,7 @@ class Commits:
         self._timeline.closed()
         ledger = self._log.ledger
         round_ = ledger.round + 1
-        listed = [ledger.listed(one.header, round_) for one in handed]
+        listed = paid_once([ledger.listed(one.header, round_) for one in handed])
         computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
         verdicts = await self._verdicts().for_round()

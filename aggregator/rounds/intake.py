@@ -30,6 +30,7 @@ from protocol.errors import ClaimError, EncodingError, RemoteFault
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
+from protocol.manifest import Manifest
 from protocol.records import MAX_HEADER_BYTES, Claim, Header, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
@@ -144,7 +145,7 @@ class Intake:
             try:
                 listed = self._ledger().listed(one.header, round)
                 for key in listed.keys:
-                    if any(not go_beside(listed, other) for other in keys.get(key, ())):
+                    if any(not go_beside(listed, other, self._ledger().manifest) for other in keys.get(key, ())):
                         raise NotTaken("another contribution of these keys is in")
                 self.restore([one], round)
             except RemoteFault as error:
@@ -240,7 +241,7 @@ class Intake:
         if round_ > ledger.manifest.num_rounds:
             raise NotTaken("the run has no round left for it")
         try:
-            check_trusted(ledger, claims)
+            check_trusted(ledger, header, claims)
             self._take_checked(caller, header, ledger.listed(header, round_), round_, now)
         except ClaimError as error:
             if len(claims) == 1:
@@ -409,8 +410,13 @@ class Intake:
         return SignedTicket.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
 
 
-def go_beside(one: Listed, other: Listed) -> bool:
-    """Return whether two contributions of one round with a key in common may both be in: a cohort's, and a member's same claim alone."""
+def go_beside(one: Listed, other: Listed, manifest: Manifest) -> bool:
+    """Return whether a contribution may be in beside another of its round with a key in common: a cohort's and a member's same claim alone.
+
+    Where local steps are audited a cohort's goes beside all that do not have its founder.
+    """
+    if manifest.audits_steps and len(one.keys) > 1 and one.founder not in other.keys:
+        return True
     lone, of_cohort = sorted((set(one.claims), set(other.claims)), key=len)
     return len(lone) == 1 and lone < of_cohort
 

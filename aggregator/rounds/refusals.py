@@ -88,12 +88,17 @@ def check_lengths(header: Header, local_steps: int) -> None:
         raise EncodingError(f"a contribution of more than {most} bytes in a run of {local_steps} local steps")
 
 
-def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
+def check_trusted(ledger: Ledger, header: Header, claims: Sequence[Claim]) -> None:
     """Refuse new work of keys that audits found guilty, or an operator took back; what has a ticket is listed all the same.
+
+    Where local steps are audited members' claims of that kind are listed, unpaid: the founder's key alone is looked at.
 
     Raises:
         ClaimError: there are some.
     """
+    if ledger.manifest.audits_steps:
+        founder = ledger.verified.contribution(header.contribution).founder
+        claims = [claim for claim in claims if claim.key == founder]
     out = tuple(claim.key for claim in claims if claim.key in ledger.admitted.out)
     if out:
         raise ClaimError(TAKEN_BACK, out)

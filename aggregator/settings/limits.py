@@ -34,4 +34,4 @@ class LimitsSection(Section):
 
     def closing(self, manifest: Manifest) -> Closing:
         """Return the rounds of a run, before the first is open."""
-        return Closing(manifest.exchange.max_rows, self.address_percent)
+        return Closing(manifest.exchange.max_rows, self.address_percent, shares_keys=manifest.audits_steps)

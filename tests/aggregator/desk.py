@@ -26,6 +26,7 @@ from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Refused
 from tests import contributions
 from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of
+from tests.audited import RULES
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
@@ -52,16 +53,20 @@ class Desk:
     changes: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)  # set at each change
     is_open: bool = True  # whether a start opens the next round
+    audits_steps: bool = False  # whether several local steps are audited
 
     def __post_init__(self) -> None:
         exchange = replace(EXCHANGE, max_rows=MAX_ROWS, first_open_ms=OPEN_MS, min_open_ms=OPEN_MS, max_open_ms=OPEN_MS)
-        manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=NUM_ROUNDS)
+        if self.audits_steps:
+            exchange = replace(exchange, local_steps=2)
+        audits = (RULES,) if self.audits_steps else ()
+        manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=NUM_ROUNDS, audits=audits)
         self.ledger = Ledger(SignedManifest.sign(manifest, OPERATOR), self.course)
 
     async def start(self) -> None:
         """Begin, as a log does after a start on its directory."""
         self.network = MemoryNetwork()
-        self.closing = Closing(MAX_ROWS)
+        self.closing = Closing(MAX_ROWS, shares_keys=self.audits_steps)
         self.bodies = Bodies(self.directory, body_bytes=body_num_bytes(CODEC, NUM_WEIGHTS), keep=4)
         endpoint = self.network.endpoint(OPERATOR.public_key)
         self.intake = Intake(endpoint, OPERATOR, lambda: self.ledger, self.closing, self.bodies, NUM_WEIGHTS, self._changed)
@@ -195,11 +200,11 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return tell
 
 
-def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE) -> None:
+def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE, *, audits_steps: bool = False) -> None:
     """Run ``story`` in an event loop with an intake."""
 
     async def play() -> None:
-        desk = Desk(directory, Clock(patch), course)
+        desk = Desk(directory, Clock(patch), course, audits_steps=audits_steps)
         await desk.start()
         try:
             await story(desk)

@@ -14,9 +14,9 @@ def work(founder: bytes, number: int = 1) -> bytes:
     return sha256(founder + bytes([number]))
 
 
-def opened(*expected: bytes, round: int = 7, open_ms: int = OPEN_MS, max_rows: int = 8) -> Closing:
+def opened(*expected: bytes, round: int = 7, open_ms: int = OPEN_MS, max_rows: int = 8, shares_keys: bool = False) -> Closing:
     """A round that opens at START, after a table of ``expected``."""
-    closing = Closing(max_rows)
+    closing = Closing(max_rows, shares_keys=shares_keys)
     closing.open(round, open_ms, frozenset(expected), START)
     return closing
 

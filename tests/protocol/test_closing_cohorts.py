@@ -368,3 +368,43 @@ def test_after_a_crash_that_the_cohort_s_body_did_not_survive_the_member_s_does(
     closing.open(7, OPEN_MS, frozenset(), START)
     restore(closing, B, work(B), 7, START)
     assert closing.tick(DEADLINE) == (work(B),)
+
+
+# Where local steps are audited.
+
+
+def test_where_local_steps_are_audited_no_work_of_a_member_elsewhere_keeps_its_cohort_s_out() -> None:
+    closing = opened(shares_keys=True)
+    closing.header(C, claims(C, number=1), 7, work(C), START)  # other work than it gave its cohort
+    bring(closing, work(C))
+    bring(closing, cohort(closing, D, C, E))
+    together = bring(closing, cohort(closing, A, B, C))
+    assert closing.tick(DEADLINE) == (together, work(C), work(D, 9))  # nothing is superseded: the round pays C once
+
+
+def test_where_local_steps_are_audited_a_cohort_s_may_come_a_round_after_its_member_s_own() -> None:
+    closing = opened(shares_keys=True)
+    hand_in(closing, B)
+    assert closing.tick(DEADLINE) == (work(B),)
+    together = bring(closing, cohort(closing, A, B, now=DEADLINE), DEADLINE)
+    assert closing.round_of(together) == 8
+
+
+def test_where_local_steps_are_audited_a_founder_s_own_work_stands_nowhere_else_and_nor_does_a_lone_member_s_after_its_cohort_s() -> None:
+    closing = opened(shares_keys=True)
+    together = bring(closing, cohort(closing, A, B, C))
+    for founder in (B, C):
+        with pytest.raises(NotTaken) as raised:
+            cohort(closing, founder, D)
+        assert raised.value.keys == (founder,)
+        with pytest.raises(NotTaken):
+            header(closing, founder, work(founder), START)
+    assert closing.tick(DEADLINE) == (together,)
+
+
+def test_where_local_steps_are_audited_the_same_claim_alone_is_superseded_as_everywhere() -> None:
+    closing = opened(shares_keys=True)
+    hand_in(closing, B)
+    together = bring(closing, cohort(closing, A, B, C))
+    assert closing.is_superseded(work(B))
+    assert closing.tick(DEADLINE) == (together,)

@@ -1,24 +1,27 @@
 """The local steps of claims and contributions in the log: whose indices they are, who counted in which, and who dropped out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from protocol.admission import LIST, AdmissionRule
 from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
 from protocol.lots import place_of_lot, work_of
 from protocol.records import ClaimStep, Header, SignedClaim, StepMean, entry_of
+from protocol.reputation import FALSE, Fault
 from protocol.residuals import left_by
 from protocol.signing import Identity, sha256
-from tests.audited import RULES
+from protocol.verdicts import Outcome
+from tests.audited import RULES, hand_in, verdict_of
 from tests.claim_steps import MEAN, VECTOR
 from tests.contributions import PEERS, claim_of, commit, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused
 from tests.runs import EXCHANGE
 
-A, B, C = PEERS[:3]  # in the order of their keys
+A, B, C, D = PEERS[:4]  # in the order of their keys
 STEPS = 3
 LEFT = sha256(b"left")
 WHOLE = tuple(ClaimStep(2 * step, 2 * step + 1, (), VECTOR) for step in range(STEPS))  # a lot of each architecture in each step
@@ -150,3 +153,82 @@ def test_who_had_the_other_view_is_named_in_stereo_runs_only() -> None:
             commit(log, [header])
         else:
             refused(log, entry_of(header), match="whose samples have one")
+
+
+# Members for whom the others of their cohort must not pay.
+
+
+def revoked(log: Ledger, peer: Identity) -> None:
+    log.admitted.roles.pop(peer.public_key, None)
+    log.admitted.named -= {peer.public_key}
+
+
+def found_guilty(log: Ledger, peer: Identity) -> None:
+    log.reputation.guilty[peer.public_key] = Fault(1, FALSE, bytes(32))
+
+
+def handed_in_alone(log: Ledger, peer: Identity) -> None:
+    commit(log, [listing([claimed(log, peer, WHOLE, peer)], peer)])
+
+
+@pytest.mark.parametrize("misses", [revoked, found_guilty, handed_in_alone])
+def test_a_member_that_may_not_be_listed_any_more_costs_its_audited_cohort_nothing(misses: Callable[[Ledger, Identity], None]) -> None:
+    rule = AdmissionRule(LIST, tuple(peer.public_key for peer in PEERS))
+    log = ledger_of(exchange=replace(EXCHANGE, local_steps=STEPS), audits=(RULES,), admission=rule)
+    header = listing([claimed(log, A, WHOLE), claimed(log, B, WHOLE[:2]), claimed(log, C, WHOLE)], A)
+    for who in (B, C):
+        after = log.copy()
+        misses(after, who)
+        (listed,) = (after.listed(header, after.round + 1),)
+        place = listed.keys.index(who.public_key)
+        assert [pay == 0 for pay in listed.weights] == [samples == 0 for samples in listed.samples] == [one == place for one in range(3)]
+        full = log.listed(header, 1)
+        assert listed.weighing.samples == listed.weighing.unproven == full.weighing.samples - full.samples[place]
+        assert listed.counted == full.counted  # an audit computes all of it
+        commit(after, [header])
+        assert after.table_at(after.round) == (listed,)
+    after = log.copy()
+    misses(after, A)  # of its founder
+    if misses is not found_guilty:  # whose new work the operator refuses
+        with pytest.raises(ClaimError) as raised:
+            after.listed(header, after.round + 1)
+        assert raised.value.keys == (A.public_key,)
+
+
+@pytest.mark.parametrize(("is_audited", "local_steps"), [(False, STEPS), (True, 1), (False, 1)])
+def test_elsewhere_a_cohort_hands_in_without_whom_the_log_does_not_take(is_audited: bool, local_steps: int) -> None:
+    log = ledger(is_audited=is_audited, local_steps=local_steps)
+    header = listing([claimed(log, peer, WHOLE[:local_steps]) for peer in (A, B)], A)
+    commit(log, [listing([claimed(log, B, WHOLE[:local_steps], B)], B)])
+    with pytest.raises(ClaimError, match=r"in the log already") as raised:
+        log.listed(header, 2)
+    assert raised.value.keys == (B.public_key,)
+
+
+def test_whoever_is_in_several_contributions_of_a_round_is_paid_in_its_own_or_in_the_first() -> None:
+    log = ledger(is_audited=True)
+    headers = [
+        listing([claimed(log, A, WHOLE), claimed(log, C, WHOLE), claimed(log, D, WHOLE)], A),
+        listing([claimed(log, B, WHOLE, B), claimed(log, C, WHOLE, B), claimed(log, D, WHOLE, B)], B),
+        listing([claimed(log, D, WHOLE, D)], D),
+    ]
+    commit(log, headers)
+    table = log.table_at(1)
+    assert table is not None
+    paid = [[key for key, weight in zip(one.keys, one.weights, strict=True) if weight] for one in table]
+    assert paid == [[A.public_key, C.public_key], [B.public_key], [D.public_key]]
+    works = log.reputation.unpaid[1]
+    assert [work.weights for work in works] == [one.weights for one in table]
+
+
+def test_an_audit_that_finds_unpaid_work_good_pays_nothing_and_proves_nothing() -> None:
+    log = ledger(is_audited=True)
+    alone = listing([claimed(log, B, WHOLE, B)], B)
+    commit(log, [alone, listing([claimed(log, A, WHOLE), claimed(log, B, WHOLE)], A)])
+    commit(log, [listing([claimed(log, C, WHOLE, C)], C)])
+    of_cohort = verdict_of(log, A, round=1)
+    of_alone = verdict_of(log, A, Outcome.GOOD, round=1, contribution=alone.contribution.digest)
+    for verdict, good, paid in ((of_cohort, [1, 0], {A.public_key}), (of_alone, [1, 1], {A.public_key, B.public_key})):
+        hand_in(log, [listing([claimed(log, C, WHOLE, C)], C)], [verdict])
+        assert [log.reputation.good[peer.public_key] for peer in (A, B)] == good
+        assert set(log.reputation.expected(1)) == paid

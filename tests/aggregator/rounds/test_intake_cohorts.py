@@ -541,3 +541,20 @@ def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play
         assert set(desk.commit()) >= {ticketed.digest}  # what has a ticket is listed all the same
 
     play(story)
+
+
+def test_where_local_steps_are_audited_no_member_keeps_its_cohort_s_out_whatever_it_is_or_does(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        lone, late = desk.made(B), desk.made_together(A, B, C, D)
+        await desk.hand_in(lone)
+        desk.ledger.reputation.guilty[C.public_key] = Fault(1, FALSE, bytes(32))
+        assert (await desk.hand_in(late)).round == 1
+        await desk.restart()
+        assert set(desk.commit()) == {lone.digest, late.digest}
+        of_cohort, alone = desk.ledger.table_at(1) or ()
+        paid = dict(zip(of_cohort.keys, of_cohort.weights, strict=True))
+        assert [paid[peer.public_key] > 0 for peer in (A, B, C, D)] == [True, False, False, True]
+        assert min(alone.weights) > 0
+        await says_no(desk.header(desk.made(C)), "guilty")
+
+    play(story, audits_steps=True)

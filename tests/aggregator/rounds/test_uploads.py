@@ -23,6 +23,7 @@ LISTED = Listed(
     claims=(DIGEST,),
     counted=1,
     lots_ms=(1,),
+    samples=(1,),
     weights=(1,),
     proven=(True,),
 )

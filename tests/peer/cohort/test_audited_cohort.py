@@ -130,7 +130,15 @@ def steps_with(mate: Mate, **changes: Any) -> dict[str, Any]:
     return {"steps": steps, "work": (sum(step.count for step in steps),)}
 
 
+# What a log refuses of a claim, whoever lists it.
+FAULTS: dict[str, Callable[[Mate], dict[str, Any]]] = {
+    "shards that do not travel": lambda _: {"shards": 3},
+    "a residual in a run without": lambda _: {"given": bytes(32), "residual": b"r" * 32},
+    "another architecture": lambda mate: {"work": (sum(step.count for step in mate.steps), 0)},
+    "another view": lambda _: {"partner": b"p" * 32},
+}
 LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
+    **FAULTS,
     "another vector": lambda mate: steps_with(mate, vector=LEARNT),
     "too many samples": lambda mate: steps_with(mate, last=1000),
     "another base": lambda mate: {"base": b"b" * 32},
@@ -168,15 +176,21 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
     play(story, local_steps=STEPS, is_audited=is_audited)
 
 
-def test_a_claim_at_the_end_says_of_each_step_what_was_given_in_it() -> None:
+LIES_AT_THE_END: dict[str, Callable[[Mate], dict[str, Any]]] = {
+    **{name: fault for name, fault in FAULTS.items() if "residual" not in name},
+    "a residual in a run without": lambda _: {"residual": b"r" * 32},
+    "another vector of a step": lambda mate: {"steps": (*mate.steps[:-1], replace(mate.steps[-1], vector=LEARNT))},
+    "nothing that it gives": lambda _: {"names": b""},
+}
+
+
+@pytest.mark.parametrize("lie", LIES_AT_THE_END)
+def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs_its_member_what_it_gave_at_the_end_alone(lie: str) -> None:
     async def story(band: Band) -> None:
         mates = first, honest, liar = await convened(band)
         await stepped(mates, 0, 1, 2, 3)
-        other = (*liar.steps[:-1], replace(liar.steps[-1], vector=LEARNT))
         gathered, accepted, refused = await all_of(
-            first.found(COMMON),
-            honest.hand_over(COMMON),
-            liar.hand_over(COMMON, steps=other),
+            first.found(COMMON), honest.hand_over(COMMON), liar.hand_over(COMMON, **LIES_AT_THE_END[lie](liar))
         )
         assert accepted is not None
         assert refused is None
