@@ -267,8 +267,7 @@ class Answers:
         if view.newest is not None and view.round == round_:
             return view.newest
         if round_ not in self._tables:
-            start, end = view.rounds.index_of(round_ - 1) + 1, view.rounds.index_of(round_) + 1
-            entries = await asyncio.to_thread(self._sight.log.entries, start, end)
+            entries = await asyncio.to_thread(self._sight.log.entries, *view.span(round_))
             self._tables[round_] = await asyncio.to_thread(view.table, round_, entries)
             while len(self._tables) > _KEPT_TABLES:
                 self._tables.popitem(last=False)

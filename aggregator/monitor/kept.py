@@ -212,8 +212,7 @@ def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Front
         raise EncodingError(f"its columns do not fit together: {error}") from error
     view = View.recalled(manifest, course, frontier, rounds, peers, audits, settlement)
     if rounds.newest:
-        start, end = rounds.index_of(rounds.newest - 1) + 1, rounds.index_of(rounds.newest) + 1
-        view.newest = view.table(rounds.newest, log.entries(start, end))
+        view.newest = view.table(rounds.newest, log.entries(*view.span(rounds.newest)))
     return view
 
 

@@ -156,14 +156,18 @@ class View:
             self._frontier.append(leaf_hash(entry))
             self.folded = (self.size, self.root())
 
+    def span(self, round_: int) -> tuple[int, int]:
+        """Return where the contributions of a round that is here begin in the log, and where its entry ends: what ``table`` takes."""
+        row = self.rounds.row(round_)
+        return row.index - row.contributions, row.index + 1
+
     def table(self, round_: int, entries: Sequence[bytes]) -> TableSeen:
-        """Return the table of a round that is here; ``entries`` are those after the round before it, its own the last.
+        """Return the contributions of a round that is here; ``entries`` are those of ``span``.
 
         Raises:
             EncodingError, LedgerError: they are not.
         """
-        first = self.rounds.index_of(round_ - 1) + 1
-        return table_seen(first, [opened(entry) for entry in entries], self.manifest, self._course)
+        return table_seen(self.span(round_)[0], [opened(entry) for entry in entries], self.manifest, self._course)
 
     def _verdicts(self, first: int) -> list[tuple[int, Verdict]]:
         """Return the verdicts since the newest round, each with its place; entry ``first`` is the first since then.
