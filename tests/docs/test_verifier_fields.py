@@ -86,7 +86,7 @@ def encoded(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["plain", "accused", "private", "listed", "sparse", "invited"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_same_manifests_are_taken(name: str, data: st.DataObject) -> None:
     payload = encoded(data.draw(changed(value_of(log_named(name).signed.payload))))
@@ -135,7 +135,7 @@ def entries(draw: st.DrawFn, entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["late", "cohorts", "invited", "listed", "sparse", "audited", "accused"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_same_entries_are_taken(name: str, data: st.DataObject) -> None:
     log = log_named(name)
