@@ -48,8 +48,9 @@ def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_p
             assert (member.status.samples_counted, member.status.samples_lost, member.status.rounds_counted) == (9 * LOT, 0, 3)
             assert member.status.state == scene.log.ledger.state.hex()
             assert [(lot.step, lot.index) for lot in member.worker.lots] == [(0, 0), (1, 1), (2, 2)] * 3
-        for _, claim in listed(scene, 2):
-            assert (len(claim.steps), claim.lots, len(claim.steps_root)) == (STEPS, STEPS, 32)
+        for contribution, claim in listed(scene, 2):
+            assert (len(claim.steps), claim.lots, len(claim.given)) == (STEPS, STEPS, 32)
+            assert [step.mean for step in contribution.steps] == [step.vector for step in claim.steps]  # it is alone
 
     play(tmp_path, story, num_rounds=3, exchange=THIN)
 
@@ -82,7 +83,8 @@ def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_
             assert torch.equal(weights, local.weights)
             local.step(gradient)
         claim = scene.log.headers[0].claims[0].open()
-        assert claim.vector == vector_digest(local.learnt().numpy())
+        assert [step.vector for step in claim.steps] == [vector_digest(gradient.numpy()) for gradient in watched[0].gradients]
+        assert claim.given == vector_digest(local.learnt().numpy())  # there is no residual yet
 
     play(tmp_path, story, exchange=THIN)
 

@@ -219,3 +219,21 @@ def test_a_ticket_makes_it_one() -> None:
         await found.promises.settle()
 
     assert seen(story, OTHER).broken == [(1, SEALED)]
+
+
+def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_may_be_listed() -> None:
+    base = HEADER.contribution.open().base
+
+    async def story(found: Seen) -> None:
+        found.promises.wonder(1, base, 0)
+        assert not found.promises.is_looking_for(base)  # no round is there that could have it
+        found.promises.committed(1)
+        assert found.promises.is_looking_for(base)
+        assert not found.promises.is_looking_for(sha256(b"another"))
+        found.promises.look()
+        await asyncio.wait(found.promises._looking.values())
+        assert not found.promises.is_looking_for(base)
+        found.promises.committed(MAX_AGE + 2)
+        assert not found.promises.is_looking_for(base)
+
+    assert [round_ for round_, _ in seen(story, OTHER).asked] == [1]
