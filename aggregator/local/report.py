@@ -81,6 +81,7 @@ class AggregatorStatus(_Status):
     quality: Quality | None = None
     own_quality: OwnQuality | None = None
     finished: bool = False
+    settled: bool = False
     refused: dict[str, int] = {}
 
 

@@ -176,7 +176,7 @@ class LocalSwarm:
         return f"{name} {how}; its last lines:\n{self._last_lines(name)}"
 
     def _watch(self, progress: Progress) -> None:
-        """Look on until the run is finished."""
+        """Look on until the run is finished, and all is paid."""
         seen, deadline_s, patience_s = -1, 0.0, _STALL_S
         while True:
             self._tick()
@@ -184,17 +184,22 @@ class LocalSwarm:
             running = self._running_peers()
             losses = [loss for name in running if (loss := self._peer_status(name).loss) is not None]
             progress.update(self._status.round, len(running), sum(losses) / len(losses) if losses else None)
-            if self._status.finished:
+            if self._status.finished and self._status.settled:
                 return
             if not running and Fate.FINISHED not in self._fates.values():
                 raise OwnFault(f"no peer is left after round {self._status.round} of {self._status.num_rounds}")
             if self._status.round > seen:
                 seen = self._status.round
-                patience_s = _EVALUATE_S if seen == self._status.num_rounds else _STALL_S
+                patience_s = _EVALUATE_S + self._settle_s if seen == self._status.num_rounds else _STALL_S
                 deadline_s = time.monotonic() + patience_s
             if time.monotonic() > deadline_s:
                 missing = "the evaluation" if seen == self._status.num_rounds else f"the round after round {seen}"
                 raise OwnFault(f"{missing} did not come within {patience_s:.0f} s; see the logs in {self._settings.directory}")
+
+    @property
+    def _settle_s(self) -> float:
+        """How long verdicts are waited for after the last round."""
+        return self._settings.run.trust.settle_s if self._settings.run.is_audited else 0.0
 
     def _wait_for_peers(self) -> None:
         # At the end peers measure on images of their own, where they have some.
