@@ -11,12 +11,12 @@ import torch
 from aggregator.audits.brought import Audited, Brought
 from aggregator.audits.duties import DutiesDesk
 from exact.residuals import Vector, vector_digest
-from peer.auditing.auditor import AGAIN_PERCENT, Auditor, Known
+from peer.auditing.auditor import Auditor, Known
 from peer.auditing.bringing import Bringing
 from peer.auditing.computing import Rest
-from peer.auditing.distrusted import Distrusted
 from peer.auditing.fetching import Fetching
 from peer.auditing.messages import Ask, Found, Said
+from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
@@ -231,8 +231,7 @@ class Scene:
             Fetching(self.endpoint(identity), line, fetched, 4 * NUM_WEIGHTS),
             start,
             StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice()),
-            Distrusted(folder / "distrusted"),
-            again_percent,
+            Volunteers(folder / "distrusted", again_percent),
         )
         auditor.limit(100, 100)
         return auditor, scripted

@@ -11,7 +11,6 @@ not to fit; who has no time left to bring them then has not withheld them.
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,9 +19,9 @@ from torch import Tensor
 from peer.aside.aside import AsideLost
 from peer.aside.turns import Turns
 from peer.auditing.computing import Computing
-from peer.auditing.distrusted import Distrusted
 from peer.auditing.fetching import Fetching, NotNow
 from peer.auditing.messages import Ask, Found, Said
+from peer.auditing.volunteers import Volunteers
 from peer.status import StatusBoard
 from protocol.auditing import (
     DUTIES,
@@ -36,7 +35,6 @@ from protocol.auditing import (
     SignedFinding,
     vectors_of,
 )
-from protocol.draws import number
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.records import Claim, Contribution
@@ -48,7 +46,6 @@ from swarm.tasks import within
 
 AGAIN_S = 10.0  # until the log is asked again
 LAST_S = 60.0  # once the run is over, for a log that does not answer any more
-AGAIN_PERCENT = 25  # of what volunteers found good, that a named auditor computes again
 LEAST_ROUNDS = 2  # that members have to bring own vectors, once these are asked for
 _DEATHS = 3  # in a row, until nothing is audited any more
 
@@ -88,8 +85,7 @@ class Auditor:
         fetching: Fetching,
         start: Callable[[], Awaitable[Computing]],
         board: StatusBoard,
-        distrusted: Distrusted,
-        again_percent: int = AGAIN_PERCENT,
+        volunteers: Volunteers,
         *,
         does_nothing_else: bool = False,
     ) -> None:
@@ -104,8 +100,7 @@ class Auditor:
             fetching: gets what was brought.
             start: starts what computes.
             board: shows what was done.
-            distrusted: the volunteers whose work this auditor does not take over.
-            again_percent: of what it would take over, that it computes itself.
+            volunteers: says of a named auditor whose work it takes over.
             does_nothing_else: where no share of the time is set, it has all of it.
         """
         self._identity = identity
@@ -117,10 +112,8 @@ class Auditor:
         self._fetching = fetching
         self._start = start
         self._board = board
-        self._distrusted = distrusted
-        self._again_percent = again_percent
+        self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
-        self._secret = os.urandom(32)  # of this life: nobody can foresee what is computed again
         self._turns = Turns()
         self._computing: Computing | None = None
         self._loaded = b""  # digest of the state that it has
@@ -206,8 +199,11 @@ class Auditor:
         await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
 
     async def do_one(self, duties: tuple[Duty, ...]) -> bool:
-        """Do the first of what waits that can be done; return whether there was one: meanwhile there may be something else."""
-        for duty in duties:
+        """Do the first of what waits that can be done; return whether there was one: meanwhile there may be something else.
+
+        What is taken over comes before what has to be computed.
+        """
+        for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
             digest = _digest(duty)
             one = self._open.setdefault(digest, _Open(duty.round))
             if self._is_given_up(one) or self._is_left(duty):
@@ -230,11 +226,11 @@ class Auditor:
 
     def _is_left(self, duty: Duty) -> bool:
         """Return whether a contribution is left to a volunteer that has not found anything yet."""
-        return bool(duty.volunteer) and not duty.finding and not self.looks_again(_digest(duty), duty.volunteer[0])
+        return self._is_volunteers(duty) and not duty.finding
 
-    def looks_again(self, contribution: bytes, volunteer: bytes) -> bool:
-        """Return whether this auditor computes itself what is a volunteer's; nobody else can know it."""
-        return volunteer in self._distrusted or number("again", self._secret, contribution) % 100 < self._again_percent
+    def _is_volunteers(self, duty: Duty) -> bool:
+        """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""
+        return bool(duty.volunteer) and self._volunteers.are_believed(_digest(duty), duty.volunteer[0])
 
     async def _do(self, duty: Duty, one: _Open) -> bool:
         """Judge a contribution and say so; return whether that took work.
@@ -255,7 +251,7 @@ class Auditor:
 
     def _taken_over(self, duty: Duty) -> SignedVerdict | None:
         """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""
-        if not self._is_named or not duty.finding or self.looks_again(_digest(duty), duty.volunteer[0]):
+        if not self._is_named or not duty.finding or not self._is_volunteers(duty):
             return None
         finding = duty.finding[0].open()
         expected = (self._run, _digest(duty), duty.round, len(duty.header.claims), duty.volunteer[0])
@@ -276,7 +272,7 @@ class Auditor:
             founder = peer_name(duty.header.contribution.open().founder)
             self._board.say(f"audit: a contribution of {founder}, round {duty.round}: {found.reason}")
             if duty.finding and not any(duty.finding[0].open().outcomes):
-                await asyncio.to_thread(self._distrusted.add, duty.volunteer[0])
+                await asyncio.to_thread(self._volunteers.distrust, duty.volunteer[0])
         if self._is_named:
             return self._verdict(duty, found.outcomes, self._identity.public_key)
         finding = Finding(self._run, self._identity.public_key, duty.round, _digest(duty), found.outcomes)

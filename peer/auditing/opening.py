@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 from peer.auditing.auditor import Auditor
 from peer.auditing.computing import Process
-from peer.auditing.distrusted import Distrusted
 from peer.auditing.fetching import Fetching
+from peer.auditing.volunteers import Volunteers
 from peer.config import PeerConfig
 from peer.limits.limits import Limits
 from peer.loop import PeerLoop
@@ -81,7 +81,7 @@ def auditor_of(
         Fetching(loop.node, line, fetched, vector_bytes),
         start,
         board,
-        Distrusted(store.run_path(signed.run) / "distrusted"),
+        Volunteers(store.run_path(signed.run) / "distrusted"),
         does_nothing_else=config.audit_only,
     )
     loop.on_commit = auditor.committed

@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import FollowerSection, TrustSection
-from peer.auditing.distrusted import Distrusted
+from peer.auditing.volunteers import Volunteers
 from protocol.ledger import Ledger
 from protocol.signing import peer_name
 from swarm.disk import IDENTITY, load_identity, make_directory
@@ -74,4 +74,4 @@ def key_in(directory: Path) -> bytes:
 
 def is_distrusted(directory: Path, volunteer: bytes) -> bool:
     """Return whether the aggregator's auditor has found out a volunteer."""
-    return any(volunteer in Distrusted(path) for path in (directory / SIDECAR / "runs").glob("*/distrusted"))
+    return any(volunteer in Volunteers(path).distrusted for path in (directory / SIDECAR / "runs").glob("*/distrusted"))

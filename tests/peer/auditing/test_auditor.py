@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from exact.residuals import vector_digest
-from peer.auditing.auditor import AGAIN_PERCENT, Auditor
-from peer.auditing.distrusted import Distrusted
+from peer.auditing.auditor import Auditor
 from peer.auditing.messages import Found, Said
+from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
 from protocol.auditing import NEED, VECTOR
 from protocol.records import Header
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity, PublicKey, sha256
 from protocol.verdicts import Outcome
 from swarm.vectors import serve_vectors
 from tests.audit_scene import (
@@ -475,7 +475,7 @@ def test_a_volunteer_that_says_yes_to_all_is_found_out_and_never_believed_again(
         await auditor.do_one(duties)
         assert played.said == [(GOOD, VOID)]
         folder = tmp_path / f"auditor-{AUDITORS[0].public_key.hex()[:8]}"
-        assert V.public_key in Distrusted(folder / "distrusted")
+        assert Volunteers(folder / "distrusted").distrusted == {V.public_key}
         again, computing = named(played, again_percent=0)  # after a restart
         await again.do_one(duties)
         assert len(computing.asked) == 1
@@ -513,25 +513,32 @@ def test_a_volunteer_asks_nobody_for_own_vectors(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_what_a_named_auditor_computes_again_is_its_secret_and_a_part_of_all(tmp_path: Path) -> None:
-    """Of many contributions that volunteers found good; two auditors, or one after a restart, look at others."""
-
+def test_what_is_taken_over_does_not_wait_for_what_is_computed(tmp_path: Path) -> None:
     async def scenario(played: Played) -> None:
         volunteer, _ = played.scene.auditor(V)
-        one, _ = named(played)
+        auditor, ours = named(played, again_percent=0)
         await audit(volunteer)
         await played.enter()
         await played.bring()
-        (duty,) = await one.duties()
-        assert duty.volunteer == (V.public_key,)
-        headers = [header_of([A], name=f"{number}") for number in range(400)]
-        auditors = [one, named(played)[0]]
-        looked = [[auditor.looks_again(bytes(header.contribution.digest), V.public_key) for header in headers] for auditor in auditors]
-        for each in looked:
-            assert AGAIN_PERCENT / 2 < 100 * sum(each) / len(each) < 2 * AGAIN_PERCENT
-        assert looked[0] != looked[1]
+        await auditor.duties()  # it is handed out
+        await audit(volunteer)
+        (found_good,) = await auditor.duties()
+        nobodys = replace(found_good, header=header_of([C], name="another"), left=(1,), volunteer=(), finding=())
+        await auditor.do_one((nobodys, found_good))
+        assert [verdict.by for verdict in played.scene.waiting] == [V.public_key]
+        assert not ours.asked
 
     play(tmp_path, scenario)
+
+
+def test_what_a_named_auditor_computes_again_is_its_secret_and_a_part_of_all(tmp_path: Path) -> None:
+    """Two auditors, or one after a restart, look at others."""
+    contributions = [sha256(b"%d" % number) for number in range(2000)]
+    both = [Volunteers(tmp_path / "distrusted") for _ in range(2)]
+    again = [[not each.are_believed(contribution, V.public_key) for contribution in contributions] for each in both]
+    for each in again:
+        assert 0.8 * AGAIN_PERCENT < 100 * sum(each) / len(each) < 1.2 * AGAIN_PERCENT
+    assert again[0] != again[1]
 
 
 # Several operators.
