@@ -134,6 +134,7 @@ class Scene:
         gateway: GatewayDesk | None = None,
         sizing: Sizing | None = None,
         payout: bytes | None = None,
+        trains: bool = True,
     ) -> Member:
         """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates. Its claims name
         ``payout``; None: its own key.
@@ -143,7 +144,7 @@ class Scene:
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing, payout)
+        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing, payout, trains)
         member = Member(identity, endpoint, store, board, worker, loop, limited)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
@@ -163,10 +164,11 @@ class Scene:
         gateway: GatewayDesk | None = None,
         sizing: Sizing | None = None,
         payout: bytes | None = None,
+        trains: bool = True,
     ) -> tuple[PeerLoop, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
         crew = RestingCrew(InProcess(worker, compute), busy_ms=lambda: compute.busy_ms)
-        others = {"noise": noise, "gateway": gateway, "sizing": sizing, "payout": payout}
+        others = {"noise": noise, "gateway": gateway, "sizing": sizing, "payout": payout, "trains": trains}
         loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
         settings = PeerConfig(dir=store.directory)

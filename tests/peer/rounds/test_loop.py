@@ -48,6 +48,26 @@ def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path
     play(tmp_path, story, num_rounds=3)
 
 
+def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        trainer, auditor = scene.join(0), scene.join(1, trains=False)
+        for round_ in range(1, 4):
+            await auditor.reaches(round_ - 1)
+            await scene.log.wait_for(1)
+            scene.log.commit()
+        await trainer.ends()
+        await auditor.reaches(3)
+        assert auditor.status.state == scene.log.ledger.state.hex()
+        known = auditor.loop.known
+        assert (known.round(), known.is_finished()) == (3, True)
+        assert not auditor.task.done()
+        assert (auditor.worker.lots, auditor.status.rounds_counted) == ([], 0)
+        await auditor.leaves()
+        assert auditor.status.finished
+
+    play(tmp_path, story, num_rounds=3)
+
+
 def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
