@@ -207,9 +207,10 @@ class Brought:
             for contribution in of_audits.keys() - reputation.audits.keys():
                 of_audits.pop(contribution)
         self._broken = Counter({which: count for which, count in self._broken.items() if which[0] in reputation.audits})
-        oldest = reputation.round - self._kept_rounds
+        newest = reputation.round if reputation.unpaid else reputation.round + self._kept_rounds  # all is paid: nothing is looked at again
+        oldest = newest - self._kept_rounds
         old = {contribution: round_ for contribution, round_ in self._full.items() if round_ <= oldest}
-        await asyncio.to_thread(self._prune, reputation.round, old)
+        await asyncio.to_thread(self._prune, newest, old)
         for contribution in old:
             self._full.pop(contribution)
         self._here = {contribution: here for contribution, here in self._here.items() if self.folder.round_of(contribution) is not None}

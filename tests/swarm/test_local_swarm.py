@@ -1,5 +1,6 @@
 """manta-swarm with the real programs: it ends with a report, and however it ends, nothing is left."""
 
+import io
 import json
 import os
 import re
@@ -8,14 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
+from aggregator.local.settings import Wishes, make_settings
+from aggregator.local.swarm import LocalSwarm
 from aggregator.log.verify import verify_directory
 from aggregator.rounds.replay import replay_directory
+from aggregator.settings.sections import TrustSection
+from protocol.ledger import Ledger
 from tests.swarm.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -198,3 +205,16 @@ def test_a_killed_aggregator_ends_the_swarm_with_its_last_lines(tmp_path: Path) 
     assert "aggregator was ended by SIGKILL; its last lines:" in printed
     assert "round committed round=1" in printed
     wait_for(lambda: are_gone(processes), "every process of the swarm is gone")
+
+
+def test_a_swarm_whose_contributions_are_audited_ends_once_all_is_paid(tmp_path: Path) -> None:
+    settings = make_settings(Wishes(directory=tmp_path / "swarm", peers=2, cohorts=2, rounds=5, no_monitor=True))
+    trust = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=1, pending_rounds=8, settle_s=20)
+    follower = settings.run.follower.model_copy(update={"audit_share": 1.0})
+    audited = settings.run.model_copy(update={"trust": trust, "follower": follower})
+    report = LocalSwarm(replace(settings, run=audited), Console(file=io.StringIO()), []).run()
+    assert report.succeeded, report
+    ledgers: list[Ledger] = []
+    verify_directory(tmp_path / "swarm" / "aggregator", on_round=ledgers.append)
+    assert ledgers[-1].settled
+    assert not ledgers[-1].reputation.faults

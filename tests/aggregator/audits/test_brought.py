@@ -322,6 +322,19 @@ def test_what_is_old_goes_and_what_is_forgotten_is_read_again(tmp_path: Path) ->
     play(tmp_path, story)
 
 
+def test_once_the_run_is_settled_all_of_it_goes(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        header = header_of(A)
+        await scene.audited(header)
+        await scene.bring(A, header)
+        scene.reputation.settle([])
+        await scene.brought.committed()
+        assert scene.brought.num_bytes == 0
+        await says(scene.page(A, header), "not any more")
+
+    play(tmp_path, story)
+
+
 def test_nothing_of_it_goes_for_want_of_room_and_who_finds_none_is_not_to_blame(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first, second = header_of(A), header_of(B, C)
