@@ -42,7 +42,7 @@ from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
 from peer.training.noise import Noise
 from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, Lap, now_ms
+from peer.training.work import ComputeThread, Lap, nobody, now_ms
 from peer.training.workbench import Workbench
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
@@ -85,6 +85,7 @@ class PeerLoop:
         shards: int = 0,
         payout: PublicKey | None = None,
         *,
+        partner: Callable[[], bytes] = nobody,
         trains: bool = True,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
@@ -92,7 +93,8 @@ class PeerLoop:
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
         of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
-        ``shards`` is what its claims say (``Claim.shards``). Their credit adds up to ``payout``; None: to its own key.
+        ``shards`` is what its claims say (``Claim.shards``), and what ``partner`` returns (``Claim.partner``). Their credit adds up
+        to ``payout``; None: to its own key.
         One that does not train follows the run's commits, and stays beyond the last one until it is told to leave.
         """
         self.manifest: Manifest = signed.open()
@@ -175,6 +177,7 @@ class PeerLoop:
             self._evidence,
             shards,
             payout,
+            partner,
         )
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
@@ -192,6 +195,7 @@ class PeerLoop:
             self._evidence,
         )
         self._handing.shards = shards
+        self._handing.partner = partner
         self._gateway = gateway
         self.trains = trains
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave

@@ -57,7 +57,7 @@ from peer.store import PeerStore
 from peer.training.data import check_supported, load_data
 from peer.training.private import described, noise_of
 from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread
+from peer.training.work import ComputeThread, nobody
 from peer.views.views import SiteCrew, make_site_crew
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.errors import FoundGuilty, MantaError, UserError
@@ -273,6 +273,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             sizing,
             held.claimed,
             config.payout_key,
+            partner=crew.partner if isinstance(crew, SiteCrew) else nobody,
             trains=not config.audit_only,
         )
         if isinstance(crew, SiteCrew):

@@ -337,7 +337,13 @@ class Recomputation:
 
     def _judgements(self, otherwise: Judgement = GOOD) -> Judgements:
         """Return what was found of each claim; ``otherwise``: of those of which nothing graver was."""
-        return tuple(_graver(self._found.get(place, otherwise), otherwise) for place in range(len(self._submission.claims)))
+        claims = self._submission.claims
+        return tuple(_told(_graver(self._found.get(place, otherwise), otherwise), claim) for place, claim in enumerate(claims))
+
+
+def _told(one: Judgement, claim: Claim) -> Judgement:
+    """Return what is said of a claim: of who had one view of its samples never that it is guilty, for nobody knows which site lied."""
+    return Judged(Outcome.DEMOTED, one.reason) if claim.partner and _is_void(one) else one
 
 
 def _is_void(one: Judgement) -> bool:

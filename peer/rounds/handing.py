@@ -19,7 +19,7 @@ from peer.contact.spread import Spread
 from peer.rounds.evidence import Evidence
 from peer.rounds.residuals import Residual, Residuals
 from peer.store import PeerStore
-from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
+from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, nobody, now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
@@ -87,6 +87,7 @@ class Handing:
         self._spread = spread
         self._keep_body = keep_body
         self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
+        self.partner: Callable[[], bytes] = nobody  # returns who has the other view of this peer's samples
         self._in_hand: InHand | None = None
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
@@ -155,6 +156,7 @@ class Handing:
             residual=residual.digest,
             lot_ms=lot_ms,
             shards=self.shards,
+            partner=self.partner(),
         )
         if not bool(np.isfinite(whole).all()):
             return None, whole, claim

@@ -30,6 +30,11 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+def nobody() -> bytes:
+    """Return that no other peer has a view of this one's samples."""
+    return b""
+
+
 def now_ms() -> float:
     """Return the time by a clock that does not go back."""
     return time.monotonic_ns() / 1e6
@@ -160,6 +165,7 @@ def claim_of(
     residual: bytes,
     lot_ms: int,
     shards: int = 0,
+    partner: bytes = b"",
 ) -> SignedClaim:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone.
 
@@ -168,7 +174,7 @@ def claim_of(
     """
     vector = vector_digest(learnt.vector) if learnt.pile.step_lots else b""  # of one local step it is what was learnt
     claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
-    return SignedClaim.sign(replace(claim, given=given, residual=residual), identity)
+    return SignedClaim.sign(replace(claim, given=given, residual=residual, partner=partner), identity)
 
 
 def claim_so_far(
@@ -183,9 +189,11 @@ def claim_so_far(
     founder: PublicKey,
     lot_ms: int,
     shards: int = 0,
+    partner: bytes = b"",
 ) -> SignedClaim:
     """Return the claim up to the step under way, of whose mean gradient ``vector`` is the digest: what a member gives with that."""
-    return SignedClaim.sign(_claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, lot_ms, shards), identity)
+    claim = _claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
+    return SignedClaim.sign(replace(claim, partner=partner), identity)
 
 
 def _claim(

@@ -5,7 +5,7 @@ How many lots there is time for is decided by the caller; what is done with what
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from peer.rounds.evidence import Evidence
 from peer.training.noise import Noise
 from peer.training.shift import MayStart, Shift, Task
 from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far
+from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far, nobody
 from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.pace import Pace
@@ -53,15 +53,17 @@ class Workbench:
         evidence: Evidence | None = None,
         shards: int = 0,
         payout: PublicKey | None = None,
+        partner: Callable[[], bytes] = nobody,
     ) -> None:
         """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any.
 
         ``sizing`` is told how long lots took, where a cohort's size depends on it. ``evidence`` keeps what audits may ask of local steps.
         ``shards`` is what claims say of those that lots are drawn from (``Claim.shards``), ``payout`` the account that they name; None:
-        the own key.
+        the own key. ``partner`` returns who has the other view of this peer's samples (``Claim.partner``).
         """
         self._run = run
         self._shards = shards
+        self._partner = partner
         self._payout = payout or identity.public_key
         self._evidence = evidence
         self._noise = noise
@@ -209,6 +211,7 @@ class Workbench:
                 founder=seat.founder,
                 lot_ms=self._pace.lot_ms,
                 shards=self._shards,
+                partner=self._partner(),
             )
 
         mean = await seat.average(step, gradient, claimed)

@@ -56,6 +56,7 @@ class Partner:
         self._said = ""
         self.say: Callable[[str], None] = logger.info
         self.key: PublicKey | None = None  # None: it is away
+        self.last = b""  # the key of the site that was met last
 
     def look(self, near: Near, num_lots: Callable[[], int]) -> None:
         """Left site: meet the other one among these mates, now and whenever it was lost; ``num_lots`` were trained with it so far."""
@@ -115,7 +116,7 @@ class Partner:
 
     def _met(self, mate: PublicKey, other: Site) -> None:
         self._site.check(other, self._dataset, self._data_digest)
-        self.key = mate
+        self.key = self.last = mate
         self._tell(f"trains with peer {mate.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
         self._on_change()
 

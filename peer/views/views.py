@@ -92,6 +92,10 @@ class SiteCrew(CrewOfOne):
         """Find the other site among these mates."""
         self._near = near
 
+    def partner(self) -> bytes:
+        """Return the key of the other site, away or not, that this one trained with last; none: of no other."""
+        return self._partner.last
+
     # As a crew.
 
     @property

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.log.stored import StoredLog
 from aggregator.log.verify import verify_directory
 from aggregator.rounds.replay import replay_directory
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import DataSection, FollowerSection
+from protocol.records import Header, open_entry
 from tests.stereo_sites import write_scenes
 from tests.swarm.processes import Programs, small_run
 
@@ -44,5 +46,10 @@ def test_two_sites_train_every_lot_together_and_the_log_credits_both(tmp_path: P
             assert programs.wait_for_end(view) == 0
             assert "Traceback" not in programs.log(view)
     found = verify_directory(tmp_path / "aggregator")
-    assert set(found.credits) == {bytes.fromhex(programs.status(view)["key"]) for view in ("left", "right")}
+    left, right = (bytes.fromhex(programs.status(view)["key"]) for view in ("left", "right"))
+    assert set(found.credits) == {left, right}
+    log = StoredLog(tmp_path / "aggregator")
+    headers = [record for record in map(open_entry, log.entries(0, found.size)) if isinstance(record, Header)]
+    claims = [signed.open() for header in headers for signed in header.claims]
+    assert {(claim.key, claim.partner) for claim in claims} == {(left, right), (right, left)}
     assert replay_directory(tmp_path / "aggregator").rounds == found.rounds

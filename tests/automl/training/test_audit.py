@@ -341,6 +341,13 @@ def test_a_lie_of_who_dropped_out_is_found(stepped: Run) -> None:
     assert outcomes(cohort.judgements()) == ["good", "void", "good"]
 
 
+def test_of_two_sites_with_a_view_each_nobody_is_guilty(dense: Run) -> None:
+    cohort = Cohort(dense).work(own={(1, 0): reversed_, (2, 0): reversed_})
+    submission = cohort.submission()
+    claims = tuple(replace(claim, partner=KEYS[2]) if claim.key == KEYS[1] else claim for claim in submission.claims)
+    assert outcomes(cohort.judgements(replace(submission, claims=claims))) == ["good", "demoted", "void"]
+
+
 @pytest.mark.parametrize(("place", "cheat"), [(number % 3, cheat) for number, cheat in enumerate(CHEATS)])
 def test_an_own_vector_that_its_microbatches_do_not_give_is_its_members_fault(run: Run, place: int, cheat: Change) -> None:
     step = run.num_steps - 1
