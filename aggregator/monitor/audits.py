@@ -1,16 +1,20 @@
 """What a log's verdicts add up to, as people want to see it: who is proven, what was audited, what it came to. A pure fold.
 
-``protocol.reputation`` is the fold; what is kept beside it is where in the log things stand, and what was said against somebody.
+The ledger is the fold; what is kept beside it is where in the log things stand, and what was said against somebody.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from aggregator.monitor.tables import ContributionSeen
-from protocol.manifest import Manifest
+from protocol.course import Course
+from protocol.ledger import Ledger
+from protocol.listed import Listed
+from protocol.manifest import SignedManifest
 from protocol.reputation import Audit, Fault, Pools, Reputation, Work
+from protocol.turns import Settled, Turn
 from protocol.verdicts import Outcome, Verdict
+from protocol.verified import Verified
 
 MAX_ENDED = 1024  # audits of rounds that are paid, the newest
 
@@ -45,23 +49,35 @@ class AuditSeen:
         return worst > max((outcome or 0 for outcome in self.audit.outcomes), default=0)
 
 
-@dataclass(slots=True)
 class Audits:
-    """What the entries so far add up to. In an open run nothing is audited, and all is paid at once."""
+    """What a log's verdicts add up to, and what is paid. Of a run with audits a ledger follows the log, as every ledger does.
 
-    reputation: Reputation
-    waiting: dict[bytes, AuditSeen] = field(default_factory=dict)  # by contribution: of rounds that are not paid, the oldest first
-    ended: dict[bytes, AuditSeen] = field(default_factory=dict)  # of paid rounds: those against which somebody spoke, the oldest first
-    drawn: int = 0  # contributions so far
-    drawn_samples: int = 0  # that their audits compute
-    samples: int = 0  # of all contributions that could be drawn
-    outcomes: Counter[Outcome] = field(default_factory=Counter)  # of claims in paid rounds that were drawn
+    But for one thing: it checks no signature of claims and contributions. The aggregator did, before it signed for them.
+    """
 
-    @classmethod
-    def of(cls, manifest: Manifest) -> "Audits":
-        """Return those of a run without entries."""
+    def __init__(self, signed: SignedManifest, course: Course) -> None:
+        """Have taken no entry of the run of ``signed``, whose training is ``course``."""
+        manifest = signed.open()
         pools = Pools(manifest.work_pool, manifest.audit_pool, manifest.credit_cap)
-        return cls(Reputation(manifest.audit_rules, pools))
+        self.ledger = Ledger(signed, course, Verified(signed_before=True)) if manifest.is_audited else None
+        self._open = Reputation(None, pools)  # of a run without audits: what each round paid at once
+        self.waiting: dict[bytes, AuditSeen] = {}  # by contribution: of rounds that are not paid, the oldest first
+        self.ended: dict[bytes, AuditSeen] = {}  # of paid rounds: those against which somebody spoke, the oldest first
+        self.drawn = 0  # contributions so far
+        self.drawn_samples = 0  # that their audits compute
+        self.samples = 0  # of all contributions that could be drawn
+        self.outcomes = Counter[Outcome]()  # of claims in paid rounds that were drawn
+        self._before: Turn | None = None  # the newest round: some of its contributions are drawn with the next one
+
+    @property
+    def reputation(self) -> Reputation:
+        """Who is proven, what was found out, and what everybody has. To be read only."""
+        return self._open if self.ledger is None else self.ledger.reputation
+
+    @property
+    def settlement(self) -> int | None:
+        """The place in the log of the settlement; None: it is not there, as in a run without audits."""
+        return None if self.ledger is None else self.ledger.settlement
 
     def find(self, contribution: bytes) -> AuditSeen | None:
         """Return what there is on a contribution that was drawn; None: nothing, or nothing any more."""
@@ -89,57 +105,48 @@ class Audits:
         found = [(key, fault) for key, faults in self.reputation.faults.items() for fault in faults]
         return sorted(found, key=lambda one: (-one[1].round, one[0], one[1].contribution))
 
-    def works_of(self, contributions: Iterable[ContributionSeen]) -> list[Work]:
-        """Return what audits and pay go by, of the contributions of the next round."""
-        is_proven = self.reputation.is_proven
-        return [
-            Work(
-                contribution=one.digest,
-                keys=tuple(claim.key for claim in one.claims),
-                payouts=tuple(claim.payout for claim in one.claims),
-                weights=tuple(claim.weight for claim in one.claims),
-                samples=sum(claim.samples for claim in one.claims),
-                proven=tuple(is_proven(claim.key) for claim in one.claims),
-            )
-            for one in contributions
-        ]
+    # The log's entries.
 
-    def turn(
-        self,
-        round_: int,
-        commit: bytes,
-        verdicts: Sequence[tuple[int, Verdict]],
-        contributions: Sequence[ContributionSeen],
-        before: Sequence[ContributionSeen],
-    ) -> None:
-        """Take a round.
+    def follow(self, entry: bytes) -> Sequence[Listed]:
+        """Take the next entry of a run with audits; return the contributions of the round that it ends, none if it is no round's.
 
-        Args:
-            round_: its number.
-            commit: its entry's digest.
-            verdicts: those before its contributions, each with the place of its entry.
-            contributions: its own, in order.
-            before: the contributions of the round before it: some of them are drawn now.
+        Raises:
+            EncodingError, SignatureError, LedgerError: as ``Ledger.append``; nothing has changed.
         """
-        self.reputation.turn(round_, commit, [said for _, said in verdicts], self.works_of(contributions))
-        self._note(verdicts, round_)
-        self._end_paid()
-        for one in before if self.reputation.rules is not None else ():
-            audit = self.reputation.audits.get(one.digest)
-            samples = sum(claim.samples for claim in one.claims)
-            self.samples += samples
-            if audit is not None:
-                self.waiting[one.digest] = AuditSeen(one.index, one.founder, audit)
+        assert self.ledger is not None
+        step = self.ledger.append(entry)
+        if isinstance(step, Turn):
+            first = step.index - len(step.table.listed) - len(step.verdicts)
+            self._note(enumerate(step.verdicts, first), step.entry.round)
+            self._end_paid()
+            self._draw(self._before)
+            self._before = step
+            return step.table.listed
+        if isinstance(step, Settled):
+            self._note(enumerate(step.verdicts, step.index - len(step.verdicts)), None)
+            self._end_paid()
+        return ()
+
+    def paid_at_once(self, round_: int, works: Sequence[Work]) -> None:
+        """Take a round of a run without audits."""
+        self._open.turn(round_, b"", (), works)
+
+    def recalled(self, paid: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """Take what was kept of a run without audits: key, account, and what was paid to that."""
+        for key, account, amount in paid:
+            self._open.paid[key, account] = amount
+            self._open.earned[key] += amount
+
+    def _draw(self, before: Turn | None) -> None:
+        listed = () if before is None else before.table.listed
+        for index, one in enumerate(listed, 0 if before is None else before.index - len(listed)):
+            self.samples += one.counted
+            if (audit := self.reputation.audits.get(one.contribution)) is not None:
+                self.waiting[one.contribution] = AuditSeen(index, one.founder, audit)
                 self.drawn += 1
-                self.drawn_samples += samples
+                self.drawn_samples += one.counted
 
-    def settle(self, verdicts: Sequence[tuple[int, Verdict]]) -> None:
-        """Take the settlement, after these verdicts."""
-        self.reputation.settle([said for _, said in verdicts])
-        self._note(verdicts, None)
-        self._end_paid()
-
-    def _note(self, verdicts: Sequence[tuple[int, Verdict]], round_: int | None) -> None:
+    def _note(self, verdicts: Iterable[tuple[int, Verdict]], round_: int | None) -> None:
         for index, said in verdicts:
             seen, audit = self.waiting[said.contribution], self.reputation.audits.get(said.contribution)
             places = (*seen.verdicts, VerdictSeen(index, round_, said))

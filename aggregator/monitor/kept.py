@@ -1,5 +1,7 @@
 """What the monitor added up of a log, kept in DIR/monitor/view.kept, so that its next start need not open every entry again.
 
+Of a run with audits the next start has a ledger follow all entries all the same (``aggregator.monitor.audits``); the rest is kept.
+
 It is never believed over the log. It is taken only if it is whole, of this version, run and operator, and if the entries that the log holds
 now, each hashed again, have the root that was added up; what came after them is read as ever, and all of it has to have the root that the
 newest tree head signs for. In any other case it is thrown away, and the log is read from its beginning.
@@ -20,13 +22,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.stored import StoredLog
-from aggregator.monitor.audits_kept import audits_text, read_audits
+from aggregator.monitor.audits import Audits
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen
 from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from protocol.course import Course
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, StorageError
+from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.manifest import SignedManifest
 from protocol.merkle import Frontier, leaf_hash
 from protocol.signing import peer_name, sha256
@@ -67,8 +69,9 @@ class Kept:
     payouts: bytes  # keys
     founders: bytes  # keys
     cohorts: str  # JSON
-    settlement: int  # the place of its entry; -1: it is not there
-    audits: str  # JSON, see ``aggregator.monitor.audits_kept``
+    paid_keys: bytes  # of a run without audits: who was paid something for an account, once for each
+    paid_accounts: bytes  # keys
+    paid: bytes  # how much
 
 
 class Keeping:
@@ -96,14 +99,15 @@ class Keeping:
                 return None
             if kept.size > head_size:
                 raise EncodingError(f"it is of {kept.size} entries, and the log has {head_size}")
-            frontier = Frontier()
+            frontier, audits = Frontier(), Audits(self._signed, course)
             while frontier.size < kept.size:
-                await asyncio.to_thread(_hash_on, frontier, log, min(frontier.size + _HASHED_AT_A_TIME, kept.size))
+                await asyncio.to_thread(_read_on, frontier, audits, log, min(frontier.size + _HASHED_AT_A_TIME, kept.size))
                 told(frontier.size)
             if frontier.root() != kept.root:
                 raise EncodingError("it is of other entries than the log's")
-            view = await asyncio.to_thread(_view_of, kept, self._signed, course, frontier, log)
-        except (EncodingError, LedgerError) as error:
+            view = View(self._signed, course)
+            await asyncio.to_thread(_recall, view, kept, frontier, audits, log)
+        except RemoteFault as error:
             logger.warning("what was added up is thrown away path=%s reason=%s", self._path, error)
             return None
         self._size = kept.size
@@ -160,9 +164,11 @@ class Keeping:
         return kept
 
 
-def _hash_on(frontier: Frontier, log: StoredLog, end: int) -> None:
+def _read_on(frontier: Frontier, audits: Audits, log: StoredLog, end: int) -> None:
     for entry in log.entries(frontier.size, end):
         frontier.append(leaf_hash(entry))
+        if audits.ledger is not None:
+            audits.follow(entry)
 
 
 def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
@@ -171,6 +177,7 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
     claims = [claim for peer in peers for claim in peer.newest]
     payouts, founders = _places(claim.payout for claim in claims), _places(claim.founder for claim in claims)
     cohorts = _places(claim.cohort for claim in claims)
+    paid = {} if view.manifest.is_audited else view.reputation.paid
     return Kept(
         form=_FORM,
         run=run,
@@ -189,31 +196,31 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
         payouts=b"".join(payouts),
         founders=b"".join(founders),
         cohorts=json.dumps(list(cohorts)),
-        settlement=-1 if view.settlement is None else view.settlement,
-        audits=audits_text(view.audits),
+        paid_keys=b"".join(key for key, _ in paid),
+        paid_accounts=b"".join(account for _, account in paid),
+        paid=_column(paid.values()),
     )
 
 
-def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Frontier, log: StoredLog) -> View:
-    """Return the view that was kept, its newest table read again.
+def _recall(view: View, kept: Kept, frontier: Frontier, audits: Audits, log: StoredLog) -> None:
+    """Have a new view take what was kept, its newest round read again.
 
     Raises:
         EncodingError, LedgerError: its columns do not fit together, or not to the log.
         StorageError: the log cannot be read.
     """
     rounds = Rounds.of(kept.rounds)
-    settlement = None if kept.settlement < 0 else kept.settlement
-    if (rounds.index_of(rounds.newest) if settlement is None else settlement) != kept.size - 1:
+    if (rounds.index_of(rounds.newest) if audits.settlement is None else audits.settlement) != kept.size - 1:
         raise EncodingError("its newest round, or its settlement, is not its newest entry")
-    manifest = signed.open()
     try:
-        peers, audits = _peers_of(kept), read_audits(kept.audits, manifest)
-    except (ValueError, IndexError, KeyError, TypeError) as error:  # whole, and yet not what this program writes
+        peers = _peers_of(kept)
+        accounts = _keys(kept.paid_accounts)
+        audits.recalled(zip(_keys(kept.paid_keys), accounts, _numbers(kept.paid, len(accounts)), strict=True))
+    except (ValueError, IndexError, TypeError) as error:  # whole, and yet not what this program writes
         raise EncodingError(f"its columns do not fit together: {error}") from error
-    view = View.recalled(manifest, course, frontier, rounds, peers, audits, settlement)
+    view.recall(frontier, audits, rounds, peers)
     if rounds.newest:
         view.newest = view.table(rounds.newest, log.entries(*view.span(rounds.newest)))
-    return view
 
 
 def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:

@@ -10,6 +10,7 @@ from protocol.fields import Signed
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Header, Logged, Round, open_entry
 from protocol.revocation import Revocation, SignedRevocation
 from protocol.verdicts import MAX_VERDICT_BYTES, Settlement, SignedVerdict, Verdict
+from protocol.verified import Verified
 
 Said = Admission | Revocation | Contribution | Round | Verdict | Settlement
 
@@ -24,19 +25,21 @@ class Opened:
     claims: tuple[Claim, ...] = ()  # of a contribution
 
 
-def opened(entry: bytes) -> Opened:
-    """Return what an entry says.
+def opened(entry: bytes, verified: Verified | None = None) -> Opened:
+    """Return what an entry says; ``verified`` may know it, and what is inside.
 
     Raises:
         EncodingError: it is no entry.
     """
-    record = open_entry(entry)
+    record = open_entry(entry) if verified is None else verified.entry(entry)
     if isinstance(record, SignedAdmission):
         return Opened("admission", unpack(Admission, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedRevocation):
         return Opened("revocation", unpack(Revocation, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, Header):
-        return Opened("contribution", record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
+        if verified is None:
+            return Opened("contribution", record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
+        return Opened("contribution", verified.contribution(record.contribution), record, tuple(map(verified.claim, record.claims)))
     if isinstance(record, SignedVerdict):
         return Opened("verdict", unpack(Verdict, record.payload, max_bytes=MAX_VERDICT_BYTES), record)
     return Opened("round" if isinstance(record, Round) else "settlement", record, record)

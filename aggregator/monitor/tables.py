@@ -8,6 +8,7 @@ from aggregator.monitor.opened import Opened
 from protocol.course import Course
 from protocol.earnings import reward_weight, shares_of
 from protocol.errors import LedgerError
+from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, Round
 
@@ -26,7 +27,7 @@ class ClaimSeen:
     lots: int
     samples: int
     lot_ms: int
-    weight: int  # in the pay of its round
+    weight: int  # in the pay of its round; 0: it is listed unpaid
     credit: int | None  # that its round paid for it; None: it is not paid yet, or what it paid is not in these entries
 
     @property
@@ -79,8 +80,10 @@ class TableSeen:
         return median_low(claim.lot_ms * claim.lots for claim in self.claims)
 
 
-def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course: Course) -> TableSeen:
+def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course: Course, listed_as: Sequence[Listed] = ()) -> TableSeen:
     """Return the round whose entries these are, from entry ``first`` on; its round entry is the last of them.
+
+    ``listed_as``: the same contributions as a ledger lists them; without it each claim weighs what it says.
 
     Raises:
         LedgerError: they are not those of one round.
@@ -98,9 +101,12 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
         raise LedgerError("a round without contributions")
     if (last.said.first, last.said.contributions) != (listed[0].index, len(listed)):
         raise LedgerError("a round about other contributions than those before it")
-    weights = {claim.key: reward_weight(manifest, course, claim) for one in listed for claim in one.claims}
-    paid = None if manifest.is_audited else shares_of(manifest, weights)
-    contributions = tuple(_seen(one, last.said.round, weights, paid, manifest, course) for one in listed)
+    weights = [one.weights for one in listed_as]
+    if not weights:
+        weights = [tuple(reward_weight(manifest, course, claim) for claim in one.claims) for one in listed]
+    pairs = [(claim.key, weight) for one, of in zip(listed, weights, strict=True) for claim, weight in zip(one.claims, of, strict=True)]
+    paid = None if manifest.is_audited else shares_of(manifest, dict(pairs))
+    contributions = tuple(_seen(one, last.said.round, of, paid, manifest, course) for one, of in zip(listed, weights, strict=True))
     return TableSeen(first + len(before), last.said, contributions)
 
 
@@ -115,7 +121,7 @@ class _Listed:
 def _seen(
     one: _Listed,
     round_: int,
-    weights: Mapping[bytes, int],
+    weights: Sequence[int],
     paid: Mapping[bytes, int] | None,
     manifest: Manifest,
     course: Course,
@@ -133,10 +139,10 @@ def _seen(
             lots=claim.lots,
             samples=claim.lots * manifest.lot_samples,
             lot_ms=claim.lot_ms,
-            weight=weights[claim.key],
+            weight=weight,
             credit=None if paid is None else paid.get(claim.key, 0),
         )
-        for claim in one.claims
+        for claim, weight in zip(one.claims, weights, strict=True)
     )
     return ContributionSeen(
         index=one.index,

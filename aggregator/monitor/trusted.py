@@ -29,7 +29,7 @@ class TrustAnswers:
     async def overview(self, asked: Asked) -> Json:
         """``/api/trust``"""
         view, manifest = self._sight.view, self._sight.manifest
-        audits, reputation = view.audits, view.audits.reputation
+        audits, reputation = view.audits, view.reputation
         computers = self._present.people(unix_ms()).computers
         lost = [key for key in reputation.faults if not reputation.is_proven(key)]
         return {
@@ -55,7 +55,7 @@ class TrustAnswers:
     async def keys(self, asked: Asked) -> Json:
         """``/api/trust/keys``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
-        reputation, credits_ = self._sight.view.audits.reputation, self._sight.credits
+        reputation, credits_ = self._sight.view.reputation, self._sight.credits
         keys = self._sight.view.peers.keys() | reputation.given | credits_.by_key.keys() if self._sight.manifest.is_audited else ()
         ordered = sorted(keys, key=lambda key: (key not in reputation.faults, -credits_.by_key.get(key, 0), key))
         shown = [{"peer": peer_name(key), **shown_trust(self._sight, key)} for key in ordered[offset : offset + limit]]
@@ -84,7 +84,7 @@ class TrustAnswers:
         return {**self._shown_audit(seen), "verdicts": list(map(_shown_verdict, seen.verdicts))}
 
     def _shown_audit(self, seen: AuditSeen) -> Json:
-        audit, rules = seen.audit, self._sight.view.audits.reputation.rules
+        audit, rules = seen.audit, self._sight.view.reputation.rules
         outcomes = audit.outcomes or (None,) * len(audit.work.keys)
         return {
             "contribution": audit.work.contribution.hex(),
@@ -101,7 +101,7 @@ class TrustAnswers:
 
 def shown_trust(sight: Sight, key: bytes) -> Json:
     """Return what is said of a key in an audited run, also in ``/api/peers/{peer}``."""
-    reputation, manifest = sight.view.audits.reputation, sight.manifest
+    reputation, manifest = sight.view.reputation, sight.manifest
     account = reputation.account(key)
     return {
         "is_proven": reputation.is_proven(key),

@@ -1,7 +1,8 @@
 """What a log adds up to, as people want to see it: rounds, peers, their credit, audits. A pure fold over its entries, each looked at once.
 
-Unlike ``protocol.ledger`` it checks no signature and no rule: the aggregator did, before it committed. It hashes the entries itself: their
-root can be compared with the one that the log signs for.
+In a run without audits it checks no signature and no rule: the aggregator did, before it committed. Where contributions are audited, who is
+paid what follows from the whole log: a ledger follows it (``aggregator.monitor.audits``). It hashes the entries itself: their root can be
+compared with the one that the log signs for.
 """
 
 from collections import deque
@@ -11,16 +12,15 @@ from dataclasses import dataclass, field, replace
 from aggregator.monitor.audits import Audits
 from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.tables import ClaimSeen, TableSeen, table_seen
-from protocol.admission import MAX_ADMISSION_BYTES, PROVEN, Admission, Invitation
+from aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen, table_seen
 from protocol.course import Course
-from protocol.encoding import unpack
-from protocol.errors import LedgerError
-from protocol.manifest import Manifest
+from protocol.listed import Listed
+from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
-from protocol.records import Round, commit_digest
+from protocol.records import Round
+from protocol.reputation import Reputation, Work
 from protocol.signing import peer_name
-from protocol.verdicts import Settlement, Verdict
+from protocol.verdicts import Settlement
 
 KEPT_CLAIMS = 64  # of each peer, the newest
 
@@ -56,44 +56,31 @@ class PeerSeen:
         self.newest.append(claim)
 
     def paid(self, round_: int, amount: int) -> None:
-        """A round was paid: to this key so much for its claim."""
+        """A round was paid: to this key so much for its claim, which stands in one contribution that is paid."""
         for place, claim in enumerate(self.newest):
             if claim.round == round_:
-                self.newest[place] = replace(claim, credit=amount)
+                self.newest[place] = replace(claim, credit=amount if claim.weight else 0)
 
 
 class View:
     """The entries so far."""
 
-    def __init__(self, manifest: Manifest, course: Course) -> None:
+    def __init__(self, signed: SignedManifest, course: Course) -> None:
         """Have none yet."""
-        self.manifest = manifest
+        self.manifest = signed.open()
         self.rounds = Rounds()
         self.peers: dict[bytes, PeerSeen] = {}
         self.newest: TableSeen | None = None  # the newest round's
-        self.audits = Audits.of(manifest)
-        self.settlement: int | None = None  # the place of its entry
+        self.audits = Audits(signed, course)
         self.folded = (0, EMPTY_ROOT)  # the entries up to the newest round's own, or to the settlement: how many, and their root
         self._course = course
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
 
-    @classmethod
-    def recalled(
-        cls,
-        manifest: Manifest,
-        course: Course,
-        frontier: Frontier,
-        rounds: Rounds,
-        peers: dict[bytes, "PeerSeen"],
-        audits: Audits,
-        settlement: int | None,
-    ) -> "View":
-        """Return the view of the entries of ``frontier``, the last of which is a round's or the settlement, but for ``newest``."""
-        view = cls(manifest, course)
-        view.rounds, view.peers, view._frontier, view.audits, view.settlement = rounds, peers, frontier, audits, settlement
-        view.folded = (frontier.size, frontier.root())
-        return view
+    def recall(self, frontier: Frontier, audits: Audits, rounds: Rounds, peers: dict[bytes, "PeerSeen"]) -> None:
+        """Take, in place of the entries of ``frontier``, what they add up to; the last of them is a round's, or the settlement."""
+        self._frontier, self.audits, self.rounds, self.peers = frontier, audits, rounds, peers
+        self.folded = (frontier.size, frontier.root())
 
     @property
     def size(self) -> int:
@@ -116,17 +103,29 @@ class View:
         return self.settlement is not None if self.manifest.is_audited else self.is_finished
 
     @property
+    def settlement(self) -> int | None:
+        """The place of the settlement's entry; None: it is not there."""
+        return self.audits.settlement
+
+    @property
+    def reputation(self) -> Reputation:
+        """Who is proven, what was found out, and what everybody has. To be read only."""
+        return self.audits.reputation
+
+    @property
     def pool_paid(self) -> int:
         """What was paid to everybody."""
-        return sum(self.audits.reputation.earned.values())
+        return sum(self.reputation.earned.values())
 
     def credit_of(self, claim: ClaimSeen) -> int | None:
         """Return what a claim was paid, or would be if nothing more were found; None: it is too old to say."""
-        if claim.round in self.audits.reputation.unpaid:
-            return self.audits.reputation.expected(claim.round).get(claim.key, 0)
-        if claim.credit is None and (peer := self.peers.get(claim.key)) is not None and claim.round >= peer.newest[0].round:
-            return next((one.credit or 0 for one in peer.newest if one.round == claim.round), 0)
-        return claim.credit
+        if claim.credit is not None:
+            return claim.credit
+        newest = self.peers[claim.key].newest if claim.key in self.peers else ()
+        known = next((one for one in newest if (one.round, one.index) == (claim.round, claim.index)), None)
+        if claim.round in self.reputation.unpaid:
+            return self.reputation.expected(claim.round).get(claim.key, 0) if known is None or known.weight else 0
+        return None if known is None else known.credit or 0
 
     def root(self) -> bytes:
         """Return the root over the entries taken, hashed here."""
@@ -138,22 +137,25 @@ class View:
         Raises:
             EncodingError, LedgerError: one is none of a log's; what was taken before it stays, and it may come again.
         """
+        ledger = self.audits.ledger
         for entry in entries:
-            one = opened(entry)
-            if not isinstance(one.said, Round | Settlement):
-                self._pending.append(one)
-                self._frontier.append(leaf_hash(entry))
-                continue
-            first = self.size - len(self._pending)
-            if isinstance(one.said, Round):
-                table = table_seen(first, [*self._pending, one], self.manifest, self._course)
-                self._take_round(table, commit_digest(entry), self._verdicts(first))  # from here on nothing is refused
+            if ledger is None:
+                self._take(entry, opened(entry), ())
             else:
-                self.audits.settle(self._verdicts(first))
-                self._note_paid()
-                self.settlement = self.size
+                listed = self.audits.follow(entry)
+                self._take(entry, opened(entry, ledger.verified), listed)
+
+    def _take(self, entry: bytes, one: Opened, listed: Sequence[Listed]) -> None:
+        if isinstance(one.said, Round):
+            first = self.size - len(self._pending)
+            self._take_round(table_seen(first, [*self._pending, one], self.manifest, self._course, listed))  # nothing is refused any more
+        elif isinstance(one.said, Settlement):
+            self._note_paid()
+        else:
+            self._pending.append(one)
+        self._frontier.append(leaf_hash(entry))
+        if isinstance(one.said, Round | Settlement):
             self._pending = []
-            self._frontier.append(leaf_hash(entry))
             self.folded = (self.size, self.root())
 
     def span(self, round_: int) -> tuple[int, int]:
@@ -169,23 +171,9 @@ class View:
         """
         return table_seen(self.span(round_)[0], [opened(entry) for entry in entries], self.manifest, self._course)
 
-    def _verdicts(self, first: int) -> list[tuple[int, Verdict]]:
-        """Return the verdicts since the newest round, each with its place; entry ``first`` is the first since then.
-
-        Raises:
-            LedgerError: one is on a contribution that waits for none.
-        """
-        found = [(index, one.said) for index, one in enumerate(self._pending, first) if isinstance(one.said, Verdict)]
-        if any(said.contribution not in self.audits.waiting for _, said in found):
-            raise LedgerError("a verdict on a contribution that is not audited, or not any more")
-        return found
-
-    def _take_round(self, table: TableSeen, commit: bytes, verdicts: list[tuple[int, Verdict]]) -> None:
-        said = [one.said for one in self._pending]
-        for key in [each.key for each in said if isinstance(each, Admission) and _role(each) == PROVEN]:
-            self.audits.reputation.admit(key)
-        before = () if self.newest is None else self.newest.contributions
-        self.audits.turn(table.said.round, commit, verdicts, table.contributions, before)
+    def _take_round(self, table: TableSeen) -> None:
+        if not self.manifest.is_audited:
+            self.audits.paid_at_once(table.said.round, list(map(_work, table.contributions)))
         for claim in table.claims:
             if claim.key not in self.peers:
                 self.peers[claim.key] = PeerSeen(claim.key, peer_name(claim.key))
@@ -195,10 +183,18 @@ class View:
         self.newest = table
 
     def _note_paid(self) -> None:
-        for paid in self.audits.reputation.paid_now if self.manifest.is_audited else ():
+        for paid in self.reputation.paid_now if self.manifest.is_audited else ():
             for key, amount in paid.shares.items():
                 self.peers[key].paid(paid.round, amount)
 
 
-def _role(admission: Admission) -> str:
-    return unpack(Invitation, admission.invitation.payload, max_bytes=MAX_ADMISSION_BYTES).role
+def _work(one: ContributionSeen) -> Work:
+    """Return what the pay goes by where nothing is audited."""
+    return Work(
+        contribution=one.digest,
+        keys=tuple(claim.key for claim in one.claims),
+        payouts=tuple(claim.payout for claim in one.claims),
+        weights=tuple(claim.weight for claim in one.claims),
+        samples=one.samples,
+        proven=(True,) * len(one.claims),
+    )

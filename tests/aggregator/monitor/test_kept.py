@@ -12,7 +12,6 @@ import pytest
 from aggregator.attendants.live import DIRECTORY
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, TREE_HEAD
-from aggregator.monitor.audits import Audits
 from aggregator.monitor.kept import KEPT, Kept
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.sight import Sight
@@ -65,9 +64,13 @@ def opened_entries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def standing(view: View) -> Audits:
+def standing(view: View) -> tuple[object, ...]:
     """Return what a view's audits add up to, without what was paid with the newest entry."""
-    return replace(view.audits, reputation=replace(view.audits.reputation, paid_now=(), _shares={}))
+    audits, reputation = view.audits, view.reputation
+    if not view.manifest.is_audited:  # only what was paid is kept
+        return reputation.paid, reputation.earned
+    counts = (audits.drawn, audits.drawn_samples, audits.samples, audits.outcomes)
+    return replace(reputation, _shares={}), audits.waiting, audits.ended, counts
 
 
 def assert_same(view: View, other: View) -> None:

@@ -13,7 +13,7 @@ from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.monitor.test_kept import assert_same
 from tests.audited import AUDITORS, audit_of, verdict_of
-from tests.contributions import PEERS, cohort_header_of
+from tests.contributions import PEERS, cohort_header_of, header_of
 from tests.runs import FixedCourse
 
 LIAR, HONEST, DOUBTED = PEERS[:3]
@@ -75,7 +75,7 @@ def test_the_view_folds_a_log_as_its_ledger_does(run: AuditedRun, tmp_path: Path
                 made.settle(verdict_of(made.ledger, DOUBTED))
             sight = seen(made).sight
             assert sight.alarms.on == [] or {alarm.wrong.kind for alarm in sight.alarms.on} == {"silent"}
-            ours, theirs = sight.view.audits.reputation, made.ledger.reputation
+            ours, theirs = sight.view.reputation, made.ledger.reputation
             assert (ours.paid, ours.unpaid, ours.audits, ours.good) == (theirs.paid, theirs.unpaid, theirs.audits, theirs.good)
             assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
             assert (sight.view.is_settled, sight.view.settlement) == (made.ledger.settled, made.ledger.settlement)
@@ -214,6 +214,23 @@ def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: Audite
     assert {row["is_audited"] for row in shown.get("/api/rounds/3").json["contributions_list"]} == {None}  # it is not drawn yet
     (row,) = seen(demoted_run(tmp_path / "demoted")).get("/api/rounds/1").json["contributions_list"]
     assert (row["is_audited"], row["is_paid"], [claim["credit"] for claim in row["claims"]]) == (True, True, [0, 0])
+
+
+def test_a_claim_that_is_listed_unpaid_has_no_credit_and_its_other_one_has_it(tmp_path: Path) -> None:
+    run = AuditedRun(tmp_path / "run", local_steps=2, proven=(LIAR, HONEST))
+    together, alone = cohort_header_of(run.ledger, [LIAR, HONEST]), header_of(run.ledger, HONEST)
+    run.hand_in([together, alone])
+    shown, expected = seen(run), run.ledger.reputation.expected(1)
+    assert shown.sight.view.reputation.unpaid == run.ledger.reputation.unpaid
+    by_founder = {one["founder"]: one["claims"] for one in shown.get("/api/rounds/1").json["contributions_list"]}
+    assert [claim["credit"] for claim in by_founder[name(HONEST)]] == [expected[HONEST.public_key]]
+    assert {claim["peer"]: claim["credit"] for claim in by_founder[name(LIAR)]} == {name(LIAR): expected[LIAR.public_key], name(HONEST): 0}
+    for _ in range(6):
+        run.round(peers=[LIAR])
+    shown.look()
+    assert 1 not in run.ledger.reputation.unpaid
+    claims = shown.get(f"/api/peers/{name(HONEST)}").json["claims_list"]
+    assert sorted(claim["credit"] for claim in claims) == [0, run.ledger.reputation.earned[HONEST.public_key]]
 
 
 def test_keys_with_faults_come_first_and_a_page_has_as_many_as_asked_for(shown: Shown) -> None:

@@ -14,22 +14,24 @@ from protocol.errors import EncodingError, LedgerError
 from protocol.records import Round
 from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import peer_name
-from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow
+from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow, signed_manifest
+
+SIGNED = signed_manifest()
 
 
 def view_of(log: Log) -> View:
     """Return the view of all of a small run's log."""
-    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    view = View(SIGNED, course_of(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     return view
 
 
 def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]) -> None:
     log = played[1].log
-    view = View(log.ledger.manifest, AskedCourse(log.ledger.manifest))
+    view = View(played[1].signed, AskedCourse(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     assert (view.round, view.size, view.root()) == (log.ledger.round, log.head.size, log.head.root)
-    assert view.audits.reputation.credits() == log.ledger.credits()
+    assert view.reputation.credits() == log.ledger.credits()
     assert sum(view.credit_of(claim) or 0 for peer in view.peers.values() for claim in peer.newest) == view.pool_paid
     assert view.pool_paid == sum(log.ledger.credits().values())
     for round_ in (1, 2, 3):
@@ -40,7 +42,7 @@ def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]
 def test_it_does_not_matter_in_which_parts_the_entries_come(log: Log) -> None:
     grow(log, 5)
     whole, entries = view_of(log), log.entries(0, log.head.size)
-    bit_by_bit = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    bit_by_bit = View(SIGNED, course_of(log.ledger.manifest))
     for entry in entries:
         bit_by_bit.take([entry])
     assert bit_by_bit.root() == whole.root()
@@ -72,7 +74,7 @@ def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log) -
 def test_what_is_no_log_is_refused(log: Log) -> None:
     grow(log, 2)
     entries = log.entries(0, log.head.size)
-    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    view = View(SIGNED, course_of(log.ledger.manifest))
     with pytest.raises(EncodingError):
         view.take([b"no entry"])
     with pytest.raises(LedgerError, match="other contributions"):
@@ -83,7 +85,7 @@ def test_an_entry_that_does_not_fit_is_not_kept_and_may_come_again(log: Log) -> 
     """A look that fails is followed by another one, of the same entries."""
     grow(log, 2)
     entries = log.entries(0, log.head.size)
-    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    view = View(SIGNED, course_of(log.ledger.manifest))
     view.take(entries[: ENTRIES - 2])  # its newest contribution and the round's entry are to come
     for _ in range(3):
         with pytest.raises(LedgerError):
