@@ -23,7 +23,7 @@ _POLL_S = 0.1
 _MAX_LOG_BYTES = 1 << 20
 _LAST_BYTES = 1 << 16
 _STEPS = (  # signal, and the seconds that it is given
-    (signal.SIGINT, 10.0),  # hand in what is trained, close the log
+    (signal.SIGINT, 15.0),  # hand in what is trained, bring what audits want of it, close the log
     (signal.SIGTERM, 5.0),  # a program that was already told stops at once
     (signal.SIGKILL, 10.0),
 )

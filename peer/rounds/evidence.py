@@ -74,6 +74,7 @@ class Evidence:
         # A while longer than it may be brought: an auditor asks whoever handed it in before it says that it was withheld.
         kept = rules.kept_rounds + LEAST_PENDING
         self._bringing = Bringing(endpoint, line, folder, directory, round=newest, kept_rounds=kept)
+        self._turn = asyncio.Lock()  # one at a time brings
         self._has_said = False  # that the disk refuses
 
     @classmethod
@@ -170,8 +171,9 @@ class Evidence:
                     is_all = await self._bring()
 
     async def _bring(self) -> bool:
-        is_done = await self._bringing.bring_all()
-        await self._tidy()
+        async with self._turn:
+            is_done = await self._bringing.bring_all()
+            await self._tidy()
         status, bringing = self._board.status, self._bringing
         if (status.audited, status.brought_bytes) != (bringing.audited, bringing.brought_bytes):
             self._board.update(audited=bringing.audited, brought_bytes=bringing.brought_bytes)
