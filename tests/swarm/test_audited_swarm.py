@@ -1,4 +1,4 @@
-"""Audited runs of real programs: who hands in noise is found guilty, nobody honest is accused, and the log is verified."""
+"""Audited runs of real programs: who hands in noise is found guilty, nobody honest is accused, all is paid, and the log is verified."""
 
 from pathlib import Path
 
@@ -6,131 +6,97 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import LEAST_KEPT_ROUNDS, ExchangeSection, RecipeSection, TrustSection
+from aggregator.settings.sections import ExchangeSection, FollowerSection, RecipeSection, TrustSection
 from automl.training.settings import first_floor
 from peer.commands.earnings import runs_of
-from protocol.audits import DIFFERS
 from protocol.ledger import Ledger
-from protocol.standing import LEFT
+from protocol.reputation import FALSE
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-HONEST = ("one", "two", "three")
 CODEC = "topk-256-4"
+TRUST = TrustSection(
+    mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=20, pending_rounds=30, settle_s=60.0
+)
+FEW = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, "target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute
+SECTIONS = {"trust": TRUST, "follower": FollowerSection(audit_share=1.0), "recipe": RecipeSection(taught_percent=100)}
 
 
-def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp_path: Path) -> None:
-    taught = {"trust": TrustSection(mode="audited"), "recipe": RecipeSection(taught_percent=100)}  # whoever audits needs the teacher, too
-    config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update=taught)
-    with Programs(tmp_path, config) as programs:
-        programs.start_aggregator()
-        for name in HONEST:
-            programs.start_peer(name, name)
-        programs.start_cheat("cheat", "noise")
-        programs.expect_end("cheat")
-        programs.wait_until(
-            lambda: all(programs.status(name).get("rounds_counted", 0) for name in (*HONEST, "cheat")), "all of them count in a round"
-        )
-        cheat = str(programs.status("cheat")["key"])
-        programs.wait_until(lambda: programs.status("aggregator").get("audits", {}).get("against", 0) > 0, "the cheat is found")
-        round_ = int(programs.status("aggregator")["round"])
-        programs.wait_until(lambda: int(programs.status("aggregator")["round"]) >= round_ + 4, "what was found is in the log")
-        assert programs.wait_for_end("cheat") == 4  # it does not go on working for nothing
-        assert "audits found this peer guilty with round" in programs.status("cheat")["verdict"]
-        assert "run manta-peer doctor" in programs.log("cheat")
-        for name in (*HONEST, "aggregator"):
-            programs.interrupt(name)
-            programs.wait_for_end(name)
-        keys = [bytes.fromhex(str(programs.status(name)["key"])) for name in HONEST]
-    last: list[Ledger] = []
-    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
-    standing = last[0].standing
-    assert set(standing.guilty) == {bytes.fromhex(cheat)}
-    assert standing.account(bytes.fromhex(cheat)).credit == 0
-    assert standing.account(bytes.fromhex(cheat)).void
-    assert all(standing.account(key).credit > 0 and not standing.account(key).void for key in keys)
-    assert sum(standing.samples[key] for key in keys) > 0
-    for name, key in (*zip(HONEST, keys, strict=True), ("cheat", bytes.fromhex(cheat))):
-        (earned,) = runs_of(tmp_path / name, verify=True)
-        assert earned.problems == []
-        assert {(one.key, one.by) for one in earned.rounds[:-1]} == {(key, "word")}  # for the last one who leaves does not wait long
-    assert earned.total("void") == sum(one.paid or 0 for one in earned.rounds) > 0
+def audited(config: RunConfig, **sections: object) -> RunConfig:
+    """Return a run with audits, whose microbatches are taught: whoever audits needs the teacher, too."""
+    return config.model_copy(update={**SECTIONS, **sections})
 
 
-def stepped_run() -> RunConfig:
-    """Return a run of several local steps and a sparse codec, whose rounds take some seconds, with audits."""
-    settings = {"first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "target_batch": 512, "weight_cap": 256, "max_claim_samples": 512}
-    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
-    sections = {"trust": TrustSection(mode="audited"), "exchange": exchange, "recipe": RecipeSection(taught_percent=100)}
-    return small_run(rounds=10_000, **settings).model_copy(update=sections)
-
-
-def test_of_local_steps_false_lots_and_a_false_mean_are_found_and_a_cohort_that_is_honest_is_not_accused(tmp_path: Path) -> None:
-    with Programs(tmp_path, stepped_run()) as programs:
-        programs.start_aggregator()
-        for name in ("one", "two"):
-            programs.start_peer(name, "home", environment={"MANTA_COHORT_TOKEN": "7a" * 32})
-        for kind in ("noise", "step"):
-            programs.start_cheat(kind, kind)
-            programs.expect_end(kind)
-        for kind in ("noise", "step"):
-            assert programs.wait_for_end(kind) == 4
-            assert "audits found this peer guilty with round" in programs.status(kind)["verdict"]
-        round_ = int(programs.status("aggregator")["round"])
-        programs.wait_for_round(round_ + 3)  # what was found of the others, until then
-        for name in ("one", "two", "aggregator"):
-            programs.interrupt(name)
-            programs.wait_for_end(name)
-        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in ("one", "two", "noise", "step")}
-    last: list[Ledger] = []
-    cohorts: list[int] = []
+def ledger_of(directory: Path) -> tuple[Ledger, list[int]]:
+    """Return the ledger after the last round of a log that holds, and how many keys each contribution of its rounds has."""
+    last, cohorts = list[Ledger](), list[int]()
 
     def look(ledger: Ledger) -> None:
         last[:] = [ledger]
         cohorts.extend(len(listed.keys) for listed in ledger.table_at(ledger.round) or ())
 
-    verify_directory(tmp_path / "aggregator", on_round=look)
-    standing = last[0].standing
-    assert set(standing.guilty) == {keys["noise"], keys["step"]}
-    assert {fault.reason for fault in standing.guilty.values()} == {DIFFERS}
-    for name in ("noise", "step"):
-        assert standing.account(keys[name]).credit == 0
-    for name in ("one", "two"):
-        assert standing.account(keys[name]).credit > 0
-        assert not standing.account(keys[name]).void
-        assert standing.samples[keys[name]] > 0
-    assert max(cohorts) == 2
+    verify_directory(directory, on_round=look)
+    return last[0], cohorts
 
 
-def test_who_is_killed_before_audits_could_ask_is_not_paid_for_that_and_who_leaves_is(tmp_path: Path) -> None:
-    trust = TrustSection(mode="audited", kept_rounds=LEAST_KEPT_ROUNDS)
-    with Programs(tmp_path, stepped_run().model_copy(update={"trust": trust})) as programs:
+def test_whoever_hands_in_noise_is_found_guilty_and_who_is_honest_is_paid_when_the_run_is_settled(tmp_path: Path) -> None:
+    honest = ("one", "two")
+    config = audited(small_run(rounds=30, **FEW))
+    with Programs(tmp_path, config) as programs:
         programs.start_aggregator()
-        names = ("stays", "leaves", "killed")
-        for name in names:
+        for name in honest:
             programs.start_peer(name, name)
-        programs.wait_until(lambda: all(programs.status(name).get("rounds_counted", 0) for name in names), "all of them count in a round")
-        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in names}
-        programs.kill("killed")
-        programs.interrupt("leaves")
-        assert programs.wait_for_end("leaves") == 0
-        assert "it stays until audits could ask" in programs.log("leaves")
-        assert "audits may still ask" not in programs.log("leaves")
-        programs.wait_for_round(int(programs.status("aggregator")["round"]) + LEAST_KEPT_ROUNDS + 2)
-        for name in ("stays", "aggregator"):
+        programs.start_cheat("cheat", "noise")
+        programs.expect_end("cheat")
+        assert programs.wait_for_end("cheat") == 4  # it does not go on working for nothing
+        assert "audits found this peer guilty with round" in programs.status("cheat")["verdict"]
+        assert "run manta-peer doctor" in programs.log("cheat")
+        for name in honest:
+            assert programs.wait_for_end(name) == 0
+            assert programs.status(name)["brought_bytes"] > 0
+        programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")
+        programs.interrupt("aggregator")
+        assert programs.wait_for_end("aggregator") == 0
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, "cheat")}
+    ledger, _ = ledger_of(tmp_path / "aggregator")
+    reputation = ledger.reputation
+    assert set(reputation.guilty) == set(reputation.faults) == {keys["cheat"]}
+    assert {fault.reason for fault in reputation.faults[keys["cheat"]]} == {FALSE}
+    verified = verify_directory(tmp_path / "aggregator")
+    assert verified.is_settled
+    paid = dict(verified.credits)
+    assert paid.get(keys["cheat"], 0) == 0
+    for name in honest:
+        assert reputation.is_proven(keys[name])
+        assert paid[keys[name]] > 0
+    for name in keys:
+        (earned,) = runs_of(tmp_path / name, verify=True)
+        assert earned.problems == []
+        assert {one.key for one in earned.rounds} == {keys[name]}
+    assert earned.total("lost") == sum(one.amount or 0 for one in earned.rounds)
+
+
+def test_of_local_steps_a_false_mean_is_found_and_a_cohort_that_is_honest_is_found_good(tmp_path: Path) -> None:
+    settings = {**FEW, "first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "weight_cap": 64, "max_claim_samples": 64}
+    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
+    with Programs(tmp_path, audited(small_run(rounds=10_000, **settings), exchange=exchange)) as programs:
+        programs.start_aggregator()
+        for name in ("one", "two"):
+            programs.start_peer(name, "home", environment={"MANTA_COHORT_TOKEN": "7a" * 32})
+        programs.start_cheat("step", "step")
+        programs.expect_end("step")
+        assert programs.wait_for_end("step") == 4
+        programs.wait_until(
+            lambda: all(int(programs.status(name).get("good", 0)) > 0 for name in ("one", "two")), "the others are found good"
+        )
+        for name in ("one", "two"):
             programs.interrupt(name)
-            programs.wait_for_end(name)
-    last: list[Ledger] = []
-    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
-    standing = last[0].standing
-    accounts = {name: standing.account(key) for name, key in keys.items()}
-    assert standing.guilty == {}
-    assert {name: {void.fault.reason for void in account.void} for name, account in accounts.items()} == {
-        "stays": set(),
-        "leaves": set(),
-        "killed": {LEFT},
-    }
-    assert standing.samples[keys["leaves"]] > 0
-    (earned,) = runs_of(tmp_path / "leaves", verify=True)
-    assert earned.problems == []
+            assert programs.wait_for_end(name) == 0
+        programs.interrupt("aggregator")
+        programs.wait_for_end("aggregator")
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in ("one", "two", "step")}
+    ledger, cohorts = ledger_of(tmp_path / "aggregator")
+    assert set(ledger.reputation.guilty) == set(ledger.reputation.faults) == {keys["step"]}
+    assert all(ledger.reputation.good[keys[name]] > 0 for name in ("one", "two"))
+    assert max(cohorts) == 2
