@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.attendants.auditor import FOLDER as AUDITOR
 from aggregator.log.copying import check_backup, check_new, check_restore, part_of
 from aggregator.log.fence import mark_restored
 from aggregator.log.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
@@ -105,7 +106,10 @@ def _copied(directory: Path, part: Path, *, key: Path | None) -> Copied:
     log, snapshot = _once_copied(directory, part, tries=_TRIES)
     if key is not None:
         _copy(key, part / IDENTITY, mode=0o600)
-    for folder in (SNAPSHOTS, BODIES):
+        if (directory / AUDITOR / IDENTITY).exists():  # the manifest names it: without it this operator audits nothing
+            make_directory(part / AUDITOR)
+            _copy(directory / AUDITOR / IDENTITY, part / AUDITOR / IDENTITY, mode=0o600)
+    for folder in (SNAPSHOTS, BODIES, AUDITOR):
         if (part / folder).exists():
             sync_directory(part / folder)
     sync_directory(part)

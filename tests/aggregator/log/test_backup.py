@@ -77,6 +77,18 @@ def test_a_backup_that_somebody_copies_by_hand_is_marked_too(directory: Path, tm
     assert not (directory / RESTORED).exists()
 
 
+def test_an_auditors_key_goes_where_the_operators_goes(directory: Path, tmp_path: Path) -> None:
+    (directory / "auditor").mkdir()
+    put_key(directory / "auditor" / IDENTITY, STRANGER)
+    back_up(directory, tmp_path / "without", with_key=False)
+    assert not (tmp_path / "without" / "auditor").exists()
+    back_up(directory, tmp_path / "with", with_key=True)
+    restore(tmp_path / "with", tmp_path / "restored")
+    there = tmp_path / "restored" / "auditor" / IDENTITY
+    assert there.read_bytes() == STRANGER.to_libp2p()
+    assert stat.S_IMODE(there.stat().st_mode) == 0o600
+
+
 def test_backups_change_nothing_where_they_are_taken_from(directory: Path, tmp_path: Path) -> None:
     before = contents(directory)
     back_up(directory, tmp_path / "one", with_key=True)
