@@ -19,7 +19,7 @@ import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -436,9 +436,24 @@ class Listed:
     keys: tuple[bytes, ...]
     payouts: tuple[bytes, ...]
     counted: int  # samples, uncapped
-    samples: tuple[int, ...]  # of each claim, capped
-    weights: tuple[int, ...]  # in the pay
+    samples: tuple[int, ...]  # of each claim, capped; 0: it is unpaid
+    weights: tuple[int, ...]  # in the pay; 0: it is unpaid
     proven: tuple[bool, ...]  # the keys, when it was listed
+
+    def without_pay(self, keys: set[bytes]) -> "Listed":
+        """The same, where the claims of these keys are unpaid."""
+        samples, weights = (tuple(0 if key in keys else each for key, each in zip(self.keys, of, strict=True))
+                            for of in (self.samples, self.weights))  # fmt: skip
+        return replace(self, samples=samples, weights=weights)
+
+
+def paid_once(rows: list[Listed]) -> tuple[Listed, ...]:
+    """A round's contributions with each key paid in one of them: in that which it founds, else in the first."""
+    founders, before, found = {row.founder for row in rows}, set(), []
+    for row in rows:
+        found.append(row.without_pay({key for key in row.keys if key != row.founder and (key in founders or key in before)}))
+        before |= set(row.keys)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -499,7 +514,7 @@ class Ledger:
 
     def __init__(self, run: bytes, m: SimpleNamespace) -> None:
         self.run, self.m, self.codec, self.course, self.size = run, m, Codec(m.exchange.codec), Course(m), 0
-        self.rules = m.audits[0] if m.audits else None
+        self.rules, self.audits_steps = m.audits[0] if m.audits else None, bool(m.audits) and m.exchange.local_steps > 1
         self.rounds, self.is_settled = [Committed(run, m.initial_state, m.exchange.first_floor)], False
         self.verdicts: dict[bytes, SimpleNamespace] = {}  # by digest; with `listed` what stands after the newest round's entry
         self.listed: list[Listed] = []
@@ -608,6 +623,7 @@ class Ledger:
             same = (claim.run, claim.round, claim.base, claim.cohort) == (said.run, said.round, said.base, cohort)
             hold("E17", same and (claim.founder == said.founder or len(claims) == 1), claim.key.hex()[:16])
             self.check_claim(claim)
+        unpaid = self.unpaid_in(said, claims)
         self.check_steps(said, claims)
         hold("E22", self.codec.is_sparse or not any(each.residual for each in (said, *claims)))
         hold("E25", not self.listed or self.listed[-1].founder < said.founder, "unsorted")
@@ -620,12 +636,11 @@ class Ledger:
         of_work = self.round + 1 - said.round, self.course.role(said.round, cohort), cohort, said.body, keys
         payouts, counted = tuple(claim.payout for claim in claims), sum(sum(claim.work) for claim in claims) * m.lot_samples
         of_pay = payouts, counted, tuple(samples), tuple(weights), tuple(map(self.is_proven, keys))
-        self.listed.append(Listed(digest_of(header.contribution), said.founder, said.round, *of_work, *of_pay))
+        listed = Listed(digest_of(header.contribution), said.founder, said.round, *of_work, *of_pay)
+        self.listed.append(listed.without_pay(unpaid))
 
     def check_claim(self, claim: SimpleNamespace) -> None:
         m, h = self.m, self.m.exchange.local_steps
-        is_in = m.admission.how == "open" or claim.key in self.admitted or self.round <= self.out.get(claim.key, -1)
-        hold("E18", is_in and claim.key not in self.guests, claim.key.hex()[:16])
         may_drop_out, is_whole = bool(m.audits) and claim.founder != claim.key, len(claim.steps) == h
         hold("E19", len(claim.steps) <= h and (is_whole or may_drop_out), "local steps")
         hold("E19", is_whole if claim.given else may_drop_out and not claim.residual, "what it gives")
@@ -634,9 +649,19 @@ class Ledger:
         hold("E21", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")
         hold("E21", not claim.partner or (m.task == "stereo" and claim.partner != claim.key), "a partner")
         hold("E21", sum(claim.work) * m.lot_samples <= m.exchange.max_claim_samples, "samples")
-        newest = [row for round in self.rounds[-5:] for row in round.listed if row.round == claim.round]
-        hold("E23", not any(claim.key in row.keys for row in newest), "its work on this base is in the log")
-        hold("E23", not any(claim.key in row.keys for row in self.listed), "it stands twice in this round")
+
+    def unpaid_in(self, said: SimpleNamespace, claims: list[SimpleNamespace]) -> set[bytes]:
+        """The keys whose claims stand unpaid: of members, where several local steps are audited."""
+        newest, unpaid = [row for round in self.rounds[-5:] for row in round.listed if row.round == said.round], set()
+        for claim in claims:
+            key, may_be_unpaid = claim.key, self.audits_steps and claim.key != said.founder
+            is_in = self.m.admission.how == "open" or key in self.admitted or self.round <= self.out.get(key, -1)
+            is_in, is_new = is_in and key not in self.guests, not any(key in row.keys for row in newest)
+            hold("E18", is_in or may_be_unpaid, key.hex()[:16])
+            hold("E23", is_new or may_be_unpaid, "its work on this base is in the log")
+            hold("E23", self.audits_steps or not any(key in row.keys for row in self.listed), "it stands twice in this round")
+            unpaid |= {key} if may_be_unpaid and not (is_in and is_new and key not in self.guilty) else set()
+        return unpaid
 
     def check_steps(self, said: SimpleNamespace, claims: list[SimpleNamespace]) -> None:
         h, bits = self.m.exchange.local_steps, [1 << place for place in range(len(claims))]
@@ -645,14 +670,14 @@ class Ledger:
         have = [sum(bit for bit, claim in zip(bits, claims, strict=True) if len(claim.steps) > step) for step in range(h)]
         hold("E24", [step.counted for step in said.steps] == have, "who counted in a step")
         hold("E24", own & said.counted and not said.counted & ~giving, "who is in the body")
-        hold("E24", said.counted == sum(bits) or (self.m.audits and h > 1), "a claim that is not in the body")
+        hold("E24", said.counted == sum(bits) or self.audits_steps, "a claim that is not in the body")
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
         with about("", "E31"):
             return self.course.costs(round, cohort)
 
     def take_round(self, said: SimpleNamespace, commit: bytes) -> None:
-        before, x, listed = self.rounds[-1], self.m.exchange, tuple(self.listed)
+        before, x, listed = self.rounds[-1], self.m.exchange, paid_once(self.listed)
         hold("E2", listed, "a round without contributions")
         hold("E1", said.run == self.run)
         hold("E26", said.round == self.round + 1 and said.base == before.commit)
@@ -695,9 +720,9 @@ class Ledger:
             if said.auditor not in audit.verdicts:
                 audit.verdicts[said.auditor] = said
                 before, audit.outcomes = audit.outcomes, tuple(self.outcome(audit, place) for place in range(len(audit.row.keys)))
-                for key, was, now in zip(audit.row.keys, before, audit.outcomes, strict=True):
+                for key, weight, was, now in zip(audit.row.keys, audit.row.weights, before, audit.outcomes, strict=True):
                     if now is not None and now != was:
-                        self.decide(key, was, now)
+                        self.decide(key, was, now, weight)
         self.verdicts = {}
 
     def outcome(self, audit: Audit, place: int) -> int | None:
@@ -707,8 +732,8 @@ class Ledger:
         own = audit.verdicts.get(audit.auditor)
         return worst if worst != GOOD else GOOD if own and own.outcomes[place] == GOOD else None
 
-    def decide(self, key: bytes, was: int | None, now: int) -> None:
-        self.good[key] = max(0, self.good[key] + (now == GOOD) - (was == GOOD))
+    def decide(self, key: bytes, was: int | None, now: int, weight: int) -> None:
+        self.good[key] = max(0, self.good[key] + ((now == GOOD) - (was == GOOD) if weight else 0))
         if now >= DEMOTED:
             self.good[key], self.lost[key] = 0, self.round
             self.given.discard(key)
@@ -721,7 +746,7 @@ class Ledger:
             audit = self.audits.pop(row.digest, None) or Audit(round, row, b"", {}, (None,) * len(row.keys))
             accounts |= dict(zip(row.keys, row.payouts, strict=True))
             for key, weight, proven, outcome in zip(row.keys, row.weights, row.proven, audit.outcomes, strict=True):
-                if outcome == GOOD or (outcome is None and proven and self.lost.get(key, -1) < round):
+                if weight and (outcome == GOOD or (outcome is None and proven and self.lost.get(key, -1) < round)):
                     work[key] = weight
             for said in audit.verdicts.values():
                 audited[said.by] += row.counted if said.outcomes == audit.outcomes else 0
@@ -752,11 +777,7 @@ def check_tree(files, ledger: Ledger, sizes: list[int]) -> tuple[int, bytes, int
         complete = sum(count >> level for level in range(count.bit_length()))
         hold("T4", len(files.nodes) == complete, f"{len(files.nodes)} stored nodes of {complete}")
         run, operator, size, root = files.stored
-        hold(
-            "T3",
-            run == ledger.run and operator in ledger.m.operators and (size, root) == (count, tree.root(0, count)),
-            "as the database says",
-        )
+        hold("T3", run == ledger.run and operator in ledger.m.operators and (size, root) == (count, tree.root(0, count)))
     for name, note in files.notes.items():
         with about(name):
             head = open_head(note, ledger.run, ledger.m, None if name == "checkpoint" else 1)

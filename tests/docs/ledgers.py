@@ -164,7 +164,8 @@ def accused() -> Log:
             ]
         if is_drawn(log, FIVE):
             verdicts += [log.verdict(FIVE)]
-        log.append(log.round([together(log), log.header(FIVE)], verdicts))
+        twice = [log.header(TWO)] if log.ledger.round == 4 else []  # it stands in a cohort's, too: it is paid once
+        log.append(log.round([together(log), log.header(FIVE), *twice], verdicts))
     log.append([log.settlement()])
     return log
 

@@ -9,6 +9,7 @@ from automl.spaces.space import space_named
 from automl.training.course import RunCourse
 from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation
 from protocol.ledger import Ledger
+from protocol.listed import paid_once
 from protocol.manifest import SignedManifest
 from protocol.records import Header, SignedClaim, entry_of
 from protocol.reputation import Audit
@@ -67,7 +68,7 @@ class Log:
     def round(self, headers: Iterable[Header], verdicts: Iterable[SignedVerdict] = (), **lies: Any) -> Entries:
         """Return the entries of the next round of these, which hold but for ``lies``."""
         before, table = in_digest_order(verdicts), in_order(headers)
-        listed = [self.ledger.listed(header, self.ledger.round + 1) for header in table]
+        listed = paid_once([self.ledger.listed(header, self.ledger.round + 1) for header in table])
         return [*before, *map(entry_of, table), entry_of(round_of(self.ledger, listed, before=len(before), **lies))]
 
     def grow(self, rounds: int = 1, peers: Sequence[Identity] = (ONE, TWO, THREE)) -> None:
