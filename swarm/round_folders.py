@@ -44,8 +44,8 @@ class RoundFolders:
 
     @property
     def num_bytes(self) -> int:
-        """What is in them takes so many bytes."""
-        return sum(self._sizes.values())
+        """What is in them takes so many bytes. For any thread."""
+        return sum(list(self._sizes.values()))
 
     def path(self, round_: int) -> Path:
         """Return the folder of a round."""

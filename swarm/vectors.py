@@ -62,9 +62,8 @@ class VectorsFolder:
 
     @property
     def num_bytes(self) -> int:
-        """What is here takes so many bytes, with what is being written."""
-        with self._lock:
-            return self._folders.num_bytes
+        """What is here takes so many bytes, with what is being written. It waits for no other thread."""
+        return self._folders.num_bytes
 
     def round_of(self, kept_by: bytes) -> int | None:
         """Return the round of what is kept by this; None: nothing is."""

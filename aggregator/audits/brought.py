@@ -9,11 +9,13 @@ is full a contribution ends as not judged.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from aggregator.rounds.refusals import NotTheirs, is_too_much, noted
 from protocol.auditing import (
@@ -33,7 +35,7 @@ from protocol.auditing import (
 )
 from protocol.closing import NotTaken
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
+from protocol.errors import EncodingError, StorageError
 from protocol.records import Claim, Contribution, Header
 from protocol.reputation import Audit, Reputation
 from protocol.signing import PublicKey
@@ -52,6 +54,8 @@ _MAX_OPENED = 64  # contributions that are remembered whole
 _FULL = ".full"
 _VALUE_BYTES = 4
 _NO_BOUND = 1 << 60  # bytes: room is checked here, before anything would have to go
+
+logger = logging.getLogger("manta.audits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Brought:
         self._here = self.folder.all()  # by contribution
         self._full = self._read_full()  # by contribution: the round of what was refused for want of room
         self._coming: dict[tuple[bytes, bytes], _Coming] = {}  # by contribution and vector
-        self._writing = set[asyncio.Task[None]]()
+        self._working = set[asyncio.Task[None]]()  # on the disk
         # Of contributions that are audited; what is not audited any more is forgotten with the next round.
         self._failed: dict[bytes, dict[int, int]] = {}  # steps of which own vectors are needed, with the round when that was said first
         self._vectors: dict[bytes, tuple[bytes, ...]] = {}  # that are asked for
@@ -133,10 +137,12 @@ class Brought:
 
     async def close(self) -> None:
         """Finish what is being written, and let go of what is not whole."""
-        while self._writing:
-            await asyncio.wait(self._writing)
+        while self._working:
+            await asyncio.wait(self._working)
         for which in list(self._coming):
             self._drop(which)
+        while self._working:
+            await asyncio.wait(self._working)
 
     # What there is.
 
@@ -260,9 +266,7 @@ class Brought:
             if coming.is_busy:
                 raise Busy("a page of it is being written")
             coming.is_busy, coming.heard_s = True, self._clock()
-            writing = asyncio.create_task(self._write(audit.round, which, coming, page.data))
-            self._writing.add(writing)
-            writing.add_done_callback(self._written)
+            writing = self._begin_work(self._write(audit.round, which, coming, page.data))
             await asyncio.shield(writing)  # a caller that hangs up leaves no page half written
         return b""
 
@@ -275,9 +279,7 @@ class Brought:
         """
         self._make_place(key, which)
         if self.num_bytes + self._vector_bytes > self._max_bytes:
-            self._full[which[0]] = audit.round
-            await asyncio.to_thread(self._write_full, audit.round, which[0])
-            raise NotTaken("there is no room for it")
+            await self._refuse_for_room(audit.round, which[0])
         now_s = self._clock()
         coming = self._coming[which] = _Coming(key, now_s, now_s)
         return coming
@@ -319,6 +321,10 @@ class Brought:
             self._broken[which[0], coming.key] += 1
             coming.is_over = True
             raise
+        except StorageError as error:  # the log goes on without it, and nobody is to blame
+            logger.error("what a peer brought could not be stored reason=%s", error)
+            coming.is_over = True
+            await self._refuse_for_room(round_, which[0])
         except BaseException:
             coming.is_over = True
             raise
@@ -344,10 +350,29 @@ class Brought:
         coming.part.finish()
         return True
 
-    def _written(self, writing: "asyncio.Task[None]") -> None:
-        self._writing.discard(writing)
-        if not writing.cancelled():
-            writing.exception()  # whoever brought it is told, if it is still there
+    async def _refuse_for_room(self, round_: int, contribution: bytes) -> NoReturn:
+        """Refuse something of a contribution, which is not judged then, also after a restart.
+
+        Raises:
+            NotTaken: always.
+        """
+        self._full[contribution] = round_
+        try:
+            await asyncio.to_thread(self._write_full, round_, contribution)
+        except StorageError as error:
+            logger.error("that there was no room is forgotten at the next start reason=%s", error)
+        raise NotTaken("there is no room for it")
+
+    def _begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._worked)
+        return task
+
+    def _worked(self, task: "asyncio.Task[None]") -> None:
+        self._working.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever brought it is told, if it is still there
 
     def _break_off(self, which: tuple[bytes, bytes]) -> None:
         """Let go of a vector that its key began and does not bring."""
@@ -360,10 +385,9 @@ class Brought:
         if not coming.is_busy:
             self._close(coming)
 
-    @staticmethod
-    def _close(coming: _Coming) -> None:
+    def _close(self, coming: _Coming) -> None:
         if coming.part is not None:
-            coming.part.close()
+            self._begin_work(asyncio.to_thread(coming.part.close))
 
     def _full_path(self, round_: int, contribution: bytes) -> Path:
         return folder_of(self._directory, round_) / f"{contribution.hex()}{_FULL}"

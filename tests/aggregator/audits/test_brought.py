@@ -12,7 +12,7 @@ from aggregator.audits.brought import LEAST_RATE, MAX_COMING, MAX_OF_ONE, QUIET_
 from exact.residuals import Vector, vector_digest
 from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
 from protocol.encoding import pack, unpack
-from protocol.errors import Unreachable
+from protocol.errors import StorageError, Unreachable
 from protocol.records import ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
 from protocol.reputation import Pools, Reputation, Work
 from protocol.signing import Digest, Identity, PublicKey, sha256
@@ -20,6 +20,7 @@ from protocol.verdicts import AuditRules
 from swarm.budget import FAULTS_FORGIVEN, Faults
 from swarm.memory import MemoryNetwork
 from swarm.rpc import Refused
+from swarm.vectors import VectorPart
 from tests.claim_steps import all_of
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 
@@ -271,7 +272,7 @@ def test_who_hangs_up_leaves_no_page_half_written(tmp_path: Path) -> None:
             calling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await calling
-            await asyncio.wait(scene.brought._writing)
+            await asyncio.wait(scene.brought._working)
         assert scene.has(header)
 
     play(tmp_path, story)
@@ -355,6 +356,26 @@ def test_nothing_of_it_goes_for_want_of_room_and_who_finds_none_is_not_to_blame(
         assert not scene.faults.by_key()
 
     play(tmp_path, story, max_bytes=2 * VECTOR_BYTES - 1)
+
+
+def test_a_disk_that_takes_nothing_more_is_nobodys_fault_and_the_log_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        header = header_of(A)
+        await scene.audited(header)
+        await scene.page(A, header)
+
+        def full(_part: VectorPart, _data: bytes) -> None:
+            raise StorageError("no space left on device")
+
+        monkeypatch.setattr(VectorPart, "write", full)
+        await says(scene.page(A, header, place=1), "no room")
+        monkeypatch.undo()
+        assert scene.brought.lacks_room(header.contribution.digest)
+        assert not scene.faults.by_key()
+        await scene.bring(A, header)
+        assert scene.has(header)
+
+    play(tmp_path, story)
 
 
 def test_a_stranger_makes_nobody_read_the_log(tmp_path: Path) -> None:

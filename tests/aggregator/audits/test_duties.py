@@ -12,7 +12,8 @@ from protocol.records import Header
 from protocol.signing import Identity, PublicKey
 from protocol.verdicts import Outcome, Verdict
 from swarm.rpc import Refused
-from tests.audit_scene import AUDITORS, KEPT_ROUNDS, OPERATORS, RUN, A, B, C, Scene, V, header_of, run
+from tests.audit_scene import AUDITORS, KEPT_ROUNDS, OPERATORS, A, B, C, Scene, V, header_of, run
+from tests.protocol.record_samples import RUN
 
 
 async def asked(scene: Scene, auditor: Identity) -> list[Duty]:
@@ -46,7 +47,7 @@ def test_what_nobody_can_judge_stands_in_no_others_way(tmp_path: Path) -> None:
         scene = Scene(tmp_path)
         await scene.open()
         made = rounds(scene, 3 * MAX_DUTIES)
-        late = {header.contribution.digest for header in made[: len(made) + 1 - KEPT_ROUNDS]}
+        late: set[bytes] = {header.contribution.digest for header in made[: len(made) + 1 - KEPT_ROUNDS]}
         seen = set[bytes]()
         for _ in range(10):
             told = await asked(scene, AUDITORS[0])
