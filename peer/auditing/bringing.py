@@ -211,7 +211,7 @@ class Bringing:
         return is_done
 
     async def _bring(self, operator: PublicKey, one: _Open, digest: bytes) -> bool:
-        """Bring a vector, if it is here: another of the contribution's keys may have it; False: the operator does not take it now."""
+        """Bring a vector, if it is here: another of the contribution's keys may have it; False: the operator may take it in a moment."""
         first = 0
         while self._vectors.has(one.base, digest):
             data = await asyncio.to_thread(self._vectors.page, one.base, digest, first)
@@ -221,7 +221,7 @@ class Bringing:
                 await self._page(operator, Page(one.placed.contribution, digest, first, data))
             except MantaError as error:
                 logger.info("a vector is not taken now round=%d reason=%s", one.placed.round, error)
-                return False
+                return isinstance(error, RemoteFault)  # it said no, and would say it again
             self.brought_bytes += len(data)
             first += len(data)
             if len(data) < PAGE_BYTES:

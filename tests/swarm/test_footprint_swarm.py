@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import LEAST_KEPT_ROUNDS, ExchangeSection, TrustSection
+from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.training.settings import first_floor
 from peer.control import PICTURE, tell
-from protocol.audits import SETTLING
-from protocol.footprint import kept_rounds
 from protocol.signing import peer_name
 from tests.swarm.processes import DEADLINE_S, Programs, read_json, small_run
 from tests.swarm.test_travelling_swarm import _make_set as make_set
@@ -27,6 +25,7 @@ pytestmark = pytest.mark.swarm
 
 PEERS = ("one", "two")
 CODEC, STEPS = "topk-192-4", 3
+TRUST = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=4, pending_rounds=8)
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -37,7 +36,7 @@ def audited_run_with_shards() -> RunConfig:
         rounds=10_000, first_open_s=2.0, min_open_s=1.0, max_open_s=4.0, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch
     )
     sections = {
-        "trust": TrustSection(mode="audited", kept_rounds=LEAST_KEPT_ROUNDS, pending_rounds=LEAST_KEPT_ROUNDS + SETTLING),
+        "trust": TRUST,
         "exchange": ExchangeSection(local_steps=STEPS, codec=CODEC, first_floor=first_floor(CODEC)),
         "data": config.data.model_copy(update={"dataset": "shards-noise", "share_shards": True}),
     }
@@ -88,7 +87,6 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
     data = tmp_path / "data"
     make_set(data)
     config = audited_run_with_shards()
-    trust = config.trust.trust()
     with Programs(tmp_path, config) as programs:
         forecast = typed("aggregator.cli", "check", tmp_path / "run.toml", "--data-root", data, "--peers", "2")
         aggregator = programs.start_aggregator("--data-root", str(data), "--monitor", "127.0.0.1:0")
@@ -112,7 +110,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
         programs.wait_until(all_counted, "both peers count")
         first, first_round = {name: traffic(name) for name in PEERS}, round_now()
         assert "ok    disk for the run: the run takes about 0.0" in typed("peer.cli", "doctor", *there, "--gpus", "none")
-        programs.wait_for_round(first_round + kept_rounds(trust))
+        programs.wait_for_round(first_round + TRUST.pending_rounds + 4)
         about = ""
 
         def is_of_both() -> bool:
@@ -140,7 +138,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
         assert once == said(before, "downloaded once, when you join: SIZE")
         fetched, sent = (
             said(about, r"downloaded: SIZE a round"),
-            said(about, r"sent: SIZE a round") + said(about, r"audits, too: SIZE a round"),
+            said(about, r"sent: SIZE a round") + said(about, r"once you are proven, SIZE a round"),
         )
         disk, slip = said(about, "on the disk: about SIZE"), said(about, "and SIZE more for each round that counts you")
         most = said(about, "at most SIZE\n")
