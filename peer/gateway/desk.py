@@ -95,8 +95,7 @@ class GatewayDesk:
         self._asked_ms: float | None = None
         self._words: OrderedDict[bytes, LightWord] = OrderedDict()  # by the name of the return
         self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
-        most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
-        self.max_return_bytes = max_return_bytes(most, body_num_bytes(CODEC, num_weights))
+        self.max_return_bytes = max_return_bytes(body_num_bytes(CODEC, num_weights))
         self.entrance: Entrance | None = None  # in a run that not everybody may take part in
         self.payroll: Payroll | None = None  # where the log can be asked
         self.evidence: Evidence | None = None  # keeps what was learnt, where audits may ask for it

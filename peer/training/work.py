@@ -58,7 +58,6 @@ class Pile:
         self._ended: list[ClaimStep] = []
         self._sum = torch.zeros(num_weights)
         self._step_samples = 0
-        self._step_lots = 0
         self._means: list[bytes] = []  # of the steps that have ended
         self._counts = [0] * len(architectures)
         self._samples = 0
@@ -70,7 +69,7 @@ class Pile:
     @property
     def step_lots(self) -> int:
         """Lots of the step under way."""
-        return self._step_lots
+        return len(self._indices)
 
     @property
     def samples(self) -> int:
@@ -100,7 +99,6 @@ class Pile:
         self._loss_sum += result.loss * result.samples
         self._samples += result.samples
         self._step_samples += result.samples
-        self._step_lots += 1
         self._counts[place] += 1
 
     def gradient(self) -> Vector:
@@ -116,7 +114,7 @@ class Pile:
         self._means.append(mean)
         self._indices.clear()
         self._sum.zero_()
-        self._step_samples = self._step_lots = 0
+        self._step_samples = 0
 
     def _claimed(self, vector: bytes) -> ClaimStep:
         """Return what a claim says of the step under way, of which ``vector`` is the digest."""

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from automl.data.dataset import Batch
 from automl.models.supernet import Supernet
 from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
-from automl.training.lots import Worker, signed_sums
+from automl.training.lots import Worker
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this torch was built for the CPU")
 
@@ -110,18 +110,6 @@ def test_a_lot_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_before_it_is
         assert crossings.found == ["aten._to_copy.default"] * 2  # inputs and targets
         assert not within.found  # so it can be recorded
         assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
-
-
-@SPACES
-def test_the_sums_that_travel_are_made_where_the_gradient_is(
-    space: SearchSpace, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gradient_N = worker_there(space, imagined, monkeypatch)._supernet.flat_gradient_N
-    monkeypatch.setattr("automl.training.lots._kinds_there", lambda count, device: torch.zeros(count, dtype=torch.uint8, device=device))
-    with imagined, Crossings() as crossings:
-        sums_P = signed_sums(gradient_N)
-    assert (sums_P.device, sums_P.dtype, sums_P.shape) == (GPU, torch.float32, (8,))
-    assert not crossings.found
 
 
 @SPACES

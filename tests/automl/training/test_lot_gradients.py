@@ -1,5 +1,3 @@
-import hashlib
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +14,7 @@ from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.spaces.space import STEREO_TINY, TINY
-from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker, fetch, project, signed_sums
+from automl.training.lots import Lot, LotResult, Worker, fetch
 from protocol.lots import lot_seed, sample_indices
 
 LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
@@ -41,7 +39,7 @@ def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, di
     other.load(supernet.flat_weights_N)
     for again in (worker.train(LOT), other.train(LOT)):
         assert torch.equal(again.gradient, first.gradient)
-        assert (again.loss, again.samples, again.projection) == (first.loss, 16, first.projection)
+        assert (again.loss, again.samples) == (first.loss, 16)
 
 
 @pytest.mark.parametrize("change", [{"run_seed": 8}, {"base": b"c" * 32}, {"step": 1}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
@@ -68,7 +66,7 @@ def test_warming_up_changes_nothing_that_a_lot_gives(digits: ImageDataset, super
     worker.warm_up()
     after = worker.train(LOT)
     assert torch.equal(after.gradient, before.gradient)
-    assert (after.loss, after.projection) == (before.loss, before.projection)
+    assert after.loss == before.loss
 
 
 class Elsewhere:
@@ -137,54 +135,18 @@ def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worke
     assert result.loss == pytest.approx(losses.mean().item())
 
 
-def test_the_projection_is_eight_signed_sums_and_shows_a_change() -> None:
-    gradient = torch.randn(20_001, generator=torch.Generator().manual_seed(1))
-    one = np.zeros((3, 20_001), dtype=np.float32)
-    one[0, 0], one[1, 20_000] = 1, 1
-    first, last, nothing = (np.frombuffer(project(torch.from_numpy(vector)), dtype="<f4") for vector in one)
-    assert len(project(gradient)) == 4 * NUM_PROJECTIONS
-    assert set(np.abs(first)) == set(np.abs(last)) == {1.0}
-    assert not nothing.any()
-    base = np.frombuffer(project(gradient), dtype="<f4")
-    moved = gradient.clone()
-    moved[0] += 1
-    np.testing.assert_allclose(np.frombuffer(project(moved), dtype="<f4") - base, first, atol=1e-3)
-    np.testing.assert_allclose(np.frombuffer(project(gradient * 2), dtype="<f4"), base * 2, rtol=1e-6)
-    assert 20 < np.linalg.norm(base) / np.sqrt(NUM_PROJECTIONS) < 500  # about the gradient's own norm, 141
-
-
-@pytest.mark.parametrize("count", [1, 255, 1 << 14, (1 << 14) + 1, 40_000])
-def test_a_projection_is_what_its_definition_says(count: int) -> None:
-    gradient = torch.randn(count, generator=torch.Generator().manual_seed(count))
-    stream = hashlib.shake_256(b"manta/projection/v1").digest(count)
-    sums = [math.fsum(v if byte >> 7 - p & 1 else -v for byte, v in zip(stream, gradient.tolist(), strict=True)) for p in range(8)]
-    np.testing.assert_allclose(np.frombuffer(project(gradient), "<f4"), np.array(sums, "<f4"), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("count", [1, 255, 40_000])
-def test_a_projection_on_another_device_differs_by_the_order_of_the_additions_alone(count: int) -> None:
-    gradient = torch.randn(count, generator=torch.Generator().manual_seed(count))
-    here, there = np.frombuffer(project(gradient), "<f4"), signed_sums(gradient).numpy()
-    np.testing.assert_allclose(here, there, rtol=3e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("by", [lambda gradient: LotResult(gradient, 1.0, 2, project(gradient)), lambda gradient: fetch(gradient, ONE, 2)])
-def test_a_gradient_with_a_value_that_is_not_finite_has_a_projection_that_is_not(by: Callable[[Tensor], LotResult]) -> None:
+@pytest.mark.parametrize("by", [lambda gradient: LotResult(gradient, 1.0, 2), lambda gradient: fetch(gradient, ONE, 2)])
+def test_a_result_is_finite_if_every_value_of_its_gradient_is(by: Callable[[Tensor], LotResult]) -> None:
     for place in (0, 77, 40_000):
         for value in (np.inf, -np.inf, np.nan):
             gradient = torch.ones(40_001)
             assert by(gradient).is_finite
             gradient[place] = value
             assert not by(gradient).is_finite
-            assert not np.isfinite(np.frombuffer(by(gradient).projection, "<f4")).any()
-            gradient[12:50] = value  # of both signs in each sum
-            assert not by(gradient).is_finite
 
 
-def test_a_finite_gradient_whose_sums_are_too_large_is_finite_all_the_same() -> None:
-    result = fetch(torch.full((40_000,), 3e38), ONE, 2)
-    assert not np.isfinite(np.frombuffer(result.projection, "<f4")).all()
-    assert result.is_finite
+def test_a_finite_gradient_whose_sum_is_too_large_is_finite_all_the_same() -> None:
+    assert fetch(torch.full((40_000,), 3e38), ONE, 2).is_finite
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -198,7 +160,6 @@ def test_what_is_fetched_from_a_device_is_what_is_there_in_memory_of_its_own(dev
     for result, expected, value in results:
         assert torch.equal(result.gradient, expected)
         assert (result.gradient.device.type, result.samples, result.loss) == ("cpu", 7, np.float32(value))
-        np.testing.assert_allclose(np.frombuffer(result.projection, "<f4"), np.frombuffer(project(expected), "<f4"), rtol=1e-5)
 
 
 def test_a_lot_of_one_sample_is_refused() -> None:
@@ -226,7 +187,7 @@ def test_weights_and_teacher_that_are_used_where_they_lie_give_the_same_bits_and
             there.teach(taught, in_place=True)
             one, other = worker.train(LOT), there.train(LOT)
             assert torch.equal(one.gradient, other.gradient)
-            assert (one.loss, one.projection) == (other.loss, other.projection)
+            assert one.loss == other.loss
     assert torch.equal(weights, 0.5 * supernet.flat_weights_N)
 
 
@@ -246,7 +207,7 @@ def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, su
     assert worker.train(LOT).loss != taught.loss
     worker.teach(None)
     again = worker.train(LOT)
-    assert (again.loss, again.projection) == (alone.loss, alone.projection)
+    assert again.loss == alone.loss
 
 
 def test_the_largest_network_learns_nothing_from_itself_as_its_teacher(worker: Worker, supernet: Classifier) -> None:

@@ -8,28 +8,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protocol.audits import AUDITED, Trust
 
 from automl.spaces.cost import macs
 from automl.spaces.space import TINY, Architecture
 from automl.training.cohort_sizes import bound_macs
 from automl.training.light import covered_weights
-from exact.residuals import given, near_mean, residual_digest, vector_digest
+from exact.residuals import given, near_mean, vector_digest
 from peer.gateway import desk as gateway_desk
 from peer.gateway.seat import TOO_LARGE, GatewaySeat
 from peer.gateway.work import Lent
 from peer.light.valve import LeaseOver
 from peer.rounds.residuals import Residual
-from peer.training.work import Learnt, Pile, claim_of
+from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, SignatureError, UserError
-from protocol.light import Fate, LightReturn, LotNote, StepNote, Welcome
+from protocol.light import Fate, LightReturn, Welcome
 from protocol.records import Claim, SignedClaim
 from protocol.signing import Identity, PublicKey, sha256
+from tests.audited import RULES
 from tests.memory_log import LOT, SMALL_EXCHANGE
 from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play
 
 STEPS = 2
+RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
 
 
@@ -43,13 +44,14 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
     for step in range(steps):
         pile._indices.append(step)
         if steps > 1:
-            pile.end_step(bytes(32), bytes(32), bytes(32))
+            pile.end_step(bytes(32), bytes(32))
     claim = claim_of(
         Learnt(gateway.base, "here", pile, vector, None),
         GATEWAY,
         gateway.signed.run,
         payout=GATEWAY.public_key,
         founder=GATEWAY.public_key,
+        given=vector_digest(vector),
         residual=residual,
         lot_ms=10,
     )
@@ -74,7 +76,7 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
         by_claim = {each.back.claim.digest: each for each in done}
         for signed, vector in zip(gathered.claims, gathered._vectors, strict=True):
             if signed.digest in by_claim:
-                assert vector_digest(vector) == signed.open().vector
+                assert vector_digest(vector) == signed.open().given
                 asked = gateway.course.plan.architectures(1, "here")
                 assert {asked[place] for place, lots in enumerate(signed.open().work) if lots} == {gateway.course.plan.space.smallest()}
         weights = [signed.open().lots * LOT if signed.digest in by_claim else LOT for signed in gathered.claims]
@@ -90,7 +92,7 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
     play(story, **changes)
 
 
-def test_a_claims_records_are_those_of_its_lots_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
+def test_a_claim_is_of_the_leased_lots_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
     async def story(gateway: Gateway) -> None:
         await gateway.convene()
         light = Light(gateway, 0)
@@ -102,7 +104,7 @@ def test_a_claims_records_are_those_of_its_lots_and_the_learnt_vector_is_what_a_
         done = light.do(lease)
         claim = done.back.claim.open()
         assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
-        assert sum(claim.work) == 2 == len(done.back.lots)
+        assert (sum(claim.work), done.back.counts) == (2, (2,))
 
     play(story)
 
@@ -157,10 +159,6 @@ def with_step(back: LightReturn, *, work: tuple[int, ...] | None = None, **chang
     return resigned(back, LIGHTS[0], steps=(replace(claim.steps[0], **changes),), work=work or claim.work)
 
 
-def with_lot(back: LightReturn, note: LotNote) -> LightReturn:
-    return replace(back, lots=(note, *back.lots[1:]))
-
-
 Spoil = Callable[[LightReturn], LightReturn]
 WRONG: dict[str, tuple[Spoil, str]] = {
     "another founder": (lambda back: resigned(back, LIGHTS[0], founder=LIGHTS[0].public_key), "not the lease's"),
@@ -170,24 +168,17 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "more lots": (lambda back: with_step(back, first=0, last=8, every=1, work=(9, 0, 0, 0)), "other lots"),
     "as many lots as can be said": (lambda back: with_step(back, first=0, last=2**34 - 1, every=1, work=(2**32,) * 4), "other lots"),
     "other indices": (lambda back: with_step(back, first=77, last=77), "other indices"),
-    "another vector of its step": (lambda back: with_step(back, vector=sha256(b"v")), "other vectors"),
+    "another vector of its step": (lambda back: with_step(back, vector=sha256(b"v")), "not what the claim says"),
     "lots of another architecture": (
         lambda back: resigned(back, LIGHTS[0], work=_unsigned(back.claim).work[1:] + _unsigned(back.claim).work[:1]),
         "other lots",
     ),
-    "a wrong root": (lambda back: resigned(back, LIGHTS[0], lots_root=sha256(b"root")), "not under the claim's root"),
-    "another loss": (lambda back: with_lot(back, LotNote("1", bytes(32))), "not under the claim's root"),
-    "a loss that is not a number": (lambda back: with_lot(back, LotNote("nan", bytes(32))), "loss"),
-    "a loss that is infinite": (lambda back: with_lot(back, LotNote("inf", bytes(32))), "loss"),
-    "a loss that is no text of a number": (lambda back: with_lot(back, LotNote("1.0", bytes(32))), "loss"),
-    "more lots than it claims": (lambda back: replace(back, counts=(2,), lots=back.lots * 2), "other lots"),
-    "more lots than were leased": (lambda back: replace(back, counts=(3,), lots=back.lots * 3), "other lots or steps"),
-    "lots of more steps": (lambda back: replace(back, counts=(1, 1), lots=back.lots * 2), "other lots or steps"),
-    "steps where there are none": (lambda back: replace(back, steps=(StepNote(bytes(32), bytes(32)),)), "other vectors"),
-    "a vector that it is not": (
-        lambda back: with_step(resigned(back, LIGHTS[0], vector=sha256(b"v")), vector=sha256(b"v")),
-        "not what the claim says",
-    ),
+    "more lots than it claims": (lambda back: replace(back, counts=(2,)), "more lots"),
+    "more lots than were leased": (lambda back: replace(back, counts=(3,)), "more lots, or other steps"),
+    "lots of more steps": (lambda back: replace(back, counts=(1, 1)), "more lots, or other steps"),
+    "another vector than it gives": (lambda back: resigned(back, LIGHTS[0], given=sha256(b"v")), "not what the claim says"),
+    "another vector, twice": (lambda back: with_step(resigned(back, LIGHTS[0], given=RUN), vector=RUN), "not what the claim says"),
+    "nothing that it gives": (lambda back: resigned(back, LIGHTS[0], given=b""), "not what the claim says"),
     "a body of other values": (lambda back: replace(back, body=back.body[:-2] + b"\x01\x00"), "not what the claim says"),
     "a body that is cut": (lambda back: replace(back, body=back.body[:-1]), "bytes are no body"),
     "an exponent for values that are none": (lambda back: replace(back, body=b"\xff" + back.body[1:]), "beyond the window"),
@@ -370,8 +361,8 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
         done = [await Light(gateway, number).contribute() for number in range(2)]
         assert [each.back.claim.open().residual for each in done] == [left.digest, b""]
         vectors = [seat._gifts[light.public_key].vector for light in LIGHTS[:2]]
-        assert vector_digest(vectors[1]) == done[1].back.claim.open().vector
-        assert vector_digest(vectors[0]) != done[0].back.claim.open().vector
+        assert vector_digest(vectors[1]) == done[1].back.claim.open().given
+        assert vector_digest(vectors[0]) != done[0].back.claim.open().given
         learnt = vectors[0] - np.float32(0.25)  # half of the residual was added
         assert vector_digest(given(learnt, left.values, 50)) == vector_digest(vectors[0])
 
@@ -380,13 +371,16 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
 
 def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
     async def story(gateway: Gateway) -> None:
-        kept: list[tuple[bytes, np.ndarray, np.ndarray | None]] = []  # type: ignore[type-arg]
+        kept: list[tuple[Claim, Vector, Vector | None]] = []
 
-        async def keep(claim: SignedClaim, learnt: np.ndarray, residual: np.ndarray | None) -> None:  # type: ignore[type-arg]
-            assert PublicKey(claim.open().key) not in seat._gifts
-            kept.append((claim.digest, learnt, residual))
+        class Evidence:
+            """Remembers what is to be kept."""
 
-        gateway.desk.keep_vectors = keep
+            async def keep_claim(_self, claim: Claim, learnt: Vector, residual: Vector | None) -> None:
+                assert PublicKey(claim.key) not in seat._gifts
+                kept.append((claim, learnt, residual))
+
+        gateway.desk.evidence = Evidence()  # type: ignore[assignment]
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         seat = await gateway.convene()
         await Light(gateway, 0).contribute()
@@ -398,17 +392,17 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
         seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
         kept.clear()
         done = [await Light(gateway, number).contribute() for number in range(2)]
-        for light, (digest, learnt, residual) in zip(done, kept, strict=True):
-            opened = light.back.claim.open()
-            assert (digest, vector_digest(learnt)) == (light.back.claim.digest, opened.vector)
-            assert residual_digest(residual) == opened.residual
+        for light, (opened, learnt, residual) in zip(done, kept, strict=True):
+            assert (opened, vector_digest(learnt)) == (light.back.claim.open(), opened.steps[0].vector)
+            assert (opened.given, opened.residual, residual) == (opened.steps[0].vector, b"", None)  # it knows the digest of what it gives
+            assert vector_digest(seat._gifts[PublicKey(opened.key)].vector) == opened.given
 
-    play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), trust=Trust(AUDITED))
+    play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
 
 
 def test_where_several_local_steps_are_audited_there_is_no_gateway() -> None:
     with pytest.raises(UserError, match="several local steps are audited"):
-        Gateway(trust=Trust(AUDITED), **MANY_STEPS)
+        Gateway(audits=(RULES,), **MANY_STEPS)
 
 
 def test_there_is_nothing_for_light_contributors_where_lots_need_the_teacher_or_are_the_largest() -> None:
@@ -463,7 +457,7 @@ def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
         gateway.now_ms += 300_000
         assert not gateway.desk.has_contributors
         with pytest.raises(RemoteFault):
-            await gateway.desk.lease(light.request(run=sha256(b"run")), "here")
+            await gateway.desk.lease(light.request(run=RUN), "here")
         assert not gateway.desk.has_contributors
 
     play(story)

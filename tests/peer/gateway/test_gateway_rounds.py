@@ -97,11 +97,11 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
             _wait_with_lots(gateway)
             scene.log.commit()
             await gateway.reaches(round_)
-        accounts = scene.log.ledger.standing.accounts
-        assert all(accounts.of(identity.public_key).credit > 0 for identity in LIGHTS)
+        earned, credits = scene.log.ledger.reputation.earned, scene.log.ledger.credits()
+        assert all(earned[identity.public_key] > 0 for identity in LIGHTS)
         account = PAYOUTS[LIGHTS[1].public_key]  # which its claims name
-        assert scene.log.ledger.credits()[account] == accounts.of(LIGHTS[1].public_key).credit
-        assert scene.log.ledger.credit_of(LIGHTS[1].public_key) == 0
+        assert credits[account] == earned[LIGHTS[1].public_key]
+        assert LIGHTS[1].public_key not in credits
         assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from protocol.audits import AUDITED, Trust
 
 from automl.data.catalog import load_dataset
 from automl.data.shards.layout import travelling
@@ -23,6 +22,7 @@ from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
 from swarm.voice import Voice
+from tests.audited import RULES
 from tests.automl.data.files import noise, write_picture
 from tests.runs import EXCHANGE, manifest_of
 
@@ -56,10 +56,10 @@ def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path)
 
 
 def test_a_gateway_where_several_local_steps_are_audited_is_refused_in_a_line() -> None:
-    steps, audited = replace(EXCHANGE, local_steps=4), Trust(AUDITED)
+    steps, audited = replace(EXCHANGE, local_steps=4), (RULES,)
     config = PeerConfig(gateway=("127.0.0.1:0",))
     with pytest.raises(UserError, match=r"several local steps are audited.*leave --gateway out"):
-        check_run(config, manifest_of(OPERATOR, exchange=steps, trust=audited))
-    check_run(PeerConfig(), manifest_of(OPERATOR, exchange=steps, trust=audited))
-    check_run(config, manifest_of(OPERATOR, trust=audited))
+        check_run(config, manifest_of(OPERATOR, exchange=steps, audits=audited))
+    check_run(PeerConfig(), manifest_of(OPERATOR, exchange=steps, audits=audited))
+    check_run(config, manifest_of(OPERATOR, audits=audited))
     check_run(config, manifest_of(OPERATOR, exchange=steps))

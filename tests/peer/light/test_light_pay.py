@@ -92,7 +92,7 @@ def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_r
         (found,) = runs_of(tmp_path, verify=True)
         assert not found.problems
         assert [(one.round, one.by) for one in found.rounds] == [(1, CLAIMS), (2, CLAIMS)]
-        assert sum(one.paid or 0 for one in found.rounds) == credit
+        assert sum(one.amount or 0 for one in found.rounds) == credit
         scene.begin()
         assert (scene.board.status.credit, scene.board.status.credit_rounds) == (credit, 2)
 

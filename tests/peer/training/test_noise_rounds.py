@@ -8,10 +8,6 @@ import pytest
 
 from exact.coding import parse
 from peer.training.noise import Noise
-from protocol.encoding import pack
-from protocol.lots import place_of_lot
-from protocol.merkle import leaf_hash, root
-from protocol.records import LotRecord, StepRecord
 from tests.memory_log import LOT, SMALL_EXCHANGE, until
 from tests.peer.scene import Scene, play
 from tests.peer.training.test_noise import Counted
@@ -31,15 +27,12 @@ def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_
         body = parse(scene.log.manifest.exchange.codec, b"".join(map(bytes, blob.pieces)), scene.log.num_weights)
         values = body.values(scene.log.manifest.exchange.first_floor)
         assert 90 < float(np.std(values)) < 110  # what was learnt has values of a hundredth
-        architectures = scene.log.plan.architectures(1, "here")
-        lots = member.worker.lots[: claim.lots]
-        texts = [architectures[place_of_lot(len(architectures), claim.base, claim.key, lot.index)].text for lot in lots]
-        records = [LotRecord(lot.step, lot.index, text, LOT, "0", b"") for lot, text in zip(lots, texts, strict=True)]
-        assert claim.lots_root == root([leaf_hash(pack(record)) for record in records])
+        contribution = header.contribution.open()
         if steps > 1:
-            counts = [sum(lot.step == step for lot in lots) * LOT for step in range(steps)]
-            blind = [StepRecord(step, count, bytes(32), bytes(32), bytes(32)) for step, count in enumerate(counts)]
-            assert claim.steps_root == root([leaf_hash(pack(record)) for record in blind])
+            assert {step.vector for step in claim.steps} == {step.mean for step in contribution.steps} == {bytes(32)}
+        else:
+            assert claim.steps[0].vector == contribution.steps[0].mean == claim.given  # of the noisy vector
+        assert claim.residual == b""
         assert member.status.epsilon == 1.0
 
     play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=LOT * 40, first_floor=0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from automl.spaces.space import TINY
-from automl.training.lots import Lot, LotResult, project
+from automl.training.lots import Lot, LotResult
 from peer.cohort.cohort import Seat
 from peer.crew.crew import Done, WorkerLost
 from peer.training.shift import Shift, Task
@@ -80,7 +80,7 @@ class HeldCrew:
     def ends(self, worker: int, took_ms: float = 10.0, value: float = 1.0) -> None:
         lot, future = self.busy[worker]
         gradient = torch.tensor([value, 2.0 ** -(3 * lot.index), 0.1 * (lot.index + 1)])
-        result = LotResult(gradient, 1.0, lot.samples, project(gradient))
+        result = LotResult(gradient, 1.0, lot.samples)
         future.set_result(Done(result, took_ms, lambda: self.released.append(lot.index)))
 
     def dies(self, worker: int) -> None:
@@ -172,7 +172,7 @@ def test_lots_are_added_in_the_order_of_their_indices_whoever_was_faster() -> No
     scene, alone = play(story, lots=5), one_after_the_other(5)
     assert scene.crew.released == [0, 1, 2, 3, 4]
     assert np.array_equal(scene.pile.gradient(), alone.gradient())
-    assert scene.pile.lots_root() == alone.lots_root()
+    assert scene.pile.claimed(bytes(32)) == alone.claimed(bytes(32))
     assert scene.machine.samples == scene.pile.samples == 5 * LOT
     assert scene.shift.next_index == 5
 
@@ -191,7 +191,7 @@ def test_a_lot_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
 
     scene = play(story, lots=3)
     assert scene.crew.released == [0, 1, 2]
-    assert scene.pile.lots_root() == one_after_the_other(3).lots_root()
+    assert scene.pile.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
     assert scene.machine.samples == 3 * LOT
 
 

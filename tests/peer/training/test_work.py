@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from exact.coding import encode
 from exact.residuals import residual_digest, vector_digest
 from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
 from protocol.encoding import pack
-from protocol.merkle import leaf_hash, root
-from protocol.records import MAX_SKIPPED, ClaimStep, LotRecord, SignedClaim, StepMean, StepRecord
+from protocol.exchange import MAX_LOT_MS
+from protocol.records import MAX_SKIPPED, ClaimStep, SignedClaim, StepMean
+from protocol.rosters import MAX_LEFT_OUT, claim_bytes
 from protocol.rounds import Standing
+from protocol.shards import MAX_SHARDS
 from protocol.signing import Identity, sha256
 
 PEER = Identity(b"\x0b" * 32)
@@ -25,15 +28,15 @@ def lot(index: int, architecture: Architecture, samples: int) -> Lot:
     return Lot(7, sha256(b"base"), 0, PEER.public_key, index, architecture, samples)
 
 
-def result(gradient: list[float], samples: int, loss: float, projection: bytes = b"p") -> LotResult:
-    return LotResult(gradient=torch.tensor(gradient), loss=loss, samples=samples, projection=projection)
+def result(gradient: list[float], samples: int, loss: float) -> LotResult:
+    return LotResult(gradient=torch.tensor(gradient), loss=loss, samples=samples)
 
 
 def three_lots() -> Pile:
     pile = Pile(2, ASKED)
-    pile.add(lot(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0, b"a"))
-    pile.add(lot(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0, b"b"))
-    pile.add(lot(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789, b"c"))
+    pile.add(lot(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0))
+    pile.add(lot(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0))
+    pile.add(lot(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789))
     return pile
 
 
@@ -70,31 +73,19 @@ def test_a_gradient_that_was_taken_does_not_change_with_later_lots() -> None:
     assert (taken == before).all()
 
 
-def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_where_one_was_dropped() -> None:
-    leaves = [
-        LotRecord(0, 0, LARGEST.text, 16, "2", b"a"),
-        LotRecord(0, 1, SMALLEST.text, 48, "1", b"b"),
-        LotRecord(0, 3, LARGEST.text, 16, "0.123457", b"c"),
-    ]
-    assert three_lots().lots_root() == root([leaf_hash(pack(leaf)) for leaf in leaves])
-
-
-def test_a_step_that_ended_is_recorded_and_the_next_one_has_a_gradient_of_its_own() -> None:
+def test_a_step_that_ended_is_kept_and_the_next_one_has_a_gradient_of_its_own() -> None:
     pile = three_lots()
-    assert pile.steps_root() == b""
+    assert pile.means == ()
     assert (pile.step_lots, pile.samples) == (3, 80)
     first = pile.gradient()
-    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
     assert (pile.step_lots, pile.samples, len(pile)) == (0, 80, 3)
     pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     assert pile.gradient().tolist() == [3.0, 5.0]
     assert first.tolist() == [0.0, 4.0]
-    pile.end_step(sha256(b"later"), sha256(b"own too"), sha256(b"own too"))
-    records = [
-        StepRecord(0, 80, sha256(b"state"), sha256(b"own"), sha256(b"mean")),
-        StepRecord(1, 16, sha256(b"later"), sha256(b"own too"), sha256(b"own too")),
-    ]
-    assert pile.steps_root() == root([leaf_hash(pack(record)) for record in records])
+    pile.end_step(sha256(b"own too"), sha256(b"own too"))
+    assert pile.means == (sha256(b"mean"), sha256(b"own too"))
+    assert [(step.vector, step.count) for step in pile.claimed(b"")] == [(sha256(b"own"), 3), (sha256(b"own too"), 1)]
 
 
 BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
@@ -103,7 +94,7 @@ RUN = sha256(b"run")
 
 
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
-    settings = {"founder": PEER.public_key, "residual": b"", "lot_ms": 12, **changes}
+    settings = {"founder": PEER.public_key, "given": sha256(b"given"), "residual": b"", "lot_ms": 12, **changes}
     return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
 
 
@@ -113,25 +104,23 @@ def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
     claim = claimed(pile, vector).open()
     assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
     assert (claim.key, claim.founder, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, b"", 12)
-    assert claim.steps == (ClaimStep(0, 3, (2,), claim.vector),)
-    assert claim.payout == ACCOUNT
-    assert (claim.work, claim.lots_root, claim.steps_root) == (pile.work, pile.lots_root(), b"")
-    assert claim.vector == sha256(vector.astype("<f4").tobytes())
+    assert claim.steps == (ClaimStep(0, 3, (2,), sha256(vector.astype("<f4").tobytes())),)
+    assert (claim.payout, claim.work, claim.given) == (ACCOUNT, pile.work, sha256(b"given"))
 
 
 def two_steps() -> Pile:
     """Two steps that have ended, of the indices 0, 1, 3 and 4."""
     pile = three_lots()
-    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
     pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
-    pile.end_step(sha256(b"later"), sha256(b"own too"), sha256(b"mean too"))
+    pile.end_step(sha256(b"own too"), sha256(b"mean too"))
     return pile
 
 
 def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None:
     pile, founder = two_steps(), Identity(b"\x0c" * 32).public_key
     claim = claimed(pile, np.ones(2, np.float32), founder=founder, residual=sha256(b"left")).open()
-    assert (claim.founder, claim.residual, claim.steps_root) == (founder, sha256(b"left"), pile.steps_root())
+    assert (claim.founder, claim.residual, claim.given) == (founder, sha256(b"left"), sha256(b"given"))
     assert claim.steps == (ClaimStep(0, 3, (2,), sha256(b"own")), ClaimStep(4, 4, (), sha256(b"own too")))
 
 
@@ -147,7 +136,8 @@ def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
         "home",
     )
     assert (first.steps, first.work, first.shards) == ((ClaimStep(0, 3, (2,), sha256(b"own")),), pile.work, 2)
-    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    assert (first.given, first.residual) == (b"", b"")
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
     pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     second = claim_so_far(BASE, "home", pile, sha256(b"own too"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0).open()
     assert second.steps == (*first.steps, ClaimStep(4, 4, (), sha256(b"own too")))
@@ -158,7 +148,7 @@ def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
 def test_of_what_is_not_to_be_told_a_claim_s_steps_tell_no_digest() -> None:
     pile = Pile(2, ASKED, is_blind=True)
     pile.add(lot(0, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
-    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
     assert (pile.claimed(b""), pile.means) == ((ClaimStep(0, 0, (), bytes(32)),), (bytes(32),))
 
 
@@ -175,11 +165,30 @@ def test_a_step_has_room_for_lots_until_too_many_between_them_are_missing() -> N
     assert (step.first, step.last, step.every, len(step.skipped), step.count) == (4, last, 2, MAX_SKIPPED, 3)
 
 
+@pytest.mark.parametrize("local_steps", [1, 2, 5, 40, 512])
+def test_whoever_leaves_out_lots_as_long_as_there_is_room_has_a_claim_that_a_founder_takes(local_steps: int) -> None:
+    pile, index, left_out = Pile(2, [LARGEST] * 32), 2**17, 0  # indices of five bytes
+    for _ in range(local_steps):
+        gap = max(gap for gap in range(MAX_SKIPPED + 1) if gap + left_out <= MAX_LEFT_OUT)
+        pile.add(lot(index, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        assert pile.has_room(index + gap + 1)
+        assert not pile.has_room(index + gap + 2)
+        pile.add(lot(index + gap + 1, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        pile.end_step(sha256(b"own"), sha256(b"mean"))
+        index, left_out = index + gap + 2, left_out + gap
+    learnt = Learnt(BASE, "c" * 63, pile, np.ones(2, np.float32), None)
+    claim = claim_of(
+        learnt, PEER, RUN, payout=ACCOUNT, founder=ACCOUNT, given=RUN, residual=RUN, lot_ms=MAX_LOT_MS, shards=MAX_SHARDS - 1
+    ).open()
+    size = len(pack(replace(claim, partner=RUN)))
+    assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many lots of each architecture
+
+
 def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
     mates = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda mate: mate.public_key)
     learnt = Learnt(BASE, "home", two_steps(), np.ones(2, np.float32), None)
     own = claimed(learnt.pile, learnt.vector)
-    whole = claim_of(learnt, mates[0], RUN, payout=mates[0].public_key, founder=PEER.public_key, residual=b"", lot_ms=1)
+    whole = claim_of(learnt, mates[0], RUN, payout=mates[0].public_key, founder=PEER.public_key, given=bytes(32), residual=b"", lot_ms=1)
     dropped = claim_so_far(
         BASE, "home", three_lots(), sha256(b"own"), mates[1], RUN, payout=mates[1].public_key, founder=PEER.public_key, lot_ms=1
     )
@@ -231,13 +240,3 @@ def test_times_add_up_by_name_until_the_line_is_told() -> None:
     assert re.fullmatch(r"train_s=\d+\.\d\d wait_s=\d+\.\d\d", lap.line())
     lap.mark("hand_in")
     assert re.fullmatch(r"hand_in_s=\d+\.\d\d", lap.line())
-
-
-def test_a_blind_piles_roots_say_nothing_of_what_was_computed() -> None:
-    roots = []
-    for seed in (1.0, 2.0):
-        pile = Pile(2, ASKED, is_blind=True)
-        pile.add(lot(0, LARGEST, 16), 0, result([seed, seed], 16, seed, bytes([int(seed)])))
-        pile.end_step(bytes([int(seed)]) * 32, bytes([int(seed)]) * 32, bytes([int(seed)]) * 32)
-        roots.append((pile.lots_root(), pile.steps_root()))
-    assert roots[0] == roots[1]
