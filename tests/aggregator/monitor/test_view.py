@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.log.log import Log
+from aggregator.monitor import kept, sight
 from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import TableSeen, table_seen
@@ -11,7 +12,7 @@ from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
-from protocol.records import Round
+from protocol.records import MAX_ENTRY_BYTES, Round
 from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow, signed_manifest
@@ -144,3 +145,8 @@ def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, 
     revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
     before = Opened("revocation", revocation, SignedRevocation.sign(revocation, OPERATOR))
     assert table_seen(0, [before, *entries], manifest, course) == table_seen(1, entries, manifest, course)
+
+
+def test_what_is_read_of_a_log_at_a_time_is_bounded_however_large_its_entries_are() -> None:
+    for entries in (sight._READ_AT_A_TIME, kept._HASHED_AT_A_TIME):
+        assert entries * MAX_ENTRY_BYTES <= 32 * 2**20
