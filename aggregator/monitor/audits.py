@@ -64,6 +64,7 @@ class Audits:
         self.waiting: dict[bytes, AuditSeen] = {}  # by contribution: of rounds that are not paid, the oldest first
         self.ended: dict[bytes, AuditSeen] = {}  # of paid rounds: those against which somebody spoke, the oldest first
         self.drawn = 0  # contributions so far
+        self.unjudged = 0  # of these, of rounds that are paid now: nothing was decided of them in time
         self.drawn_samples = 0  # that their audits compute
         self.samples = 0  # of all contributions that could be drawn
         self.outcomes = Counter[Outcome]()  # of claims in paid rounds that were drawn
@@ -156,6 +157,7 @@ class Audits:
         for paid in self.reputation.paid_now:
             for audit in paid.audits:
                 seen = replace(self.waiting.pop(audit.work.contribution), audit=audit)
+                self.unjudged += not seen.is_decided
                 self.outcomes.update(outcome for outcome in audit.outcomes if outcome is not None)
                 if audit.is_against:
                     self.ended[audit.work.contribution] = seen

@@ -93,6 +93,12 @@ def _of_trust(sight: Sight, now: int) -> list[_Metric]:
             "Of these, contributions of rounds not paid yet that nothing is decided of.",
             audits.num_undecided,
         ),
+        _one(
+            "manta_audits_unjudged_total",
+            "counter",
+            "Contributions that were drawn and not decided before they were paid.",
+            audits.unjudged,
+        ),
         _one("manta_audits_in_doubt", "gauge", "Contributions that somebody spoke against, undecided.", len(audits.in_doubt)),
         _Metric("manta_claims_audited", "gauge", "Claims that audits came to something of.", claims),
         _one("manta_audited_samples_total", "counter", "Samples of contributions that were drawn, as claimed.", audits.drawn_samples),

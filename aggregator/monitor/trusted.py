@@ -46,6 +46,7 @@ class TrustAnswers:
             "demoted": len(lost) - len(reputation.guilty),
             "drawn": audits.drawn,
             "undecided": audits.num_undecided,
+            "unjudged": audits.unjudged,
             "claims": {_word(outcome): count for outcome, count in sorted(audits.num_claims().items(), key=lambda one: str(one[0]))},
             "share": audits.drawn_samples / audits.samples if audits.samples else None,
             "faults": sum(map(len, reputation.faults.values())),

@@ -69,7 +69,7 @@ def standing(view: View) -> tuple[object, ...]:
     audits, reputation = view.audits, view.reputation
     if not view.manifest.is_audited:  # only what was paid is kept
         return reputation.paid, reputation.earned
-    counts = (audits.drawn, audits.drawn_samples, audits.samples, audits.outcomes)
+    counts = (audits.drawn, audits.unjudged, audits.drawn_samples, audits.samples, audits.outcomes)
     return replace(reputation, _shares={}), audits.waiting, audits.ended, counts
 
 

@@ -138,7 +138,7 @@ function found({ claims }) {
   return claims.map(({ peer, outcome }) => `…${peer.slice(-6)}: ${OUTCOMES[outcome] ?? outcome}`).join("; ");
 }
 
-function summary({ is_finished, computers: there, proven, proven_after, guilty, demoted, drawn, undecided, share, auditors }) {
+function summary({ is_finished, computers: there, proven, proven_after, guilty, demoted, drawn, undecided, unjudged, share, auditors }) {
   const where = is_finished ? "that took part" : "at work";
   const upper = (text) => text[0].toUpperCase() + text.slice(1);
   const out = [
@@ -146,7 +146,7 @@ function summary({ is_finished, computers: there, proven, proven_after, guilty, 
     demoted && `${counted(demoted, "computer")} did not show work and ${demoted === 1 ? "has" : "have"} to begin anew`,
   ].filter(Boolean);
   const looked = drawn
-    ? `So far ${counted(drawn, "contribution")}, ${percent(share)} of all examples, were drawn to be computed again by ${counted(auditors.length, "named auditor")}; ${count(undecided)} of them wait for a word.`
+    ? `So far ${counted(drawn, "contribution")}, ${percent(share)} of all examples, were drawn to be computed again by ${counted(auditors.length, "named auditor")}; ${count(undecided)} of them wait for a word${unjudged ? `, ${count(unjudged)} got none in time` : ""}.`
     : "Nothing was drawn to be computed again yet.";
   return (
     `${count(proven)} of ${counted(there, "computer")} ${where} ${proven === 1 ? "is" : "are"} proven: ` +
