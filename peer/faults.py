@@ -7,7 +7,7 @@ from protocol.reputation import FALSE, WITHHELD, Fault
 
 _MEANS = {
     WITHHELD: (
-        "an audit needed what it rests on, and nobody brought that in time: it is not paid, nor is what was pending before and not audited, "
+        "an audit needed what it rests on, and nobody brought that in time: it is not paid, nor what was pending before and not audited, "
         "and this key has to be found good from the beginning; keep the peer running, on a disk with room, while audits may ask"
     ),
     FALSE: (

@@ -1,7 +1,7 @@
 """Whether others can call this node: some are asked to try, and what they found is said in words.
 
-A node behind a router or a wall calls out, and everything comes and goes over the connections that it opened: it takes part like any other. But
-it should not be asked for what others have to call it for, so it does not serve the DHT. Who is asked to dial back dials nothing but
+A node behind a router or a wall calls out, and everything comes and goes over the connections that it opened: it takes part like any other.
+But it should not be asked for what others have to call it for, so it does not serve the DHT. Who is asked to dial back dials nothing but
 the address that the caller's own connection comes from, at ports that the caller names, and looks whether it is the caller who answers.
 """
 

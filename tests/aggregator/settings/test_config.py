@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol.audits import ALL_ALIKE, AUDITED, Trust
 
 from aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
 from aggregator.settings.sections import RunSection

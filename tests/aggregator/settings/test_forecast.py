@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from protocol.audits import ALL_ALIKE
 
 import aggregator.commands.settings
 from aggregator.cli import main
