@@ -597,7 +597,7 @@ class Ledger:
         hold("E9", said.auditor not in audit.verdicts)
         hold("E10", len(said.outcomes) == len(audit.row.keys))
         is_late = self.round >= said.round + self.rules.kept_rounds
-        hold("E11", is_late or not {UNPAID, DEMOTED} & set(said.outcomes))
+        hold("E11", is_late or (DEMOTED not in said.outcomes and (UNPAID not in said.outcomes or VOID in said.outcomes)))
         is_own, is_good = said.by == said.auditor, set(said.outcomes) == {GOOD}
         hold("E12", said.by not in audit.row.keys and (is_own or (is_good and self.is_proven(said.by))))
         hold("E2", not self.listed, "a verdict after a contribution")

@@ -179,7 +179,8 @@ class Reputation:
             raise LedgerError("this auditor has judged this contribution")
         if len(verdict.outcomes) != len(audit.work.keys):
             raise LedgerError("a verdict of other claims than the contribution has")
-        is_withheld = any(outcome in (Outcome.UNPAID, Outcome.DEMOTED) for outcome in verdict.outcomes)
+        said = set(verdict.outcomes)  # unpaid beside void: nobody can say what a founder made of what a member lied about
+        is_withheld = Outcome.DEMOTED in said or (Outcome.UNPAID in said and Outcome.VOID not in said)
         if is_withheld and self.round < audit.round + rules.kept_rounds:
             raise LedgerError("what has to be brought may still come")
         if verdict.by in audit.work.keys or (verdict.by != verdict.auditor and not self.is_proven(verdict.by)):

@@ -144,6 +144,20 @@ def test_what_was_not_brought_is_not_paid_and_its_keys_begin_anew() -> None:
     assert reputation.earned == {C: 1000, AUDITORS[0]: 100}
 
 
+def test_a_founder_is_not_paid_as_soon_as_a_vector_that_it_counted_is_found_false() -> None:
+    rounds = Rounds(rules())
+    rounds.turn([A, B], [C])
+    rounds.turns(1)
+    with pytest.raises(LedgerError, match="may still come"):
+        rounds.say([A, B], 1, [UNPAID, GOOD], AUDITORS[0])
+    rounds.say([A, B], 1, [UNPAID, VOID], AUDITORS[0])
+    rounds.turns(1)
+    reputation = rounds.reputation
+    assert (set(reputation.guilty), reputation.is_proven(A)) == ({B}, True)
+    rounds.turns(3)
+    assert reputation.earned == {C: 1000, AUDITORS[0]: 100}
+
+
 def test_a_demoted_key_is_proven_again_by_good_work() -> None:
     rounds = Rounds(rules())
     rounds.turn([A])
