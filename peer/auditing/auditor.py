@@ -199,10 +199,8 @@ class Auditor:
         await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
 
     async def do_one(self, duties: tuple[Duty, ...]) -> bool:
-        """Do the first of what waits that can be done; return whether there was one: meanwhile there may be something else.
-
-        What is taken over comes before what has to be computed.
-        """
+        """Take over all that can be, and compute the first of the rest; return whether anything was done: more may wait by now."""
+        has_done = False
         for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
             digest = _digest(duty)
             one = self._open.setdefault(digest, _Open(duty.round))
@@ -211,8 +209,11 @@ class Auditor:
             if not self._turns.may_work:
                 return False
             try:
-                if await self._do(duty, one):
-                    return True
+                is_new = one.said is None
+                has_computed = await self._do(duty, one)
+                has_done |= is_new and one.said is not None
+                if has_computed:
+                    break
             except AsideLost as error:
                 await self._ended(one, str(error))
                 return False
@@ -222,7 +223,7 @@ class Auditor:
                 return False
             except MantaError as error:  # it is told again what waits
                 self._give_up(one, str(error))
-        return False
+        return has_done
 
     def _is_left(self, duty: Duty) -> bool:
         """Return whether a contribution is left to a volunteer that has not found anything yet."""
@@ -233,21 +234,23 @@ class Auditor:
         return bool(duty.volunteer) and self._volunteers.are_believed(_digest(duty), duty.volunteer[0])
 
     async def _do(self, duty: Duty, one: _Open) -> bool:
-        """Judge a contribution and say so; return whether that took work.
+        """Judge a contribution and say so; return whether it was computed for that.
 
         Raises:
             AsideLost, UserError: what computes has ended.
             MantaError: it cannot be judged now, or the log does not take the word.
         """
-        is_new = one.said is None
+        has_computed = False
         if one.said is None:
-            one.said = self._taken_over(duty) or await self._judged(duty, one)
+            one.said = self._taken_over(duty)
+        if one.said is None:
+            one.said, has_computed = await self._judged(duty, one), True
         if one.said is None:
             return False
         self._board.write()
         method = VERDICT if isinstance(one.said, SignedVerdict) else FINDING
         await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
-        return is_new
+        return has_computed
 
     def _taken_over(self, duty: Duty) -> SignedVerdict | None:
         """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""

@@ -92,7 +92,7 @@ class Fetching:
 
     async def _ask_members(self, duty: Duty, claims: Sequence[Claim], lacking: list[bytes]) -> None:
         """Get of those who handed it in what they did not bring: it may have been the way to the operators that was at fault."""
-        async with asyncio.timeout(waits.FETCH_S):
+        async with asyncio.timeout(waits.LAST_ASKED_S):
             for claim in claims:
                 await self._fetch_from(PublicKey(claim.key), duty, claim.base, lacking)
 

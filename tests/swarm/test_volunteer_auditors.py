@@ -24,12 +24,12 @@ def test_volunteers_that_do_not_look_are_found_out_and_take_nothing_from_anybody
         mode="audited",
         proven=tuple(map(peer_name, keys.values())),
         proven_after=2,
-        audit_percent=100,
+        audit_percent=20,
         newcomer_percent=100,
         kept_rounds=60,
         pending_rounds=70,
     )
-    small = small_run(rounds=10_000, first_open_s=4, min_open_s=4, max_open_s=8)
+    small = small_run(rounds=10_000, first_open_s=4, min_open_s=4, max_open_s=8, target_batch=64, max_claim_samples=64, weight_cap=64)
     config = small.model_copy(update={"trust": trust, "follower": FollowerSection(audit_share=1.0)})
     noisy = list[str]()
     with Programs(tmp_path, config) as programs:
