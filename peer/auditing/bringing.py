@@ -64,16 +64,26 @@ class _Open:
 
     placed: Placed
     base: bytes  # the commit that it stands on: what the vectors of this peer's work are kept by
+    key: bytes  # whose claim it has: this peer's, unless its person took another key since
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
+        check_digest(self.key, "key")
 
 
 class Bringing:
     """One peer's."""
 
     def __init__(
-        self, endpoint: Endpoint, line: OperatorLine, vectors: Vectors, directory: Path, *, round: Callable[[], int], kept_rounds: int
+        self,
+        endpoint: Endpoint,
+        line: OperatorLine,
+        vectors: Vectors,
+        directory: Path,
+        *,
+        round: Callable[[], int],
+        kept_rounds: int,
+        is_looked_for: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         """Take up what an earlier life of this peer left.
 
@@ -84,6 +94,7 @@ class Bringing:
             directory: of this peer's run.
             round: returns the newest committed one.
             kept_rounds: for which something may be asked for.
+            is_looked_for: returns whether another contribution may have come to be listed that stands on a base.
 
         Raises:
             StorageError: the disk refuses.
@@ -94,6 +105,7 @@ class Bringing:
         self._folder = directory / FOLDER
         self._round = round
         self._kept_rounds = kept_rounds
+        self._is_looked_for = is_looked_for
         self._changed = asyncio.Event()
         self._open = {one.placed.contribution: one for one in self._left()}
         self._unwritten = set[bytes]()
@@ -115,7 +127,7 @@ class Bringing:
     def found(self, round_: int, contribution: bytes, base: bytes) -> None:
         """A round has, or by the log's word will have, this contribution, which has a claim of this peer and stands on ``base``."""
         if contribution not in self._open:
-            self._open[contribution] = _Open(Placed(round_, contribution), base)
+            self._open[contribution] = _Open(Placed(round_, contribution), base, self._endpoint.key)
             self._unwritten.add(contribution)
             self._changed.set()
 
@@ -201,7 +213,7 @@ class Bringing:
             if wanted.fate == Fate.NOTHING:
                 said = self._nothing.setdefault(one.placed.contribution, set())
                 said.add(operator)
-                if len(said) >= self._line.operators.quorum:
+                if len(said) >= self._line.operators.quorum and not self._is_looked_for(one.base):
                     await self._close(one)
             if wanted.vectors:
                 self._wanted.add(one.placed.contribution)
@@ -272,7 +284,11 @@ class Bringing:
         with disk_errors(self._folder):
             for path in self._folder.glob("[0-9a-f]*"):
                 try:
-                    found.append(unpack(_Open, path.read_bytes(), max_bytes=_MAX_FILE_BYTES))
+                    one = unpack(_Open, path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
                 except EncodingError:
+                    one = None
+                if one is not None and one.key == self._endpoint.key:
+                    found.append(one)
+                else:
                     path.unlink(missing_ok=True)
         return found

@@ -73,7 +73,7 @@ class Evidence:
         self._is_looked_for = is_looked_for
         # A while longer than it may be brought: an auditor asks whoever handed it in before it says that it was withheld.
         kept = rules.kept_rounds + LEAST_PENDING
-        self._bringing = Bringing(endpoint, line, folder, directory, round=newest, kept_rounds=kept)
+        self._bringing = Bringing(endpoint, line, folder, directory, round=newest, kept_rounds=kept, is_looked_for=is_looked_for)
         self._turn = asyncio.Lock()  # one at a time brings
         self._has_said = False  # that the disk refuses
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from exact.residuals import vector_digest
+from peer.auditing.bringing import Bringing
 from protocol.auditing import BRING, WANTED, AskWanted, Fate, Wanted, WantedOf
 from protocol.encoding import pack, unpack
 from protocol.records import Header
 from protocol.signing import PublicKey
 from swarm.rpc import Busy
-from tests.audit_scene import KEPT_ROUNDS, NUM_WEIGHTS, OPERATORS, A, Peer, Scene, header_of, run, vector
+from tests.audit_scene import KEPT_ROUNDS, NUM_WEIGHTS, OPERATORS, A, B, Peer, Scene, header_of, run, vector
 
 MEAN = vector_digest(vector(" mean 0"))
 
@@ -155,5 +156,48 @@ def test_what_a_peer_was_promised_is_known_after_a_restart_and_a_damaged_file_is
         assert peer.again().bases == {peer.base}
         path.write_bytes(path.read_bytes()[:-1])
         assert not peer.again().bases
+
+    run(scenario())
+
+
+def test_what_another_key_of_this_folder_handed_in_is_nobody_s_here(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        await scene.open()
+        _, peer, _ = await handed_in(scene)
+        assert peer.again().bases
+        folder = tmp_path / f"peer-{A.public_key.hex()[:8]}"
+        other = Bringing(
+            scene.endpoint(B), scene.line(B), peer.vectors, folder, round=lambda: scene.reputation.round, kept_rounds=KEPT_ROUNDS
+        )
+        assert not other.bases
+        scene.turn()
+        assert await other.bring_all()
+
+    run(scenario())
+
+
+def test_nothing_goes_while_another_contribution_on_its_base_may_be_listed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        await scene.open()
+        header, peer, _ = await handed_in(scene)
+        undrawn(scene, header)
+        looked_for = [peer.base]
+        folder = tmp_path / f"peer-{A.public_key.hex()[:8]}"
+        bringing = Bringing(
+            scene.endpoint(A),
+            scene.line(A),
+            peer.vectors,
+            folder,
+            round=lambda: scene.reputation.round,
+            kept_rounds=KEPT_ROUNDS,
+            is_looked_for=lambda base: base in looked_for,
+        )
+        await bringing.bring_all()
+        assert peer.vectors.has(peer.base, MEAN)
+        looked_for.clear()
+        await bringing.bring_all()
+        assert not peer.vectors.has(peer.base, MEAN)
 
     run(scenario())

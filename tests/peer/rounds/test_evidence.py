@@ -9,13 +9,15 @@ import pytest
 from protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
 from protocol.encoding import pack
 from protocol.exchange import MAX_AGE, Exchange
+from protocol.light import Fate
 from protocol.records import Header
 from protocol.rounds import Phase
 from protocol.signing import Identity, PublicKey
 from protocol.verdicts import AuditRules
 from swarm import waits
-from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
+from tests.peer.gateway.test_gateway_rounds import LIGHTS, _contribute, _desk, _wait_with_lots, _word
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -143,6 +145,35 @@ def test_a_peer_that_was_killed_before_the_beacon_brings_it_when_it_is_here_agai
 
     rules = replace(RULES, kept_rounds=20, pending_rounds=30)
     play(tmp_path, story, exchange=exchange, audits=(rules,))
+
+
+@pytest.mark.parametrize("exchange", [DENSE, SPARSE], ids=["dense", "sparse"])
+def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path: Path, exchange: Exchange) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here
+        desk = _desk(scene)
+        gateway = scene.join(0, gateway=desk, prepare=_wait_with_lots)
+        headers = []
+        for round_ in range(1, 4):
+            name = await _contribute(scene, desk, LIGHTS[0])
+            gateway.worker.may_go_on.set()
+            await until(lambda name=name: _word(desk, name).fate != Fate.HELD)
+            assert _word(desk, name).fate == Fate.TAKEN, _word(desk, name).reason
+            headers.append(scene.log.headers[-1])
+            _wait_with_lots(gateway)
+            scene.log.commit()
+            await gateway.reaches(round_)
+        header = headers[1]
+        await until(lambda: is_brought(scene, header))
+        (brought,) = scene.log.brought.values()
+        brought.need(header.contribution.digest, 0)
+        scene.log.give(PEERS[3], seed=1)
+        scene.log.commit()
+        own = [signed.open().steps[0].vector for signed in header.claims]
+        assert len(own) == 2
+        await until(lambda: all(brought.folder.has(header.contribution.digest, each) for each in own))
+
+    play(tmp_path, story, exchange=exchange, audits=(RULES,))
 
 
 def test_what_no_round_has_goes_once_none_can_have_it(tmp_path: Path) -> None:
