@@ -26,7 +26,7 @@ import torch
 from aggregator.operator import Operator
 from aggregator.settings.config import load_run_file
 from automl.data.dataset import Dataset
-from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker
+from automl.training.lots import Lot, LotResult, Worker
 from peer.config import PeerConfig
 from peer.session import join
 from swarm.node import Node
@@ -136,7 +136,7 @@ class PausingWorker(TimedWorker):
         shift = int.from_bytes(hashlib.sha256(lot.base + lot.key + lot.index.to_bytes(4, "big")).digest()[:4], "big")
         gradient_N = torch.from_numpy(np.roll(self._noise_N, shift % len(self._noise_N)))
         time.sleep(max(0.0, self._lot_s - (time.monotonic() - started_s)))
-        return LotResult(gradient_N, 1.0, lot.samples, bytes(4 * NUM_PROJECTIONS))
+        return LotResult(gradient_N, 1.0, lot.samples)
 
 
 @dataclass(frozen=True, slots=True)

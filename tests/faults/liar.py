@@ -62,7 +62,7 @@ class Liar:
         self.log = LogClient(node, self.manifest, self.run)
         self._scene = scene
         self.num_weights = num_weights_of(scene.directory / "aggregator")
-        self._course = RunCourse(self.manifest)
+        self.course = RunCourse(self.manifest)
 
     @property
     def key(self) -> PublicKey:
@@ -76,7 +76,7 @@ class Liar:
 
     def num_architectures(self, round_: int) -> int:
         """Return how many architectures a round asks of a cohort."""
-        return len(self._course.costs(round_, "here"))
+        return len(self.course.costs(round_, "here"))
 
     def refused(self) -> dict[str, int]:
         """Return what the aggregator's status says was refused of it, by reason."""

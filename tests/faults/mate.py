@@ -41,7 +41,7 @@ class Mate:
         self._scene = scene
         self._name = cohort
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
-        self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.run, cohort, scene.token, self._neighbours)
+        self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.course, liar.run, cohort, scene.token, self._neighbours)
         self._ends_ms = 0.0  # of the round's headers
         self._steps: list[ClaimStep] = []  # of the base, so far
 
@@ -75,7 +75,12 @@ class Mate:
     async def step(self, step: int, vector: Vector) -> Vector:
         """Give a vector for a step, when it is due, with the claim up to there; return what the cohort made of it."""
         self._note(step, vector_digest(vector))
-        return await self.seat.average(step, vector, self._claimed())
+        claim = self._claimed(given=b"")
+
+        async def claimed() -> SignedClaim:
+            return claim
+
+        return await self.seat.average(step, vector, claimed)
 
     def _note(self, step: int, vector: bytes) -> None:
         first, lots = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.lot_samples)
@@ -86,11 +91,12 @@ class Mate:
         for step in range(self.liar.manifest.exchange.local_steps):
             await self.step(step, self.liar.vector(scale))
 
-    def claim(self, **changes: Any) -> SignedClaim:
-        """Return what it claims of the round."""
+    def claim(self, vector: Vector | None = None, **changes: Any) -> SignedClaim:
+        """Return what it claims of the round, and that it gives this vector, or any."""
         for step in range(len(self._steps), self.liar.manifest.exchange.local_steps):
             self._note(step, sha256(b"not given"))
-        return self._claimed(**changes)
+        given = {} if vector is None else {"given": vector_digest(vector)}
+        return self._claimed(**given, **changes)
 
     def _claimed(self, **changes: Any) -> SignedClaim:
         assert self.base is not None
@@ -108,7 +114,8 @@ class Mate:
 
     async def gather(self) -> Gathered:
         """As the founder, take what the members hand over."""
-        gathered = await self.seat.gather(self.claim(), self.liar.vector(), SAMPLES)
+        vector = self.liar.vector()
+        gathered = await self.seat.gather(self.claim(vector), vector, SAMPLES)
         assert gathered is not None
         return gathered
 

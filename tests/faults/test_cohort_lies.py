@@ -114,7 +114,8 @@ def test_a_member_that_goes_on_well_and_hands_over_noise_is_left_out(scene: Scen
         await mate.take_seat()
         await mate.steps()
         assert not mate.seat.is_alone
-        assert await mate.hand_over(mate.claim(), mate.liar.vector(scale=1e6)) is None
+        noise = mate.liar.vector(scale=1e6)
+        assert await mate.hand_over(mate.claim(noise), noise) is None
         await honest_are_listed(scene, base_of(mate), together=True)
 
     play(scene, story, [next(LARGE)])
@@ -125,8 +126,9 @@ def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed
         await mate.take_seat()
         await mate.steps()
         assert not mate.seat.is_alone
-        too_many = mate.claim(lots=(1,) * (mate.liar.num_architectures(mate.base.round + 1) + 1))
-        assert await mate.hand_over(too_many, mate.liar.vector()) is None
+        vector = mate.liar.vector()
+        too_many = mate.claim(vector, lots=(1,) * (mate.liar.num_architectures(mate.base.round + 1) + 1))
+        assert await mate.hand_over(too_many, vector) is None
         await honest_are_listed(scene, base_of(mate), together=True)
         assert scene.rounds_with(mate.key.hex()) == []
         # Nor does it stand alone.

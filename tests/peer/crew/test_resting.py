@@ -54,7 +54,7 @@ class SlowCrew:
         self.busy.discard(worker)
         if self.dies:
             raise WorkerLost("signal 9")
-        return Done(LotResult(torch.zeros(3), 1.0, lot.samples, b"p"), 1000 * took_s, lambda: None)
+        return Done(LotResult(torch.zeros(3), 1.0, lot.samples), 1000 * took_s, lambda: None)
 
 
 def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
