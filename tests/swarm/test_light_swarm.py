@@ -62,7 +62,7 @@ def test_light_contributors_earn_through_a_gateway_that_is_killed_and_comes_back
         assert shown.exit_code == 0, shown.errors
         (of_run,) = json.loads(shown.output)["runs"]
         assert {one["known_by"] for one in of_run["rounds"][:-1]} <= {"claims"}  # for the last one who leaves does not wait long
-        assert 0 < of_run["final"] <= credit
+        assert 0 < of_run["paid"] <= credit
 
 
 def test_a_light_contributor_earns_through_the_aggregators_own_gateway_which_is_killed_and_ends_with_it(tmp_path: Path) -> None:
