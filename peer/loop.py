@@ -57,6 +57,7 @@ from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
+_ASKED_ROUNDS = 3  # until a peer that leaves knows what audits want: what is left of the present one, the next one, and their closing
 _BY_YOU = {YOU: "by you"}
 
 logger = logging.getLogger("manta.peer")
@@ -438,15 +439,20 @@ class PeerLoop:
                 self._compute.close()
 
     async def _bring_last(self, meeting: "asyncio.Task[None]") -> None:
-        """Bring what audits want by now; a person who wants to leave is held for some seconds at most."""
+        """Stay until audits could ask for what was handed in, and bring it; a second Ctrl-C ends that, as anything."""
         if self._evidence is None or self.guilty is not None or self.ended or self._word.is_away:
             return
         meeting.cancel()
         await self._others.presence.leave_cohort()
-        if not self._leaving.is_set():
-            await unless(self._leaving, self._evidence.finish(waits.BROUGHT_S[1]))
-        if self._leaving.is_set():
-            await self._evidence.finish(waits.BROUGHT_S[0])
+        least_s, most_s = waits.BROUGHT_S
+        limit_s, num_rounds = min(most_s, least_s + _ASKED_ROUNDS * self._open_ms / 1000), self.manifest.num_rounds
+        if self._leaving.is_set() and self._evidence.is_waiting:
+            words = "it stays until audits could ask for what that rests on"
+            self._board.say(f"handed in; {words}, {limit_s:.0f} s at most (Ctrl-C: leave now)")
+        if not await self._evidence.finish(limit_s, num_rounds):
+            self._board.say(
+                "audits may still ask for what it handed in last: if they do, that is paid only if this peer is here again soon"
+            )
 
     def _run_is_over(self) -> None:
         self._delivery.run_is_over()

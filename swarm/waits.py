@@ -30,7 +30,7 @@ PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
 LAST_ASKED_S = 60.0  # all those together who did not bring what an audit needs of them, before an auditor says so
-BROUGHT_S = (5.0, 60.0)  # and so long to bring what audits want of its work: where its person wants to leave, and where the run is over
+BROUGHT_S = (10.0, 60.0)  # and so long, beyond three rounds and at most, until audits could ask for what its work rests on and have it
 LAST_ROUND_S = 5.0  # at its end a peer waits so long to see that a round has listed its last contribution
 
 # Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.

@@ -124,6 +124,11 @@ class Bringing:
         """Contributions of which something was asked for, in this life."""
         return len(self._wanted)
 
+    @property
+    def asked_by(self) -> int:
+        """The round whose commit says of all these contributions whether they are drawn."""
+        return max((one.placed.round + 1 for one in self._open.values()), default=0)
+
     def found(self, round_: int, contribution: bytes, base: bytes) -> None:
         """A round has, or by the log's word will have, this contribution, which has a claim of this peer and stands on ``base``."""
         if contribution not in self._open:

@@ -161,14 +161,28 @@ class Evidence:
             await self._bring()
             await self._bringing.pause()
 
-    async def finish(self, limit_s: float) -> None:
-        """Bring what audits want by now, for so long at most."""
+    async def finish(self, limit_s: float, num_rounds: int) -> bool:
+        """Wait until it is known what audits want of all that was handed in, and bring it, for so long at most; return whether it is done.
+
+        The last of the run's ``num_rounds`` is not audited: no commit comes after it.
+        """
+
+        def is_known() -> bool:
+            return self._newest() >= min(self._bringing.asked_by, num_rounds)
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                is_all = await self._bring()
+                is_all = is_known() and await self._bring()
                 while not is_all:
                     await asyncio.sleep(waits.LOG_AGAIN_S[0])
-                    is_all = await self._bring()
+                    is_all = is_known() and await self._bring()
+                return True
+        return False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not known yet of something that was handed in whether audits want it."""
+        return self._newest() < self._bringing.asked_by
 
     async def _bring(self) -> bool:
         async with self._turn:

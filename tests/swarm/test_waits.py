@@ -98,7 +98,7 @@ def test_an_announcement_outlives_what_it_takes_to_read_and_to_renew_it() -> Non
 
 def test_who_is_told_to_stop_ends_before_it_is_made_to() -> None:
     patience_s = next(patience_s for number, patience_s in _STEPS if number.name == "SIGINT")
-    assert patience_s >= waits.LAST_ROUND_S + waits.BROUGHT_S[0] + waits.GOODBYE_S
+    assert patience_s >= waits.LAST_ROUND_S + waits.GOODBYE_S
 
 
 def test_a_latency_table_is_a_small_thing() -> None:

@@ -252,9 +252,36 @@ def test_a_peer_whose_run_is_over_has_brought_what_is_wanted(tmp_path: Path) -> 
     play(tmp_path, story, exchange=THIN, audits=(RULES,), num_rounds=3)
 
 
+def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waits, "BROUGHT_S", (60.0, 60.0))
+    said = []
+
+    def has_said(words: str) -> bool:
+        said.append(capsys.readouterr().out)
+        return words in "".join(said)
+
+    async def story(scene: Scene) -> None:
+        member, other = scene.join(0), scene.join(1)
+        header = await handed_in(scene, member)
+        member.loop.leave()
+        await until(lambda: has_said("it stays until audits could ask"))
+        for round_ in (1, 2):
+            assert not member.task.done()
+            await handed_in(scene, other)
+            scene.log.commit()
+            await other.reaches(round_)
+        await member.ends()
+        assert is_brought(scene, header)
+
+    play(tmp_path, story, exchange=THIN, audits=(RULES,))
+    assert not has_said("audits may still ask")
+
+
 @pytest.mark.parametrize("is_away", [True, False])
 def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
-    monkeypatch.setattr(waits, "BROUGHT_S", (0.2, 1e6))
+    monkeypatch.setattr(waits, "BROUGHT_S", (0.2, 0.2))
     monkeypatch.setattr(waits, "LAST_ROUND_S", 0.1)
 
     async def never(_caller: PublicKey, _request: bytes) -> bytes:
