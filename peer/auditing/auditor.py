@@ -226,8 +226,11 @@ class Auditor:
         return has_done
 
     def _is_left(self, duty: Duty) -> bool:
-        """Return whether a contribution is left to a volunteer that has not found anything yet."""
-        return self._is_volunteers(duty) and not duty.finding
+        """Return whether a contribution is left to a volunteer that has not found anything yet: also what is computed again, after that.
+
+        Else who finds all good without a look would never be found out.
+        """
+        return bool(duty.volunteer) and not duty.finding and duty.volunteer[0] not in self._volunteers.distrusted
 
     def _is_volunteers(self, duty: Duty) -> bool:
         """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""

@@ -465,11 +465,12 @@ def test_a_volunteer_computes_and_the_named_auditor_takes_it_over(tmp_path: Path
 def test_a_volunteer_that_says_yes_to_all_is_found_out_and_never_believed_again(tmp_path: Path) -> None:
     async def scenario(played: Played) -> None:
         volunteer, _ = played.scene.auditor(V)  # says that all is good
-        auditor, _ = named(played, found(GOOD, VOID), again_percent=100)
+        auditor, ours = named(played, found(GOOD, VOID), again_percent=100)
         await audit(volunteer)
         await played.enter()
         await played.bring()
-        await auditor.duties()  # it is handed out
+        await audit(auditor)  # it is handed out
+        assert not ours.asked  # not before there is something that may turn out false
         await audit(volunteer)
         duties = await auditor.duties()
         await auditor.do_one(duties)
