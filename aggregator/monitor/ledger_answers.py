@@ -100,7 +100,7 @@ class LedgerAnswers:
                     "pending": earned.pending,
                     "num_peers": len(found.earners[account]),
                     "peers": [peer_name(key) for key in found.earners[account][:MAX_EARNERS]],
-                    "trains": account in found.by_key,
+                    "trains": account in self._sight.view.peers,
                 }
                 for account, earned in islice(found.by_account.items(), offset, offset + limit)
             ],

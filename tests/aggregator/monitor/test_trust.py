@@ -12,7 +12,7 @@ from protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.monitor.test_kept import assert_same
-from tests.audited import AUDITORS, audit_of, verdict_of
+from tests.audited import AUDITOR, AUDITORS, audit_of, verdict_of
 from tests.contributions import PEERS, cohort_header_of, header_of
 from tests.runs import FixedCourse
 
@@ -168,6 +168,7 @@ def test_after_the_settlement_all_is_paid_and_its_entry_is_shown(tmp_path: Path)
     found, credits_ = shown.get("/api/trust").json, shown.get("/api/ledger/credits").json
     assert (found["is_settled"], found["settlement"], found["last_paid_round"]) == (True, run.ledger.settlement, 9)
     assert (credits_["pool_paid"], credits_["pool_pending"]) == (sum(run.ledger.credits().values()), 0)
+    assert {one["account"]: one["trains"] for one in credits_["credits"]}[name(AUDITOR)] is False  # it is paid for audits alone
     assert (found["drawn"], found["undecided"], found["unjudged"]) == (8, 0, 8 - 2)  # the last round is not drawn
     entry = shown.get(f"/api/ledger/entries/{found['settlement']}").json
     assert (entry["kind"], entry["peer"], entry["round"]) == ("settlement", None, None)
