@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import TrustSection
+from aggregator.settings.sections import FollowerSection, TrustSection
 from tests.docs.verifiers import VERIFIER, verifier
 from tests.swarm.processes import DEADLINE_S, Programs, small_run
 
@@ -43,10 +43,14 @@ def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
-    trust = TrustSection(
-        mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=3, pending_rounds=6, settle_s=DEADLINE_S
-    )
-    with Programs(tmp_path, small_run(rounds=ROUNDS).model_copy(update={"trust": trust})) as programs:
+    few = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, "target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute
+    sections = {
+        "trust": TrustSection(
+            mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=3, pending_rounds=6, settle_s=DEADLINE_S / 2
+        ),
+        "follower": FollowerSection(audit_share=1.0),
+    }
+    with Programs(tmp_path, small_run(rounds=ROUNDS, **few).model_copy(update=sections)) as programs:
         programs.start_aggregator()
         for name in ("one", "two"):
             programs.start_peer(name, name)
@@ -54,5 +58,6 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
     ledger, said = verifier.verify_all(tmp_path / "aggregator")
     assert (ledger.round, ledger.is_settled) == (ROUNDS, True)
     assert dict(ledger.credits) == verify_directory(tmp_path / "aggregator").credits
+    assert sum(ledger.credits.values()) > 0  # nobody is proven: what was paid was found good
     assert not ledger.guilty
     assert said[3].endswith(f" bodies, {ROUNDS} means and {ROUNDS} next states hold, bit for bit")
