@@ -46,7 +46,13 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
     few = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, "target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute
     sections = {
         "trust": TrustSection(
-            mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=3, pending_rounds=6, settle_s=DEADLINE_S / 2
+            mode="audited",
+            proven_after=2,
+            audit_percent=100,
+            newcomer_percent=100,
+            kept_rounds=3,
+            pending_rounds=6,
+            settle_s=DEADLINE_S / 2,
         ),
         "follower": FollowerSection(audit_share=1.0),
     }
