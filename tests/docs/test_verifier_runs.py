@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,14 @@ def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
-    few = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, "target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute
+    few: dict[str, Any] = {
+        "first_open_s": 3,
+        "min_open_s": 3,
+        "max_open_s": 6,
+        "target_batch": 96,
+        "max_claim_samples": 32,
+        "weight_cap": 32,
+    }  # to compute
     sections = {
         "trust": TrustSection(
             mode="audited",
