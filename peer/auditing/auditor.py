@@ -204,7 +204,7 @@ class Auditor:
         for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
             digest = _digest(duty)
             one = self._open.setdefault(digest, _Open(duty.round))
-            if self._is_given_up(one) or self._is_left(duty):
+            if self._is_given_up(one) or self._is_left(duty) or self._comes_still(duty):
                 continue
             if not self._turns.may_work:
                 return False
@@ -231,6 +231,10 @@ class Auditor:
         Else who finds all good without a look would never be found out.
         """
         return bool(duty.volunteer) and not duty.finding and duty.volunteer[0] not in self._volunteers.distrusted
+
+    def _comes_still(self, duty: Duty) -> bool:
+        """Return whether a contribution is still brought to a lone operator: once all of it is there it may be left to a volunteer."""
+        return self._line.operators.is_alone and not duty.is_here and not duty.is_late
 
     def _is_volunteers(self, duty: Duty) -> bool:
         """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""
