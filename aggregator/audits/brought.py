@@ -335,7 +335,8 @@ class Brought:
             if is_whole or coming.is_over:
                 if self._coming.get(which) is coming:
                     del self._coming[which]
-                self._close(coming)
+                if coming.part is not None:
+                    await asyncio.to_thread(coming.part.close)
 
     def _store(self, round_: int, which: tuple[bytes, bytes], coming: _Coming, data: bytes) -> bool:
         """Write a page; return whether the vector is whole now."""

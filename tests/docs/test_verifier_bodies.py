@@ -77,7 +77,7 @@ def judged(ledger: Ledger) -> list[bytes]:
 def test_an_audited_run_holds_with_its_verdicts_weights_pay_and_settlement(tmp_path: Path) -> None:
     run = real_run.opened(tmp_path / "run", AUDITED)
     for _ in range(CONFIG.run.rounds):
-        real_run.commit(run, real_run.everybodys(run.log.ledger), extras=judged(run.log.ledger))
+        real_run.commit(run, real_run.everybodys(run.log.ledger), before=judged(run.log.ledger))
     last = judged(run.log.ledger)
     run.log.commit([*last, entry_of(Settlement(run.log.ledger.run, run.log.ledger.last_commit))])
     theirs = run.log.ledger.reputation

@@ -21,7 +21,7 @@ COSTS = [architecture_cost(each.text, MANIFEST.cost_table()) for each in ASKED]
 
 def claim_of(step: ClaimStep) -> Claim:
     work = work_of(len(ASKED), BASE, KEY, [step])
-    return Claim(bytes(32), 1, BASE, KEY, KEY, KEY, "home", (step,), work, bytes(32), b"", bytes(32), b"", 10)
+    return Claim(bytes(32), 1, BASE, KEY, KEY, KEY, "home", (step,), work, bytes(32), b"", 10)
 
 
 def only(cost: int) -> int:
