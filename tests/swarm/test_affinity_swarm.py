@@ -81,5 +81,5 @@ def check_pay(directory: Path, keys: dict[str, bytes]) -> None:
     for name, key in keys.items():
         (earned,) = runs_of(directory / name, verify=True)
         assert earned.problems == []
-        paid = sum(one.paid or 0 for one in earned.rounds if one.by == CLAIMS)
+        paid = sum(one.amount or 0 for one in earned.rounds if one.by == CLAIMS)
         assert 0 < paid <= found.credits[key]  # who left may have no slip of the last round, or one without its claims
