@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from protocol.errors import RemoteFault, Unreachable, UserError
+from runtime.disk import DirectoryLock
 from swarm import control
-from swarm.disk import DirectoryLock
 from swarm.farewells import Farewell
 
 WHO = "aggregator"

@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from swarm.disk import replace_file
+from runtime.disk import replace_file
 
 _DEFAULT = "/ip4/0.0.0.0/tcp/0"
 _WRITTEN = re.compile(r"(/[A-Za-z0-9.:_%-]+){2,16}")  # an address, else nobody wrote it

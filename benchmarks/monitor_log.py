@@ -29,7 +29,7 @@ from protocol.records import (
     entry_of,
 )
 from protocol.signing import Identity
-from swarm.disk import make_directory, replace_file
+from runtime.disk import make_directory, replace_file
 
 COHORT = 10
 _BATCH = 20  # rounds of a transaction

@@ -101,8 +101,8 @@ def _read(folder: Path, lots: int, threads: int) -> None:
 async def _travel(folder: Path, size_mib: int) -> None:
     """Time files on their way, against the same bytes copied and hashed by one process."""
     from protocol.shards import PIECE_BYTES
+    from runtime.disk import load_identity, make_directory
     from swarm.blobs import Blob, Shelf
-    from swarm.disk import load_identity, make_directory
     from swarm.fetching import fetch_file
     from swarm.file_blobs import FileBlob, FileName
     from swarm.node import Node

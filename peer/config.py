@@ -19,7 +19,7 @@ from protocol.cohorts import cohort_name
 from protocol.errors import SignatureError, UserError
 from protocol.signing import PublicKey, key_named
 from protocol.sizes import NUM_SIZES
-from swarm.disk import make_directory, replace_file, settings_text
+from runtime.disk import make_directory, replace_file, settings_text
 
 _LIMITS_FILE = "limits.toml"
 _OLD_NAMES = {"threads": "cpu_threads"}

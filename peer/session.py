@@ -64,8 +64,8 @@ from protocol.errors import FoundGuilty, MantaError, UserError
 from protocol.footprint import usual_vectors_bytes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
+from runtime.disk import only_process
 from swarm import waits
-from swarm.disk import only_process
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
 from swarm.rpc import OwnNode

@@ -31,7 +31,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.records import Header
 from protocol.signing import sha256
-from swarm.disk import IDENTITY, make_directory, replace_file, write_durably
+from runtime.disk import IDENTITY, make_directory, replace_file, write_durably
 
 RUNS, NEWEST, CREDIT, SLIPS = "runs", "newest", "credit", "slips"
 

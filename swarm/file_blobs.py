@@ -11,8 +11,8 @@ from pathlib import Path
 
 from protocol import merkle
 from protocol.signing import Digest
+from runtime.disk import disk_errors, sync_directory
 from swarm.blobs import MAX_PIECE_BYTES, MAX_PIECES, sizes_of
-from swarm.disk import disk_errors, sync_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from swarm.disk import make_directory
+from runtime.disk import make_directory
 
 
 @dataclass(frozen=True, slots=True)

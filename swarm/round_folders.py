@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protocol.errors import RemoteFault
-from swarm.disk import disk_errors
+from runtime.disk import disk_errors
 
 
 class NoRoom(RemoteFault):

@@ -24,7 +24,7 @@ from exact.residuals import vector_digest
 from protocol.auditing import MAX_ASK_VECTOR_BYTES, PAGE_BYTES, VECTOR, AskVector
 from protocol.encoding import unpack
 from protocol.signing import PublicKey
-from swarm.disk import disk_errors, make_directory
+from runtime.disk import disk_errors, make_directory
 from swarm.round_folders import RoundFolders, folder_of
 from swarm.rpc import Endpoint
 

@@ -15,7 +15,7 @@ import pytest
 
 from protocol.admission import GUEST, Invitation, SignedInvitation
 from protocol.signing import Identity, peer_name
-from swarm.disk import load_identity
+from runtime.disk import load_identity
 from swarm.invitation import Token
 
 DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "PIL", "onnx", "onnxscript", "onnxruntime"}

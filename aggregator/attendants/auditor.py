@@ -11,7 +11,7 @@ from aggregator.attendants.sidecar import Met, Sidecar
 from protocol.errors import UserError
 from protocol.signing import PublicKey
 from protocol.verdicts import AuditRules
-from swarm.disk import IDENTITY, load_identity, make_directory
+from runtime.disk import IDENTITY, load_identity, make_directory
 
 FOLDER = "auditor"
 

@@ -7,7 +7,7 @@ from aggregator.settings.sections import AdmissionSection
 from protocol.admission import LIST
 from protocol.errors import UserError
 from protocol.signing import peer_name
-from swarm.disk import IDENTITY, load_identity, make_directory
+from runtime.disk import IDENTITY, load_identity, make_directory
 
 FOLDER = "gateway"
 _INVITATION = "invitation.txt"

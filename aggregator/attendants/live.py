@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from protocol.errors import StorageError, UserError
-from swarm.disk import make_directory, replace_file
+from runtime.disk import make_directory, replace_file
 
 DIRECTORY = "monitor"  # in the run's
 LIVE = "live.json"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aggregator.attendants.children import Child, stop
 from protocol.errors import StorageError, UserError
-from swarm.disk import make_directory
+from runtime.disk import make_directory
 
 _AGAIN_S = (1.0, 60.0)  # first and longest pause before it is started again
 _LASTED_S = 60.0  # a life of this length begins the pauses anew

@@ -39,8 +39,8 @@ from protocol.errors import EncodingError, StorageError
 from protocol.records import Claim, Contribution, Header
 from protocol.reputation import Audit, Reputation
 from protocol.signing import PublicKey
+from runtime.disk import disk_errors, make_directory, replace_file
 from swarm.budget import Faults
-from swarm.disk import disk_errors, make_directory, replace_file
 from swarm.round_folders import folder_of
 from swarm.rpc import Busy, Endpoint
 from swarm.vectors import VectorPart, VectorsFolder

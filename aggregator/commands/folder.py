@@ -49,7 +49,7 @@ def key(directory: Path) -> None:
     """Print the key by which you are, or would be, an operator. It belongs to the run in --dir, and is made if there is none."""
     with clear_errors():
         from protocol.signing import peer_name
-        from swarm.disk import IDENTITY, check_directory, load_identity, make_directory
+        from runtime.disk import IDENTITY, check_directory, load_identity, make_directory
 
         check_directory(directory)
         make_directory(directory)
@@ -131,7 +131,7 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
         check_backup(directory, to, with_key=with_key)
         with ending_at_ctrl_c():
             from aggregator.log.backup import back_up
-            from swarm.disk import IDENTITY
+            from runtime.disk import IDENTITY
 
         _say_copied(to, back_up(directory, to, with_key=with_key))
         if not with_key:
@@ -205,7 +205,7 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
         with ending_at_ctrl_c():
             from aggregator.control import is_running
             from aggregator.log.backup import back_up, mark_handed_over
-            from swarm.disk import only_process
+            from runtime.disk import only_process
 
         if is_running(directory):
             _stop(directory, reason, is_over=False)

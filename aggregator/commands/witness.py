@@ -36,8 +36,8 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
     """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
+        from runtime.disk import check_directory
         from swarm.addresses import check_peer_address
-        from swarm.disk import check_directory
         from swarm.door import Door
         from swarm.loading import check_installed
 

@@ -21,7 +21,7 @@ from aggregator.log.verify import Verification, verify_directory
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from aggregator.rounds.waiting import WAITING
 from protocol.errors import StorageError, UserError
-from swarm.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
+from runtime.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
 
 RUN_FILE = "run.toml"  # as it was at the last start
 _OTHERS = ("measures", "listen", RUN_FILE, WAITING)

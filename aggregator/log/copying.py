@@ -5,7 +5,7 @@ from pathlib import Path
 from aggregator.log.storage import MANIFEST, RESTORED, read_manifest
 from protocol.errors import EncodingError, UserError
 from protocol.signing import Identity
-from swarm.disk import IDENTITY, check_directory
+from runtime.disk import IDENTITY, check_directory
 
 CHECKPOINT = "checkpoint"  # of an exported log: the last of its files that is written
 _MAX_KEY_BYTES = 4096

@@ -9,7 +9,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
 from protocol.histories import Departure, Histories, Shown
 from protocol.merkle import Tree
-from swarm.disk import disk_errors, sync_directory, write_durably
+from runtime.disk import disk_errors, sync_directory, write_durably
 
 EVIDENCE = "newer-head.proof"
 MAX_EVIDENCE_BYTES = 1 << 20

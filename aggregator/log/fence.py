@@ -17,8 +17,8 @@ from aggregator.log.storage import DATABASE, RESTORED
 from protocol.errors import UserError
 from protocol.receipts import ProvenRound
 from protocol.signing import PublicKey
+from runtime.disk import disk_errors, sync_directory, write_durably
 from swarm import waits
-from swarm.disk import disk_errors, sync_directory, write_durably
 from swarm.tasks import within
 
 PLACE = "place.json"

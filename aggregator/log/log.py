@@ -51,7 +51,7 @@ from protocol.operators import Operators
 from protocol.records import Included, Receipt
 from protocol.signing import Identity
 from protocol.turns import Step
-from swarm.disk import DirectoryLock, make_directory, write_durably
+from runtime.disk import DirectoryLock, make_directory, write_durably
 
 _CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
 

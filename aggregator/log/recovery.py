@@ -39,7 +39,7 @@ from protocol.notes import MAX_NOTE_BYTES, TreeHead
 from protocol.operators import Operators
 from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import WIDTH, Tile, open_bundle
-from swarm.disk import DirectoryLock, write_durably
+from runtime.disk import DirectoryLock, write_durably
 
 _MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
 _WEB_S = 30.0  # for a file

@@ -20,7 +20,7 @@ from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import EMPTY_ROOT, Tree
 from protocol.notes import MAX_NOTE_BYTES
-from swarm.disk import disk_errors, sync_directory, write_durably
+from runtime.disk import disk_errors, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"

@@ -9,7 +9,7 @@ from aggregator.rounds.replay import SNAPSHOTS
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
-from swarm.disk import disk_errors, sync_directory
+from runtime.disk import disk_errors, sync_directory
 
 _TRIES = 3  # the run goes on meanwhile, and prunes
 

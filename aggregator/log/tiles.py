@@ -24,7 +24,7 @@ from protocol.merkle import leaf_hash
 from protocol.notes import MAX_NOTE_BYTES, TreeHead, verifier_key
 from protocol.operators import Operators
 from protocol.tiles import Tile, pack_bundle, tiles_of
-from swarm.disk import disk_errors, make_directory, write_durably
+from runtime.disk import disk_errors, make_directory, write_durably
 
 KEY = "key"
 

@@ -11,7 +11,7 @@ from protocol.cosignatures import MAX_COSIGNATURES, Cosignature, cosignatures_of
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
 from protocol.notes import TreeHead, open_tree_head, own_note, split_note
-from swarm.disk import disk_errors, replace_file
+from runtime.disk import disk_errors, replace_file
 
 WITNESSED = "witnessed"
 _MAX_NOTE_BYTES = 1024

@@ -27,7 +27,7 @@ from automl.training.update import State, state_digest
 from protocol.errors import UserError
 from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
-from swarm.disk import disk_errors, replace_file
+from runtime.disk import disk_errors, replace_file
 
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0

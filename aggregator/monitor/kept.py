@@ -32,7 +32,7 @@ from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.manifest import SignedManifest
 from protocol.merkle import Frontier, leaf_hash
 from protocol.signing import peer_name, sha256
-from swarm.disk import replace_file
+from runtime.disk import replace_file
 
 KEPT = "view.kept"
 MAX_BYTES = 256 * 1024 * 1024  # unpacked: 40,000 peers, or a million rounds; of a larger one nothing is kept

@@ -18,8 +18,8 @@ from aggregator.operators.store import FOLDER
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.operators import Operators
 from protocol.signing import PublicKey, peer_name
+from runtime.disk import disk_errors, make_directory, replace_file
 from swarm.addresses import check_peer_address
-from swarm.disk import disk_errors, make_directory, replace_file
 from swarm.distances import METHOD as PING
 from swarm.rpc import OwnNode
 from swarm.tasks import together

@@ -16,7 +16,7 @@ from protocol.ballots import MAX_KEPT, Kept, Memory
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, StorageError
 from protocol.newcomers import Newcomer
-from swarm.disk import disk_errors, make_directory, sync_directory, write_durably
+from runtime.disk import disk_errors, make_directory, sync_directory, write_durably
 
 FOLDER = "operators"
 MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions have 67 MB at most

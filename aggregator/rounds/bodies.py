@@ -20,7 +20,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.records import MAX_HEADER_BYTES, Header
 from protocol.signing import sha256
-from swarm.disk import disk_errors, make_directory, sync_directory
+from runtime.disk import disk_errors, make_directory, sync_directory
 
 _NUMBER = 8
 _HEAD = 3 * _NUMBER

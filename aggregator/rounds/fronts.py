@@ -27,8 +27,8 @@ from protocol.errors import MantaError, Unreachable
 from protocol.evaluations import Result
 from protocol.manifest import SignedManifest
 from protocol.signing import PublicKey, peer_name
+from runtime.disk import make_directory, replace_file
 from swarm.asked_members import AskedMembers
-from swarm.disk import make_directory, replace_file
 from swarm.neighbours import Neighbours
 from swarm.rpc import Endpoint
 

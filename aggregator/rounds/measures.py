@@ -13,7 +13,7 @@ from protocol.errors import LedgerError, RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.measures import MAX_SIGNED_BYTES, Measure, SignedMeasure, Spread
 from protocol.signing import PublicKey
-from swarm.disk import replace_file
+from runtime.disk import replace_file
 
 MAX_KEPT = 8192
 

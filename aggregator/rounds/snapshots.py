@@ -17,7 +17,7 @@ from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.manifest import Manifest
 from protocol.notes import TreeHead
-from swarm.disk import make_directory, write_durably
+from runtime.disk import make_directory, write_durably
 
 logger = logging.getLogger("manta.follower")
 

@@ -13,8 +13,8 @@ from automl.training.update import State, state_from_pieces, state_piece_sizes
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.ledger import Ledger
 from protocol.signing import PublicKey
+from runtime.disk import IDENTITY, load_identity
 from swarm import waits
-from swarm.disk import IDENTITY, load_identity
 from swarm.fetching import fetch
 from swarm.neighbours import Neighbours
 from swarm.node import Node, parse_address

@@ -21,7 +21,7 @@ from protocol.ledger import Ledger
 from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from protocol.signing import sha256
 from protocol.verdicts import SignedVerdict
-from swarm.disk import disk_errors, sync_directory, write_durably
+from runtime.disk import disk_errors, sync_directory, write_durably
 
 WAITING = "verdicts.waiting"
 _NUMBER = 8

@@ -45,7 +45,7 @@ from protocol.private import NO_LEASES, PRIVATE, PrivateData
 from protocol.recipe import ALL_PERCENT
 from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
-from swarm.disk import settings_text
+from runtime.disk import settings_text
 
 _IN_WORK = 2  # rounds that may be over while the oldest contribution is judged
 

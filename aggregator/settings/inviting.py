@@ -8,7 +8,7 @@ from aggregator.log.storage import read_manifest
 from protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation, SignedInvitation
 from protocol.errors import StorageError, UserError
 from protocol.signing import Identity
-from swarm.disk import IDENTITY, load_identity, write_durably
+from runtime.disk import IDENTITY, load_identity, write_durably
 from swarm.invitation import Token
 
 _TO = {GUEST: "to look on", MEMBER: "to train", PROVEN: "to train, proven from the start"}

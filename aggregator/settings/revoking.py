@@ -8,7 +8,7 @@ from protocol.errors import LedgerError, SignatureError, UserError
 from protocol.records import entry_of
 from protocol.revocation import INVITED, PEER
 from protocol.signing import key_named
-from swarm.disk import IDENTITY, load_identity, only_process
+from runtime.disk import IDENTITY, load_identity, only_process
 from swarm.invitation import read_invitation
 
 

@@ -23,7 +23,7 @@ from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
-from swarm.disk import disk_errors, make_directory, write_durably
+from runtime.disk import disk_errors, make_directory, write_durably
 
 FOLDER = "log"
 MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)

@@ -30,8 +30,8 @@ from protocol.histories import Departure, Histories, contradict, departure
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.signing import Identity, peer_name
+from runtime.disk import IDENTITY, disk_errors, load_identity, make_directory, only_process, replace_file, write_durably
 from swarm import waits
-from swarm.disk import IDENTITY, disk_errors, load_identity, make_directory, only_process, replace_file, write_durably
 from swarm.door import Door
 from swarm.log_client import Commitment, LogClient, fetch_manifest
 from swarm.log_proofs import departure_from, proof_between

@@ -20,7 +20,7 @@ from protocol.merkle import EMPTY_ROOT, verify_consistency
 from protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
 from protocol.operators import Operators
 from protocol.signing import Identity
-from swarm.disk import disk_errors, make_directory, write_durably
+from runtime.disk import disk_errors, make_directory, write_durably
 
 HEAD = "head"
 PROOFS = "proofs"

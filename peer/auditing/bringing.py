@@ -31,8 +31,8 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable, Weather
 from protocol.fields import check_digest
 from protocol.signing import PublicKey
+from runtime.disk import disk_errors, make_directory, replace_file
 from swarm import waits
-from swarm.disk import disk_errors, make_directory, replace_file
 from swarm.operator_line import OperatorLine
 from swarm.rpc import Endpoint
 from swarm.tasks import within

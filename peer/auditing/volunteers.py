@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protocol.draws import number
 from protocol.errors import StorageError
-from swarm.disk import disk_errors, replace_file
+from runtime.disk import disk_errors, replace_file
 
 AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again
 _KEY_BYTES = 32

@@ -10,7 +10,7 @@ import platformdirs
 
 from protocol.cohorts import TOKEN_BYTES
 from protocol.errors import UserError
-from swarm.disk import make_directory
+from runtime.disk import make_directory
 
 VARIABLE = "MANTA_COHORT_TOKEN"
 _FILE = "cohort-token"

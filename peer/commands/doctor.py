@@ -28,8 +28,8 @@ from protocol.footprint import data_bytes, peer_disk
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Round
 from protocol.signing import PublicKey
+from runtime.disk import IDENTITY, load_identity
 from swarm.addresses import check_peer_address
-from swarm.disk import IDENTITY, load_identity
 
 if TYPE_CHECKING:
     from peer.contact.visiting import Visit

@@ -7,7 +7,7 @@ from pathlib import Path
 from peer.store import PeerStore
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity, peer_name
-from swarm.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
+from runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 
 _MAX_BYTES = 4096
 
@@ -16,7 +16,7 @@ def own_identity(store: PeerStore, say: Callable[[str], None]) -> Identity:
     """Return the identity of a peer's directory; where it is made now, ``say`` where the key is.
 
     Raises:
-        UserError: see ``swarm.disk.load_identity``.
+        UserError: see ``runtime.disk.load_identity``.
     """
     is_new = not store.identity_path.exists()
     identity = load_identity(store.identity_path)

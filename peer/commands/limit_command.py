@@ -8,8 +8,8 @@ from peer.control import LIMITS, tell
 from peer.limits.limits import listed
 from peer.limits.sensors import THIS_COMPUTER
 from protocol.errors import UserError
+from runtime.disk import IDENTITY
 from swarm.control import NobodyRuns
-from swarm.disk import IDENTITY
 
 
 def set_limits(directory: Path, given: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from protocol.errors import UserError
-from swarm.disk import replace_file
+from runtime.disk import replace_file
 
 NAME = "manta-peer.service"
 _STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was sealed is kept

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from peer.config import PeerConfig
 from peer.limits.limits import Limits
 from protocol.errors import UserError
-from swarm.disk import make_directory, replace_file
+from runtime.disk import make_directory, replace_file
 
 NAME = "peer.toml"
 _WIDTH = 100

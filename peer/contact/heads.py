@@ -15,8 +15,8 @@ from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
 from protocol.histories import Departure, Histories, Shown, contradict
 from protocol.manifest import SignedManifest
+from runtime.disk import make_directory, write_durably
 from swarm import waits
-from swarm.disk import make_directory, write_durably
 from swarm.log_client import Commitment, LogClient
 from swarm.log_proofs import departure_from
 from swarm.operator_line import short

@@ -19,8 +19,8 @@ from protocol.footprint import Sizes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Round
 from protocol.signing import PublicKey
+from runtime.disk import load_identity, only_process
 from swarm import waits
-from swarm.disk import load_identity, only_process
 from swarm.fetching import fetch
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours

@@ -27,7 +27,7 @@ from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.store import PeerStore
 from protocol.signing import peer_name
-from swarm.disk import only_process
+from runtime.disk import only_process
 from swarm.traffic import Traffic
 from swarm.voice import Voice
 

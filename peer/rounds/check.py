@@ -22,9 +22,9 @@ from protocol.receipts import ProvenRound
 from protocol.records import Receipt, Round, entry_of
 from protocol.signing import PublicKey
 from protocol.table import Weighed, weighed_bytes
+from runtime.disk import make_directory, write_durably
 from swarm import waits
 from swarm.blobs import Blob, ProvenPiece, Shelf
-from swarm.disk import make_directory, write_durably
 from swarm.fetch_calls import OnWrong
 from swarm.fetching import fetch_piece
 from swarm.rpc import OwnNode

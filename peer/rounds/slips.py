@@ -16,7 +16,7 @@ from protocol.footprint import MAX_SLIPS_BYTES
 from protocol.ledger import KEPT_TABLES
 from protocol.manifest import SignedManifest
 from protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
-from swarm.disk import disk_errors, make_directory, write_durably
+from runtime.disk import disk_errors, make_directory, write_durably
 
 MANIFEST = "manifest"
 _ROUND = "{:08d}"

@@ -21,8 +21,8 @@ from peer.shards.holders import Holders
 from peer.shards.wanted import Room, Wanted, in_words, wanted
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
+from runtime.disk import make_directory
 from swarm.blobs import Shelf
-from swarm.disk import make_directory
 from swarm.rpc import Endpoint
 from swarm.traffic import Traffic
 

@@ -18,7 +18,7 @@ from typing import Any
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, StorageError, UserError
 from protocol.signing import sha256
-from swarm.disk import write_durably
+from runtime.disk import write_durably
 
 SENSITIVITY = 2  # times the clip: how far apart two clipped vectors may be
 _MAX_KINDS = 1024  # noises that one directory has ever used

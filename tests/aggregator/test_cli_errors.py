@@ -19,7 +19,7 @@ from aggregator.rounds.opening import open_run
 from aggregator.settings.config import RunConfig, load_run_file
 from automl.data.digits import digits
 from protocol.manifest import TASKS
-from swarm.disk import load_identity, only_process
+from runtime.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
 

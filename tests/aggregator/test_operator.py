@@ -16,7 +16,7 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import FollowerSection
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
-from swarm.disk import only_process
+from runtime.disk import only_process
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
 

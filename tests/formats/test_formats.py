@@ -30,7 +30,7 @@ from protocol.errors import UserError
 from protocol.records import entry_of
 from protocol.signing import peer_name
 from protocol.versions import PROTOCOL
-from swarm.disk import load_identity
+from runtime.disk import load_identity
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats import make
 from tests.formats.networks import PACKED, PRESENTED, open_packed, shown

@@ -26,7 +26,7 @@ from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, sha256
 from protocol.versions import PROTOCOL
-from swarm.disk import load_identity, only_process
+from runtime.disk import load_identity, only_process
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node, peer_name

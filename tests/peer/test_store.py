@@ -11,7 +11,7 @@ from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.records import Header
 from protocol.signing import Identity, sha256
-from swarm.disk import load_identity, only_process
+from runtime.disk import load_identity, only_process
 from tests.contributions import header_of
 from tests.runs import FixedCourse, manifest_of
 

@@ -8,8 +8,8 @@ from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_na
 from peer.shards.holders import Holders
 from protocol.shards import PIECE_BYTES
 from protocol.signing import Digest
+from runtime.disk import load_identity, make_directory
 from swarm.blobs import Shelf
-from swarm.disk import load_identity, make_directory
 from swarm.file_blobs import FileBlob, FileName
 from swarm.log_client import fetch_manifest
 from swarm.node import Node, parse_address

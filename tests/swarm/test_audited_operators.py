@@ -14,7 +14,7 @@ from protocol.ledger import Ledger
 from protocol.reputation import FALSE
 from protocol.signing import PublicKey, key_named, peer_name
 from protocol.verdicts import Outcome
-from swarm.disk import make_directory
+from runtime.disk import make_directory
 from tests.command import typed
 from tests.etcds import etcd_in, needs_etcd
 from tests.swarm.operators import OperatorPrograms, name_of

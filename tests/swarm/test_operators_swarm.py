@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.disk import IDENTITY
+from runtime.disk import IDENTITY
 from tests.etcds import etcd_in, needs_etcd
 from tests.swarm.operators import OperatorPrograms, log_of, name_of
 from tests.swarm.processes import small_run

@@ -10,7 +10,7 @@ from automl.data.shards.layout import LIST_NAME, ShardList, parse_list
 from automl.data.shards.writing import shard_images
 from protocol.lots import held_shards
 from protocol.records import Header, open_entry
-from swarm.disk import load_identity
+from runtime.disk import load_identity
 from tests.automl.data.files import noise, write_picture
 from tests.swarm.processes import Programs, Status, small_run
 

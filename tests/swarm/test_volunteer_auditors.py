@@ -9,7 +9,7 @@ from aggregator.settings.sections import FollowerSection, TrustSection
 from peer.auditing.volunteers import Volunteers
 from protocol.ledger import Ledger
 from protocol.signing import peer_name
-from swarm.disk import IDENTITY, load_identity, make_directory
+from runtime.disk import IDENTITY, load_identity, make_directory
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm

@@ -17,7 +17,7 @@ from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from protocol.signing import Identity
-from swarm.disk import IDENTITY, DirectoryLock
+from runtime.disk import IDENTITY, DirectoryLock
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents

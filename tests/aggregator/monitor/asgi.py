@@ -17,7 +17,7 @@ from aggregator.monitor.present import Present
 from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.streams import Streams
-from swarm.disk import make_directory
+from runtime.disk import make_directory
 
 LOCAL = {"host": "127.0.0.1:8787"}
 

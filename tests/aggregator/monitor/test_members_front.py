@@ -4,7 +4,7 @@ from pathlib import Path
 
 from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
 from automl.spaces.space import TINY
-from swarm.disk import make_directory, replace_file
+from runtime.disk import make_directory, replace_file
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
 from tests.aggregator.small_run import course_of, create, signed_manifest
 

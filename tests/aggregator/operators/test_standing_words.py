@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.commands.folder import status
-from swarm.disk import only_process
+from runtime.disk import only_process
 
 FOUND = {"name": "r", "run": "0123", "round": 3, "num_rounds": 9, "ledger_size": 12, "ledger_root": "ab", "pid": 1}
 

@@ -8,7 +8,7 @@ from aggregator.log.log import Log
 from aggregator.settings.inviting import invitation
 from protocol.admission import GUEST, INVITATION, MEMBER, PROVEN, AdmissionRule
 from protocol.manifest import SignedManifest
-from swarm.disk import IDENTITY, load_identity
+from runtime.disk import IDENTITY, load_identity
 from tests.audited import RULES
 from tests.runs import FixedCourse, manifest_of
 

@@ -15,7 +15,7 @@ from aggregator.witness.rule import HEAD, OtherLog, OtherSize, OtherTree, Rule
 from protocol.cosignatures import cosignatures_of, with_cosignatures
 from protocol.errors import EncodingError, ProofError, SignatureError, StorageError
 from protocol.notes import TreeHead, sign_tree_head
-from swarm import disk
+from runtime import disk
 from tests.aggregator.small_run import OTHER_OPERATOR
 from tests.aggregator.witness import histories
 from tests.aggregator.witness.histories import SIGNED, WITNESS, History

@@ -12,7 +12,7 @@ from peer.config import PeerConfig, load_config
 from peer.store import PeerStore
 from protocol.errors import UserError
 from protocol.signing import peer_name
-from swarm.disk import only_process
+from runtime.disk import only_process
 
 
 def test_a_new_key_is_told_once_with_its_place(tmp_path: Path) -> None:
