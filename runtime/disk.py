@@ -5,7 +5,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -122,11 +122,16 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         part.unlink(missing_ok=True)  # what a crash left, or somebody else: others may read it, and it would keep its mode
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except OSError:
+            with suppress(OSError):  # the disk may be full
+                part.unlink(missing_ok=True)
+            raise
     sync_directory(path.parent)
 
 
