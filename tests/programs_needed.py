@@ -14,6 +14,7 @@ import pytest
 REQUIRED = "MANTA_REQUIRE_PROGRAMS"
 GO_PACKAGES = Path("/usr/share/gocode")
 PACKAGES = {
+    "cc": "gcc",
     "chromium": "chromium",
     "etcd": "etcd-server",
     "go": "golang-go",
