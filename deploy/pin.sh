@@ -17,7 +17,7 @@ part() { # 1: as a file of that name has it; 2: whether a package is in it
     { sed -n '/^# /p;/^# /!q' "deploy/$1"; awk "/^[a-z]/ { is_in = $2 } is_in" "$folder/all.txt"; } >"$folder/$1"
     mv "$folder/$1" "deploy/$1"
 }
-torch='/^(torch|torchvision|triton|cuda-|nvidia-)/'
+torch='(/^(torch|torchvision|triton|cuda-|nvidia-)/ && !/^nvidia-ml-py==/)'
 part build.txt '/^setuptools==/'
 part torch-cuda.txt "$torch"
 part requirements.txt "!$torch"
