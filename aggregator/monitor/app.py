@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,12 +20,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.asking import Asked, NotAnswered
 from aggregator.monitor.files import INDEX, StaticFile
 from aggregator.monitor.ledger_answers import LedgerAnswers
-from aggregator.monitor.metrics import MEDIA_TYPE, metrics_text
+from aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
 from aggregator.monitor.present import Present
 from aggregator.monitor.public_log import PublicLog
 from aggregator.monitor.shown import Json
@@ -76,6 +76,7 @@ class MonitorApp:
         self._sight = sight
         self._present = present
         self._streams = streams
+        self._run_metrics = RunMetrics(sight, present, streams)
         self._files = files
         self._log = PublicLog(sight)
         self._host_names = None if host_names is None else {name.lower() for name in host_names}
@@ -229,9 +230,7 @@ class MonitorApp:
         return _error(503, "the run's files cannot be read now; the monitor's log says why", {"retry-after": "2"})
 
     async def _metrics(self, request: Request) -> Response:
-        streams = self._streams
-        text = metrics_text(self._sight, self._present, streams=len(streams), streams_refused=streams.refused, now=unix_ms())
-        made = text.encode()
+        made = generate_latest(self._run_metrics.registry)
         return _packed(request, made, gzip.compress(made, 5, mtime=0), MEDIA_TYPE, {"cache-control": "no-store"})
 
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from aggregator.attendants.live import FinalQuality, unix_ms
 from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Wrong
-from aggregator.monitor.metrics import KINDS, metrics_text
+from aggregator.monitor.metrics import KINDS
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.rounds.opening import OpenRun
 from protocol.closing import GONE
@@ -46,12 +46,15 @@ def full(shown: Shown, played: tuple[Path, OpenRun]) -> Shown:
     shown.sight.live = shown.sight.live.model_copy(update={"refused": refused, "final": final})
     shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
     log = played[1].log
+    shown.streams.refused = 7
     shown.sight._witnessed = [Witnessed(log.head, log.tree_head, cosign(head_text(log.head), 1_700_000_000, WITNESS))]
     return shown
 
 
 def text_of(shown: Shown) -> str:
-    return metrics_text(shown.sight, shown.present, streams=7, streams_refused=1, now=unix_ms())
+    got = shown.get("/metrics")
+    assert got.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return got.body.decode()
 
 
 def test_prometheus_reads_them_and_they_say_what_the_api_says(full: Shown, played: tuple[Path, OpenRun]) -> None:
@@ -67,7 +70,7 @@ def test_prometheus_reads_them_and_they_say_what_the_api_says(full: Shown, playe
     assert found["manta_quality", (("subnet", "random"),)] == pytest.approx(0.75)
     assert found["manta_refused_total", (("reason", 'a "quoted\\ reason\n'),)] == 1
     assert [found["manta_alarms", (("kind", kind),)] for kind in KINDS] == [1, 0, 0, 0, 0]
-    assert found["manta_monitor_streams", ()] == 7
+    assert (found["manta_monitor_streams", ()], found["manta_monitor_streams_refused_total", ()]) == (0, 7)
 
 
 def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) -> None:
@@ -96,6 +99,34 @@ def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
     assert "manta_traffic_bytes_total" not in found
     assert "manta_quality" not in found
     assert "manta_round" in found
+
+
+def test_rounds_are_counted_by_how_long_they_took_each_once_and_with_a_time_that_stays(tmp_path: Path) -> None:
+    run = audited_run(tmp_path / "run")
+    shown = seen(run)
+    rounds, name = shown.sight.view.rounds, "manta_round_duration_seconds"
+
+    def counts() -> tuple[float, float, float]:
+        found = values(text_of(shown))
+        return tuple(found[f"{name}_bucket", (("le", most),)] for most in ("1.0", "2.5", "+Inf"))  # type: ignore[return-value]
+
+    assert counts() == (0, 0, 0)  # nobody timed what was read at once
+    for round_, at in ((1, 10_000), (2, 11_200), (3, 19_000)):
+        rounds.committed(round_, at)
+    assert counts() == (0, 1, 1)  # but the newest: what it took may still be said otherwise
+    run.round()
+    shown.look()
+    assert counts() == (0, 1, 2)
+    assert values(text_of(shown))[f"{name}_sum", ()] == pytest.approx(1.2 + 7.8)
+    rounds.committed(3, 11_300)
+    assert counts() == (0, 1, 2)  # a count never changes
+
+
+def test_another_run_has_other_metrics(shown: Shown, tmp_path: Path) -> None:
+    other = seen(audited_run(tmp_path / "audited"))
+    assert values(text_of(shown))["manta_round_duration_seconds_count", ()] == 1
+    assert values(text_of(other))["manta_round_duration_seconds_count", ()] == 0
+    assert values(text_of(shown))["manta_round_duration_seconds_count", ()] == 1
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.monitor.metrics import metrics_text
 from aggregator.monitor.sight import Sight
 from protocol.signing import Identity, peer_name
 from protocol.verdicts import Outcome
@@ -257,16 +256,16 @@ def test_what_nobody_can_answer_is_told(shown: Shown, target: str) -> None:
 
 
 def test_metrics_say_what_audits_come_to(shown: Shown) -> None:
-    text = metrics_text(shown.sight, shown.present, streams=0, streams_refused=0, now=0)
+    text = shown.get("/metrics").body.decode()
     for line in (
-        'manta_keys{standing="proven"} 1',
-        'manta_keys{standing="guilty"} 1',
-        "manta_audits_drawn_total 6",
-        "manta_audits_undecided 4",
-        "manta_audits_in_doubt 1",
-        'manta_claims_audited{outcome="void"} 1',
-        'manta_claims_audited{outcome="demoted"} 0',
-        "manta_settled 0",
+        'manta_keys{standing="proven"} 1.0',
+        'manta_keys{standing="guilty"} 1.0',
+        "manta_audits_drawn_total 6.0",
+        "manta_audits_undecided 4.0",
+        "manta_audits_in_doubt 1.0",
+        'manta_claims_audited{outcome="void"} 1.0',
+        'manta_claims_audited{outcome="demoted"} 0.0',
+        "manta_settled 0.0",
     ):
         assert f"\n{line}\n" in text, line
 
