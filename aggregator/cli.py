@@ -23,8 +23,7 @@ from aggregator.commands import witness as cli_witness
 from aggregator.commands.folder import DIRECTORY
 from aggregator.commands.settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
-from swarm.exits import end_soon
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import end_soon, ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
 from swarm.voice import Voice
 

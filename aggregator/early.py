@@ -14,10 +14,10 @@ from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
 from protocol.errors import UserError
 from protocol.signing import peer_name
+from runtime.commands import check_installed
 from runtime.disk import IDENTITY, check_directory, load_identity, only_process
 from swarm.addresses import check_listen
 from swarm.door import Door
-from swarm.loading import check_installed
 
 
 def check_start(

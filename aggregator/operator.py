@@ -74,13 +74,13 @@ from protocol.admission import INVITATION
 from protocol.errors import LedgerError, StorageError, Unreachable, UserError
 from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey, key_named, peer_name
+from runtime.commands import told_to_stop
 from runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from swarm.blobs import Shelf
 from swarm.budget import Faults
 from swarm.control import ControlSocket
 from swarm.distances import serve_pings
 from swarm.door import Door
-from swarm.exits import told_to_stop
 from swarm.farewells import say_farewell
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest

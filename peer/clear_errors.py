@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from swarm.exits import ending_in_a_line
+from runtime.commands import ending_in_a_line
 
 clear_errors = partial(ending_in_a_line, "manta-peer")

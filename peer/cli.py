@@ -18,8 +18,7 @@ from peer.commands.credits import credits_command
 from peer.commands.limit_options import limit_options
 from peer.commands.upkeep import COMMANDS
 from protocol.errors import Unreachable, UserError
-from swarm.exits import end_soon
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import end_soon, ending_at_ctrl_c
 from swarm.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:

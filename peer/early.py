@@ -18,11 +18,11 @@ from peer.limits.limits import EVALUATION, Limits
 from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
 from protocol.errors import UserError
+from runtime.commands import check_installed
 from runtime.disk import IDENTITY, load_identity, only_process
 from swarm.addresses import check_listen, check_peer_address
 from swarm.door import Door
 from swarm.invitation import read_invitation
-from swarm.loading import check_installed
 
 _NOT_LIGHT = (
     "view",

@@ -1,6 +1,6 @@
 """The four programs as they are typed. From the first moment of each Ctrl-C ends it with one line, also while its modules are imported.
 
-That holds until a command has loaded its libraries (``swarm.loading``, ``automl.commands.loading``): from then on there may be something
+That holds until a command has loaded its libraries (``runtime.commands``): from then on there may be something
 to clean up, and Ctrl-C is a KeyboardInterrupt, or what the command makes of it. Nothing but the standard library is imported here.
 What comes before, Python's own start, nobody can change: a Ctrl-C in it shows Python's traceback.
 """

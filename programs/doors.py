@@ -6,9 +6,9 @@ from pathlib import Path
 
 from automl.commands.doors import AskedRun
 from protocol.errors import UserError
+from runtime.commands import check_installed, ending_at_ctrl_c
 from swarm.addresses import check_peer_address
 from swarm.invitation import read_invitation
-from swarm.loading import check_installed, ending_at_ctrl_c
 
 
 def check_run(address: str, run: str | None, invitation: str | None) -> None:

@@ -7,7 +7,7 @@ import click
 from aggregator.clear_errors import clear_errors
 from aggregator.commands.folder import DIRECTORY
 from protocol.errors import UserError
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 
 @click.command(name="credits")

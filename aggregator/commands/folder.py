@@ -9,7 +9,7 @@ import click
 
 from aggregator.clear_errors import clear_errors
 from protocol.errors import StorageError, UserError
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from aggregator.log.backup import Copied

@@ -10,7 +10,7 @@ import click
 from aggregator.clear_errors import clear_errors
 from protocol.errors import UserError
 from protocol.manifest import TASKS
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 RUN_FILE = click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
 DATA_ROOT = click.option(

@@ -8,8 +8,7 @@ import click
 
 from aggregator.clear_errors import clear_errors
 from protocol.errors import UserError
-from swarm.exits import end_soon, told_to_stop
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
 from swarm.logs import FORMATS, set_up_logging
 from swarm.voice import Voice
 
@@ -36,10 +35,10 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
     """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
+        from runtime.commands import check_installed
         from runtime.disk import check_directory
         from swarm.addresses import check_peer_address
         from swarm.door import Door
-        from swarm.loading import check_installed
 
         check_installed()
         if run is not None and not _RUN.fullmatch(run):

@@ -15,9 +15,8 @@ import click
 
 from protocol.errors import MantaError, UserError
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
+from runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
 from runtime.disk import replace_file
-from swarm.exits import ending_in_a_line
-from swarm.loading import check_installed, ending_at_ctrl_c
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from protocol.exchange import MAX_LOCAL_STEPS, codec_named
 from protocol.fields import MAX_ROUND
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.private import PRIVATE
+from runtime.commands import ending_at_ctrl_c
 from runtime.disk import make_directory
-from swarm.loading import ending_at_ctrl_c
 
 _PEERS, _COHORTS = 4, 2
 _MAX_PEERS = 256

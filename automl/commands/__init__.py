@@ -1,13 +1,11 @@
-"""The commands of manta-search, one a module: each parses, checks what needs no torch, then imports its job (``automl.jobs``).
+"""The commands of manta-search, one a module: each parses, checks what needs no torch, then imports what works inside its function.
 
 Nothing that imports torch is imported here, or above a command's function: a person's mistakes are told at once. Here is what the commands
 share.
 """
 
-import contextlib
-import signal
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
@@ -15,30 +13,31 @@ import click
 from automl.data.names import check_name
 from automl.spaces.space import SearchSpace, space_named
 from automl.training.snapshot_header import read_header
-from protocol.errors import MantaError, UserError
+from protocol.errors import UserError
+from runtime.commands import ending_in_a_line
 
-MAX_THREADS = 1024  # that somebody may ask for: torch starts all of them, and a mistyped number would leave the computer none
+_MAX_THREADS = 1024  # that somebody may ask for: torch starts all of them, and a mistyped number would leave the computer none
 
-_OF_SWARM = frozenset({"torchvision", "sklearn", "scipy", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+SNAPSHOT = click.option("--snapshot", type=FILE, required=True, metavar="FILE", help="A .safetensors file.")
+SEARCH = click.option("--search", type=FOLDER, metavar="DIR", help="A search's folder, to look up ids in.")
+DATA = click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
+DATA_ROOT = click.option(
+    "--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along."
+)
+OWN_ROOT = click.option(
+    "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
+)
+DEVICE = click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
+THREADS = click.option(
+    "--threads", type=click.IntRange(1, _MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]"
+)
 
 
-@contextlib.contextmanager
-def clear_errors() -> Iterator[None]:
-    """End the program with one line: exit code 2 where the person can mend it, 1 where not, 130 at Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo(f"{program()}: ended by Ctrl-C", err=True)
-        sys.exit(130)
-    except PermissionError as error:
-        click.echo(f"{program()}: {error.filename}: {error.strerror}; choose another place, or have it changed", err=True)
-        sys.exit(2)
-    except UserError as error:
-        click.echo(f"{program()}: {error}", err=True)
-        sys.exit(2)
-    except MantaError as error:
-        click.echo(f"{program()}: {error}", err=True)
-        sys.exit(1)
+def clear_errors() -> AbstractContextManager[None]:
+    """Return what ends the program with one line where something is wrong."""
+    return ending_in_a_line(program())
 
 
 def program() -> str:
@@ -47,28 +46,12 @@ def program() -> str:
     return (context.find_object(str) if context is not None else None) or "manta-search"
 
 
-@contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """For imports only: let SIGINT end the process as the system does, and name a library that is missing.
+def use_threads(threads: int | None) -> None:
+    """Let torch compute with so many threads; None: with as many as it chooses itself."""
+    import torch
 
-    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it. Afterwards it is what SIGINT raises.
-
-    Raises:
-        UserError: a library is missing that the extra "swarm" brings.
-    """
-    is_listened_to = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # else whoever started this program wants it ignored
-    if is_listened_to:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in _OF_SWARM:
-            raise
-        raise UserError(f"{library} is not installed; install Manta with its extra: pip install 'manta-swarm[swarm]'") from error
-    finally:
-        if is_listened_to:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:
@@ -83,8 +66,8 @@ def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:
     return space_named(metadata["supernet"]), metadata
 
 
-def check_data(metadata: Mapping[str, str], given: str | None, root: Path | None) -> None:
-    """Refuse a data set that the person named, or that a snapshot was trained on, where its name or its folder cannot be.
+def checked_data(metadata: Mapping[str, str], given: str | None, root: Path | None) -> str:
+    """Return the name of the data set that the person named, or that a snapshot was trained on.
 
     Raises:
         UserError: neither is named, or see ``automl.data.names``.
@@ -93,6 +76,7 @@ def check_data(metadata: Mapping[str, str], given: str | None, root: Path | None
     if name is None:
         raise UserError("the snapshot does not say what it was trained on: name it with --data")
     check_name(name, root)
+    return name
 
 
 def check_device(name: str) -> None:

@@ -1,19 +1,25 @@
 """manta-search data: what a data set holds, and its digest; and the set in shards."""
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from automl.commands import clear_errors, loading
-from automl.data.names import OWN_IMAGES, SHARDS, check_name, check_shards_name
+from automl.commands import OWN_ROOT, clear_errors
+from automl.data.dataset import STEREO
+from automl.data.names import OWN_IMAGES, SHARDS, check_name, check_shards_name, own_folder, without_size
 from protocol.errors import UserError
+from runtime.commands import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from automl.data.dataset import Dataset
+    from automl.data.shards.layout import ShardList
 
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
-)
+@OWN_ROOT
 @click.option("--download", is_flag=True, help="Let torchvision fetch what is missing into DIR.")
 @click.option("--shard", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write the set in shards to OUT, a new folder.")
 @click.option("--shard-mib", type=click.IntRange(1, 512), default=64, show_default=True, metavar="N", help="Size of a shard, about.")
@@ -41,11 +47,124 @@ def data(name: str, root: Path | None, download: bool, out: Path | None, shard_m
             raise UserError("--side is for --shard, of labelled images: leave it out")
         if check and not name.startswith(SHARDS):
             raise UserError(f"--check is for a set in shards, and {name} is none: leave it out")
-        with loading():
-            from automl.jobs import data as job
+        with ending_at_ctrl_c():
+            import automl.data.catalog
+            import automl.data.shards.reading
+            import automl.data.shards.writing  # noqa: F401 - they take seconds
         if out is not None:
-            job.shard(name, root, download, out, shard_mib << 20, side)
+            _shard(name, root, download, out, shard_mib << 20, side)
+            _show(f"{SHARDS}{out.name}", out.parent, False)
         elif check:
-            job.check(name, root)
+            _check(name, root)
         else:
-            job.show(name, root, download)
+            _show(name, root, download)
+
+
+def _show(name: str, root: Path | None, download: bool) -> None:
+    """Say what a data set holds.
+
+    Raises:
+        UserError: as ``load_dataset``.
+    """
+    from automl.data.catalog import load_dataset
+    from automl.data.shards.reading import open_shards
+
+    dataset = load_dataset(name, root, download=download)
+    rows = _rows(dataset)
+    if name.startswith(SHARDS):
+        shards = open_shards(own_folder(name, SHARDS, root))
+        rows.insert(-1, ("shards", _shards(shards.list)))
+        num_train, num_all = shards.list.num_train_shards, len(shards.list.shards)
+        kinds = ((shards.missing(), num_train, "to train with"), (shards.missing_held_out(), num_all - num_train, "held out"))
+        for missing, count, what in kinds:
+            if missing:
+                rows.insert(-1, ("missing", f"{len(missing)} of the {count} {what}, or of another size; the first: {missing[0]}"))
+    _say(dataset.name, rows)
+
+
+def _shard(name: str, root: Path | None, download: bool, out: Path, shard_bytes: int, side: int | None) -> None:
+    """Write a data set in shards.
+
+    Raises:
+        UserError: it cannot be read or written, or is not of a kind that comes in shards.
+    """
+    from automl.data.catalog import load_dataset
+    from automl.data.shards.writing import shard_images, shard_pairs
+    from automl.data.views import StereoDataset
+
+    progress = _Progress("written")
+    kind, sized = without_size(name)
+    if kind.startswith(OWN_IMAGES):
+        if kind != name:
+            raise UserError(f"{name}: pictures in shards have sizes of their own: say --side {sized} in place of -{sized}px")
+        shard_images(own_folder(name, OWN_IMAGES, root), out, progress, shard_bytes=shard_bytes, side=side)
+    else:
+        dataset = load_dataset(name, root, download=download)
+        if not isinstance(dataset, StereoDataset) or name.startswith(SHARDS):
+            raise UserError(f"{name} is not written in shards: that is for folder-NAME, and for stereo pairs")
+        shard_pairs(dataset, out, progress, shard_bytes=shard_bytes)
+    progress.end()
+
+
+def _check(name: str, root: Path | None) -> None:
+    """Read all of a set in shards.
+
+    Raises:
+        UserError: a shard is damaged or missing; each is named.
+    """
+    from automl.data.shards.reading import open_shards
+
+    shards = open_shards(own_folder(name, SHARDS, root))
+    progress, wrong = _Progress("read"), 0
+    for number, (_, error) in enumerate(shards.damaged()):
+        progress(number + 1, len(shards.list.shards))
+        if error is not None:
+            wrong += 1
+            progress.end()
+            click.echo(str(error), err=True)
+    progress.end()
+    if wrong:
+        raise UserError(f"{wrong} of {len(shards.list.shards)} shards of {name} cannot be used: copy them again from where they were made")
+    _say(name, [("shards", _shards(shards.list)), ("digest", shards.list.digest.hex()), ("check", "all is as it should be")])
+
+
+class _Progress:
+    """A line on a terminal that says how far it is; nothing elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        percent = 100 * done // total
+        if percent != self._shown and sys.stderr.isatty():
+            click.echo(f"\r{percent} % {self._what}", err=True, nl=False)
+            self._shown = percent
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._shown >= 0:
+            click.echo("\r\x1b[K", err=True, nl=False)
+            self._shown = -1
+
+
+def _rows(dataset: "Dataset") -> list[tuple[str, str]]:
+    what = "pairs" if dataset.task == STEREO else "images"
+    rows = [("task", dataset.task), (what, f"{dataset.num_train:,} to train with, {dataset.num_held_out:,} held out")]
+    rows += [("channels", str(dataset.image_channels))]
+    if dataset.num_classes:
+        rows += [("classes", str(dataset.num_classes))]
+    return [*rows, ("digest", dataset.digest.hex())]
+
+
+def _shards(list_: "ShardList") -> str:
+    from automl.data.shards.layout import IMAGES
+
+    what = "images" if list_.kind == IMAGES else "pairs"
+    return f"{len(list_.shards):,} with {list_.size_bytes / 2**20:,.1f} MiB of {what}, {list_.num_train_shards:,} of them to train with"
+
+
+def _say(name: str, rows: list[tuple[str, str]]) -> None:
+    click.echo(name)
+    for title, text in rows:
+        click.echo(f"  {title:<10} {text}")

@@ -1,18 +1,27 @@
 """manta-search evaluate: how good a snapshot's subnets are, or an exported network."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import MAX_THREADS, check_data, check_device, clear_errors, described, loading
-from automl.data.dataset import PARTS
+from automl.commands import DATA_ROOT, FILE, FOLDER, SEARCH, THREADS, check_device, checked_data, clear_errors, described, use_threads
+from automl.data.dataset import ALL, PARTS, STEREO, TEST
 from automl.data.names import check_name
 from automl.forms import SUFFIXES, check_opens
 from automl.precisions import FP32, PRECISIONS, check_precision
 from automl.spaces.choice import chosen
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
+from runtime.commands import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from automl.data.dataset import Dataset, EvaluationSet
+    from automl.evaluation.held_out import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +45,12 @@ class Wishes:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
-@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A snapshot, whatever it is called.")
+@click.option("--snapshot", type=FILE, metavar="FILE", help="A snapshot, whatever it is called.")
 @click.option("--arch", "architecture", metavar="ARCH", help="One subnet of a snapshot; see: manta-search export.")
-@click.option("--search", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="A search's folder, to look up an id in.")
+@SEARCH
 @click.option("--data", metavar="NAME", help="Data set whose held-out samples are used.  [default: the one that the file names]")
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
-@click.option(
-    "--test-folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Test on all images in DIR, a folder for each class.",
-)
+@DATA_ROOT
+@click.option("--test-folder", type=FOLDER, metavar="DIR", help="Test on all images in DIR, a folder for each class.")
 @click.option("--part", type=click.Choice(PARTS), help="Part of the held-out samples.  [default: test; of a snapshot: all]")
 @click.option(
     "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to try."
@@ -54,7 +58,7 @@ class Wishes:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Which random subnets.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU; of a snapshot.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU computes in.")
-@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@THREADS
 def evaluate(**options: Any) -> None:
     """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an
     export a .pt2 or .onnx file or a folder.
@@ -72,25 +76,36 @@ def evaluate(**options: Any) -> None:
         check_precision(wishes.precision, wishes.device)
         if wishes.test_folder is not None and wishes.part is not None:
             raise UserError("--test-folder is tested on as a whole: leave --part out")
-        if source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES):
-            if wishes.architecture is not None:
-                raise UserError(f"{source} is one network already; --arch is for snapshots")
-            if wishes.device != "cpu":
-                raise UserError(f"{source} is an export, which is measured on the CPU: leave --device out")
-            if wishes.data is not None and wishes.test_folder is not None:
-                raise UserError(f"{source} needs no --data beside --test-folder: leave one of them out")
-            if wishes.data is not None:
-                check_name(wishes.data, wishes.data_root)
-            with loading():
-                from automl.jobs import evaluate as job
-            job.evaluate_exported(source, wishes)
+        is_export = source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES)
+        if is_export:
+            _check_export(source, wishes)
         else:
             space, metadata = described(source)
-            check_data(metadata, wishes.data, wishes.data_root)
+            data = checked_data(metadata, wishes.data, wishes.data_root)
             picked = None if wishes.architecture is None else chosen(wishes.architecture, space, wishes.search)
-            with loading():
-                from automl.jobs import evaluate as job
-            job.evaluate_snapshot(source, picked, wishes)
+        with ending_at_ctrl_c():
+            import automl.data.whole_folder
+            import automl.export.opened
+            import automl.opening  # noqa: F401 - they take seconds
+        use_threads(wishes.threads)
+        for line in _export_lines(source, wishes) if is_export else _snapshot_lines(source, picked, data, wishes):
+            click.echo(line)
+
+
+def _check_export(source: Path, wishes: Wishes) -> None:
+    """Refuse what is said of an exported network and is no good for it.
+
+    Raises:
+        UserError: there is something.
+    """
+    if wishes.architecture is not None:
+        raise UserError(f"{source} is one network already; --arch is for snapshots")
+    if wishes.device != "cpu":
+        raise UserError(f"{source} is an export, which is measured on the CPU: leave --device out")
+    if wishes.data is not None and wishes.test_folder is not None:
+        raise UserError(f"{source} needs no --data beside --test-folder: leave one of them out")
+    if wishes.data is not None:
+        check_name(wishes.data, wishes.data_root)
 
 
 def _source(path: Path | None, snapshot: Path | None) -> Path:
@@ -100,3 +115,119 @@ def _source(path: Path | None, snapshot: Path | None) -> Path:
     if not source.exists():
         raise UserError(f"there is no {source}; check the name")
     return source
+
+
+def _export_lines(path: Path, wishes: Wishes) -> list[str]:
+    """Return how good an exported network is.
+
+    Raises:
+        UserError: it is none, or the data do not fit.
+    """
+    if wishes.test_folder is not None:
+        return _tested(path, wishes.test_folder)
+    return _exported(path, wishes.data, wishes.data_root, wishes.part or TEST)
+
+
+def _snapshot_lines(path: Path, picked: Architecture | None, data: str, wishes: Wishes) -> list[str]:
+    """Return how good a snapshot's subnets are on a data set: the ``picked`` one, or the largest, the smallest and random ones.
+
+    Raises:
+        UserError: it is no snapshot, or the data do not fit.
+    """
+    from automl.data.catalog import load_dataset
+    from automl.evaluation.held_out import check_fit
+    from automl.evaluation.held_out import evaluate as evaluate_subnets
+    from automl.opening import checked_device, opened_snapshot
+
+    supernet, state, _ = opened_snapshot(path, checked_device(wishes.device))
+    dataset = load_dataset(data, wishes.data_root)
+    check_fit(dataset, supernet.space)
+    networks = [(picked.id[:8], picked)] if picked is not None else _networks(supernet.space, wishes.num_random, wishes.seed)
+    tested: EvaluationSet
+    part, tested, said = wishes.part or ALL, dataset, _samples(dataset, wishes.part or ALL)
+    if wishes.test_folder is not None:
+        tested, said = _whole(wishes.test_folder, dataset.class_titles, supernet.space, dataset.preparation.kept_side, dataset)
+    how = "" if wishes.device == "cpu" else f", computed in {wishes.precision} on {wishes.device}"
+    qualities = evaluate_subnets(supernet, tested, [each for _, each in networks], part=part, precision=wishes.precision)
+    return [f"{supernet.space.name} after round {state.round}, {said}{how}", *_subnets(supernet.space, networks, qualities)]
+
+
+def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str, Architecture]]:
+    """Return what to evaluate, each with what to call it."""
+    sampled = [space.sample(random.Random(f"{seed}:report:{index}")) for index in range(num_random)]
+    return [("largest", space.largest()), ("smallest", space.smallest()), *(("random", architecture) for architecture in sampled)]
+
+
+def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], qualities: "Sequence[Quality]") -> list[str]:
+    from automl.export.card import metric_texts
+
+    return [
+        f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, space)}"
+        for (name, architecture), quality in zip(networks, qualities, strict=True)
+    ]
+
+
+def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -> list[str]:
+    """Return what to say of an exported network."""
+    from automl.data.catalog import load_dataset
+    from automl.evaluation.held_out import check_fit, measure
+    from automl.export.card import metric_texts
+    from automl.export.description import UNKNOWN
+    from automl.export.opened import open_exported
+
+    network = open_exported(path)
+    description = network.description
+    name = data or description.dataset
+    if name == UNKNOWN:
+        raise UserError(f"{path} does not say what data it is for; say it with --data NAME")
+    dataset = load_dataset(name, data_root)
+    check_fit(dataset, description.space)
+    quality = measure(network, dataset, description.architecture.resolution, part=part)
+    lines = [f"{description.supernet} after round {description.provenance.round}, {_samples(dataset, part)}"]
+    lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
+    lines += [
+        f"  file says  {metric_texts(description.own_metrics)} on {description.test_samples} held-out samples of {description.dataset}"
+    ]
+    if dataset.digest.hex() != description.dataset_digest:
+        lines += [f"  {dataset.name} here has other samples than the data set that the file was made with"]
+    return [*lines, f"  {description.architecture.text}"]
+
+
+def _tested(path: Path, folder: Path) -> list[str]:
+    """Return how good an exported network is on all of a folder."""
+    from automl.evaluation.held_out import measure
+    from automl.export.card import metric_texts
+    from automl.export.opened import open_exported
+
+    network = open_exported(path)
+    description = network.description
+    told = description.presentation
+    if told is None:
+        raise UserError(f"{path} does not say what its classes are called: export it again, or give the data set's name with --data")
+    tested, said = _whole(folder, told.class_titles, description.space, told.preparation.kept_side, None)
+    quality = measure(network, tested, description.architecture.resolution)
+    lines = [f"{description.supernet} after round {description.provenance.round}, {said}"]
+    lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
+    return [*lines, f"  {description.architecture.text}"]
+
+
+def _whole(
+    folder: Path, titles: Sequence[str], space: SearchSpace, kept_side: int | None, calibrating: "Dataset | None"
+) -> "tuple[EvaluationSet, str]":
+    """Return all of a folder as a test set, and what to say of it."""
+    from automl.data.whole_folder import WholeFolder
+
+    if space.task == STEREO:
+        raise UserError("--test-folder is for labelled images, and the network is for stereo: leave it out")
+    tested = WholeFolder(folder, titles, space.image_channels, kept_side, calibrating)
+    return tested, f"all {len(tested)} images of {folder}"
+
+
+def _samples(dataset: "Dataset", part: str) -> str:
+    """Return what is measured on, for people."""
+    samples = f"{dataset.num_held_out} held-out {'pairs' if dataset.task == STEREO else 'images'} of {dataset.name}"
+    return samples if part == ALL else f'part "{part}" of {samples}'
+
+
+def _cost(architecture: Architecture, space: SearchSpace) -> str:
+    return f"{macs(architecture, space) / 1e6:.2f} M MACs, {num_weights(architecture, space):,} weights"

@@ -1,17 +1,22 @@
 """manta-search export: a subnet of a snapshot as .pt2, .onnx and a folder for model hubs."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import MAX_THREADS, check_data, clear_errors, described, loading
+from automl.commands import DATA, DATA_ROOT, FOLDER, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, described, use_threads
 from automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
 from automl.spaces.choice import chosen
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
+from runtime.commands import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from automl.export.subnet import Subnet
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -36,7 +41,7 @@ class Wishes:
 
 
 @click.command()
-@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="A .safetensors file.")
+@SNAPSHOT
 @click.option(
     "--arch",
     "architecture",
@@ -44,19 +49,19 @@ class Wishes:
     metavar="ARCH",
     help="Which subnet: a file that holds one (a search's best.json), an id with --search, a text of genes, largest or smallest.",
 )
-@click.option("--search", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="A search's folder, to look up an id in.")
+@SEARCH
 @click.option(
     "--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"In which forms: {', '.join(ALL_FORMATS)}."
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Where to.")
 @click.option("--name", metavar="NAME", help="What to call it.  [default: of supernet and architecture]")
-@click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
+@DATA
+@DATA_ROOT
 @click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="The network's, for its card: like mit.")
 @click.option("--data-licence", metavar="NAME", help="The data set's.  [default: what the set tells, else unknown]")
 @click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate has written beside the snapshot.")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
-@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@THREADS
 def export(**options: Any) -> None:
     """Export a subnet of a snapshot, without fine-tuning. Its statistics are measured anew on training data."""
     with clear_errors():
@@ -68,13 +73,14 @@ def export(**options: Any) -> None:
         picked = chosen(wishes.architecture, space, wishes.search)
         name = _name(wishes, space, picked)
         check_targets(wishes.out, name, forms, wishes.force)
-        if not wishes.stored:
-            check_data(metadata, wishes.data, wishes.data_root)
-        elif wishes.data is not None or INT8 in forms:
+        data = None if wishes.stored else checked_data(metadata, wishes.data, wishes.data_root)
+        if wishes.stored and (wishes.data is not None or INT8 in forms):
             raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
-        with loading():
-            from automl.jobs import export as job
-        job.export(wishes, picked, name, forms)
+        with ending_at_ctrl_c():
+            import automl.export.statistics
+            import automl.export.writer
+            import automl.opening  # noqa: F401 - they take seconds
+        _write(wishes, picked, name, forms, data)
 
 
 def _name(wishes: Wishes, space: SearchSpace, picked: Architecture) -> str:
@@ -90,3 +96,74 @@ def _forms(text: str) -> list[str]:
         if form not in ALL_FORMATS:
             raise UserError(f"--format {text!r}: {form!r} is none of {', '.join(ALL_FORMATS)}")
     return forms
+
+
+def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str], data: str | None) -> None:
+    """Write the subnet and say where to; ``data`` is the set that it is calibrated and measured with, None: it was before.
+
+    Raises:
+        UserError: the snapshot or the data do not fit, or the disk refuses.
+        OwnFault: a file does not compute what the subnet computes.
+    """
+    from automl.data.catalog import load_dataset
+    from automl.export.presentation import presentation_of
+    from automl.export.quantised import quantised
+    from automl.export.statistics import statistics_path, stored_subnet
+    from automl.export.subnet import cut, provenance_of
+    from automl.export.writer import write
+    from automl.opening import opened_snapshot
+
+    use_threads(wishes.threads)
+    supernet, state, metadata = opened_snapshot(wishes.snapshot)
+    provenance = provenance_of(wishes.snapshot, state, metadata)
+    beside = statistics_path(wishes.snapshot)
+    if data is None:
+        subnet = _licensed(stored_subnet(beside, supernet, provenance.state, picked.id), wishes)
+    else:
+        dataset = load_dataset(data, wishes.data_root)
+        subnet = cut(supernet, picked, dataset, provenance, presentation_of(dataset, wishes.licence, wishes.data_licence))
+        if INT8 in forms:
+            subnet = quantised(subnet, dataset)
+    written = write(subnet, wishes.out, name, forms, overwrite=wishes.force)
+    _print(subnet)
+    for each in written:
+        click.echo(f"  {each.path}  (differs by at most {each.difference:.1e})" if each.difference else f"  {each.path}")
+    if data is not None:
+        _keep(subnet, beside)
+
+
+def _keep(subnet: "Subnet", beside: Path) -> None:
+    """Keep the statistics beside the snapshot, for who exports this subnet again; what is in the way there is said, and loses nothing."""
+    from automl.export.statistics import add_statistics
+
+    try:
+        add_statistics(beside, [subnet])
+    except UserError as error:
+        click.echo(f"  its statistics are not kept beside the snapshot: {error}")
+
+
+def _licensed(subnet: "Subnet", wishes: Wishes) -> "Subnet":
+    """Return a stored subnet under the licences that the person names; the data set's stays where none is named."""
+    told = subnet.description.presentation
+    if told is None:
+        return subnet
+    told = replace(told, licence=wishes.licence, dataset_licence=wishes.data_licence or told.dataset_licence)
+    return replace(subnet, description=replace(subnet.description, presentation=told))
+
+
+def _print(subnet: "Subnet") -> None:
+    """Print what was exported."""
+    from automl.export.card import metric_texts
+    from automl.export.description import UNKNOWN
+
+    description = subnet.description
+    click.echo(f"{description.supernet} after round {description.provenance.round}: {description.architecture.text}")
+    click.echo(f"  {metric_texts(description.metrics)} on {description.test_samples} held-out samples of {description.dataset}")
+    if description.int8 is not None:
+        latency = description.int8.latency
+        times = (
+            f"{latency.fp32_ms:.3g} ms a sample in fp32, {latency.int8_ms:.3g} ms in int8, by {latency.runtime}, threads: {latency.threads}"
+        )
+        click.echo(f"  with 8 bits {metric_texts(description.int8.metrics)}; {times}")
+    if description.provenance.ledger_root == UNKNOWN:
+        click.echo("  no file of a ledger lies beside the snapshot: the export says that its root is unknown")

@@ -1,26 +1,56 @@
 """manta-search find: the best subnet of a snapshot that keeps limits on latency, MACs or weights."""
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import MAX_THREADS, check_data, check_device, clear_errors, described, loading
+from automl.commands import (
+    DATA_ROOT,
+    DEVICE,
+    FILE,
+    FOLDER,
+    THREADS,
+    check_device,
+    checked_data,
+    clear_errors,
+    described,
+    program,
+    use_threads,
+)
 from automl.commands.doors import AskedRun, Doors
-from automl.latency.table import LatencyTable
+from automl.files import write_whole
+from automl.latency.table import Conditions, LatencyTable
 from automl.precisions import FP32, PRECISIONS, check_precision
-from automl.search.evolution import MIN_SAMPLES
+from automl.search.constraints import Constraint, Cost, Region
+from automl.search.evolution import MIN_SAMPLES, Effort
+from automl.spaces.cost import macs as macs_of
+from automl.spaces.cost import num_weights
 from automl.spaces.space import SearchSpace
 from automl.threads import wait_asleep
 from protocol.errors import UserError
+from protocol.signing import sha256
+from runtime.commands import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from automl.data.dataset import Dataset
+    from automl.models.supernet import Supernet
+    from automl.search.earlier import EarlierSearch
+    from automl.search.evaluators import Evaluator, LocalEvaluator
+    from automl.search.journal import Settings
+    from automl.search.search import Found, Strategy
 
 OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}
 JOURNAL = "search.jsonl"  # in the folder of a search
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,2})?)([kKMG]?)")
+_INTERRUPTED = 130  # as of a program that SIGINT ended
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -53,16 +83,16 @@ class Wishes:
 
 
 @click.command()
-@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A .safetensors file.")
+@click.option("--snapshot", type=FILE, metavar="FILE", help="A .safetensors file.")
 @click.option("--peers", metavar="ADDRESS", help="Instead: the newest state of the run there, measured by its members.")
 @click.option("--run", metavar="ID", help="With --peers: the run's id; refuse any other run.")
 @click.option("--invitation", metavar="FILE|TEXT", help="With --peers: what its operator gave you, where a run takes invited peers only.")
 @click.option("--latency-ms", metavar="X", help="At most so many milliseconds, by --latency-table.")
 @click.option("--macs", metavar="M", help="At most so many multiply-accumulates, like 2.5M or 300k.")
 @click.option("--weights", metavar="W", help="At most so many weights, like 80k.")
-@click.option("--latency-table", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Made by manta-search profile.")
+@click.option("--latency-table", type=FILE, metavar="FILE", help="Made by manta-search profile.")
 @click.option("--data", metavar="NAME", help="Data set that subnets are measured on.  [default: what the snapshot was trained on]")
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
+@DATA_ROOT
 @click.option(
     "--population",
     type=click.IntRange(2, 10_000),
@@ -93,17 +123,12 @@ class Wishes:
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
 )
-@click.option(
-    "--warm-start",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="An earlier search's folder, whose best come first.",
-)
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Results.  [default: named by the limits]")
+@click.option("--warm-start", type=FOLDER, metavar="DIR", help="An earlier search's folder, whose best come first.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Results.  [default: named by the limits]")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one.")
-@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
+@DEVICE
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU measures in.")
-@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads of this process.  [default: all cores]")
+@THREADS
 def find(**options: Any) -> None:
     """Find the best subnet of a snapshot within limits. Nothing is trained. The same command goes on after a break.
 
@@ -126,12 +151,21 @@ def find(**options: Any) -> None:
         folder = wishes.out or _folder(wishes, limits)
         with _measured_by(wishes, folder) as (snapshot, members):
             space, metadata = described(snapshot)
-            if members is None:
-                check_data(metadata, wishes.data, wishes.data_root)
+            data = checked_data(metadata, wishes.data, wishes.data_root) if members is None else metadata["dataset"]
             table = None if wishes.latency_table is None else _table(wishes.latency_table, space)
-            with loading():
-                from automl.jobs import find as job
-            job.find(replace(wishes, snapshot=snapshot), folder, limits, table, members)
+            _load()
+            use_threads(wishes.threads)
+            _find(replace(wishes, snapshot=snapshot, data=data), folder, limits, table, members)
+
+
+def _load() -> None:
+    """Import what takes seconds, while there is nothing to clean up."""
+    with ending_at_ctrl_c():
+        import automl.opening
+        import automl.search.earlier
+        import automl.search.members
+        import automl.search.processes
+        import automl.search.progress  # noqa: F401
 
 
 def _folder(wishes: Wishes, limits: Mapping[str, float]) -> Path:
@@ -157,8 +191,7 @@ def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun 
     if doors is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
     doors.check(wishes.peers, wishes.run, wishes.invitation)
-    with loading():  # now, while there is nothing to clean up
-        import automl.jobs.find  # noqa: F401
+    _load()
     with doors.members(wishes.peers, wishes.run, wishes.invitation, folder) as members:
         yield members.snapshot, members
 
@@ -181,3 +214,187 @@ def _table(path: Path, space: SearchSpace) -> LatencyTable:
     if table.supernet != space.name:
         raise UserError(f"{path} is the latency table of {table.supernet}, and the snapshot is one of {space.name}; measure it anew")
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What to search in, opened and checked."""
+
+    supernet: "Supernet"
+    dataset: "Dataset | None"  # that is measured on here; None: a run's members measure
+    region: Region
+    costs: tuple[Cost, ...]
+    axes: tuple[Cost, ...]  # of the Pareto front
+    origin: dict[str, str | int | None]  # which weights, data and latencies
+    measured: Conditions | None  # of the latencies
+
+
+def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> None:
+    """Search, keep what is found in a folder, and say what it is.
+
+    Args:
+        wishes: what the person typed, with the snapshot, and the data that it is measured on.
+        folder: of what is found.
+        limits: by the names of their costs.
+        table: of latencies.
+        members: the run whose members measure the snapshot's state; None: this computer does.
+
+    Raises:
+        UserError: the snapshot, the data, the limits or what there is in the folder do not fit.
+    """
+    from automl.search.earlier import EarlierSearch
+    from automl.search.search import Strategy, default_predictor
+
+    task = _opened(wishes, limits, table, members)
+    has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
+    strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples, wishes.compared)
+    earlier = None if wishes.warm_start is None else EarlierSearch(wishes.warm_start / JOURNAL, task.region.space)
+    if earlier is not None:
+        most = (strategy.num_samples if has_predictor else strategy.effort.population) // 2
+        strategy = replace(strategy, start=tuple(earlier.promising(task.region, task.axes, most)))
+    settings = _settings(task, strategy)
+    try:
+        found = _searched(task, strategy, _evaluator(task, wishes, members, earlier), folder, settings)
+        _save(found, task, folder, settings)
+    except KeyboardInterrupt:
+        click.echo(f"{program()}: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
+        sys.exit(_INTERRUPTED)
+    _show(found, task, folder, () if members is None else members.words())
+
+
+def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
+    from automl.data.catalog import load_dataset
+    from automl.evaluation.held_out import check_fit
+    from automl.opening import checked_device, opened_snapshot
+    from automl.training.update import state_digest
+
+    assert wishes.snapshot is not None
+    assert wishes.data is not None
+    supernet, state, metadata = opened_snapshot(wishes.snapshot, checked_device(wishes.device))
+    space = supernet.space
+    latency = [] if table is None else [Cost("latency", OPTIONS["latency"], table.latency_ms)]
+    counts = [("macs", macs_of), ("weights", num_weights)]
+    costs = (*latency, *(Cost(name, OPTIONS[name], functools.partial(of, space=space)) for name, of in counts))
+    constraints = [Constraint(cost, limits[cost.name]) for cost in costs if cost.name in limits]
+    dataset = load_dataset(wishes.data, wishes.data_root) if members is None else None
+    if dataset is not None:
+        check_fit(dataset, space)
+    origin: dict[str, str | int | None] = {
+        "supernet": space.name,
+        "round": state.round,
+        "state": state_digest(state).hex(),
+        "dataset": wishes.data if dataset is None else dataset.name,
+        "data": metadata["data"] if dataset is None else dataset.digest.hex(),
+        **({} if wishes.precision == FP32 else {"precision": wishes.precision}),
+        "latencies": None if table is None else sha256(table.to_bytes()).hex(),
+    }
+    axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
+    return _Task(supernet, dataset, Region(space, constraints), costs, axes, origin, None if table is None else table.conditions)
+
+
+@contextlib.contextmanager
+def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
+    """Yield who measures: a run's members, this process, or several of this computer; what an earlier search knows, nobody."""
+    from automl.search.earlier import Recalling
+    from automl.search.evaluators import Evaluator, LocalEvaluator
+    from automl.search.members import MembersEvaluator
+    from automl.search.processes import ProcessEvaluator
+
+    with contextlib.ExitStack() as stack:
+        evaluator: Evaluator
+        if members is not None:
+            evaluator = MembersEvaluator(members.ask, task.supernet.space.task)
+        elif wishes.workers <= 1:
+            assert task.dataset is not None
+            evaluator = LocalEvaluator(task.supernet, task.dataset, wishes.precision)
+        else:
+            assert wishes.snapshot is not None
+            assert wishes.data is not None
+            make = functools.partial(made_evaluator, wishes.snapshot, wishes.data, wishes.data_root, wishes.device, wishes.precision)
+            evaluator = stack.enter_context(ProcessEvaluator(make, wishes.workers))
+        yield Recalling(evaluator, earlier) if earlier is not None and earlier.is_of(task.origin) else evaluator
+
+
+def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str, precision: str = FP32) -> "LocalEvaluator":
+    """Return the evaluator of another process, which opens the files itself."""
+    from automl.data.catalog import load_dataset
+    from automl.opening import opened_snapshot
+    from automl.search.evaluators import LocalEvaluator
+
+    supernet, _, _ = opened_snapshot(snapshot, device)
+    return LocalEvaluator(supernet, load_dataset(data, data_root), precision)
+
+
+def _settings(task: _Task, strategy: "Strategy") -> "Settings":
+    return {
+        **task.origin,
+        **{OPTIONS[constraint.cost.name].removeprefix("--"): constraint.limit for constraint in task.region.constraints},
+        "population": strategy.effort.population,
+        "generations": strategy.effort.generations,
+        "samples": strategy.num_samples if strategy.has_predictor else None,
+        "seed": strategy.seed,
+        "warm start": sha256(" | ".join(each.text for each in strategy.start).encode()).hex() if strategy.start else None,
+    }
+
+
+def _searched(
+    task: _Task, strategy: "Strategy", evaluator: "AbstractContextManager[Evaluator]", folder: Path, settings: "Settings"
+) -> "Found":
+    from rich.console import Console
+
+    from automl.search.journal import FileJournal
+    from automl.search.progress import Progress
+    from automl.search.search import BrokenWeights, search
+
+    try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}; choose another one with --out") from error
+    try:
+        with (
+            FileJournal(folder / JOURNAL, task.region.space, settings) as journal,
+            evaluator as measuring,
+            Progress(Console(stderr=True)) as progress,
+        ):
+            if journal.num_outdated:
+                said = f"{journal.num_outdated} measurements of an earlier version lack the losses that rank now: they are repeated"
+                click.echo(said, err=True)
+            return search(task.region, task.axes, measuring, strategy, journal, progress)
+    except BrokenWeights:
+        if made:  # else it has what others, or an earlier search, left there
+            _take_away(made)
+        raise
+
+
+def _take_away(made: Sequence[Path]) -> None:
+    """Remove the folder of a search that found nothing, and those around it that were made for it."""
+    (made[0] / JOURNAL).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody put something there meanwhile
+        for folder in made:
+            folder.rmdir()
+
+
+def _save(found: "Found", task: _Task, folder: Path, settings: "Settings") -> None:
+    from automl.search.report import plot, result_json
+
+    space = task.region.space
+    title = f"{space.name} after round {task.origin['round']}, {task.origin['dataset']}"
+    write_whole(folder / "best.json", found.best.architecture.to_json().encode() + b"\n")
+    write_whole(folder / "result.json", result_json(found, task.costs, task.axes, settings, task.measured))
+    write_whole(folder / "front.png", plot(found, task.axes, task.region.constraints, space.task, title))
+
+
+def _show(found: "Found", task: _Task, folder: Path, others: Sequence[str]) -> None:
+    from rich.console import Console
+
+    from automl.search.report import conditions, table, words
+
+    console = Console(highlight=False, markup=False)
+    for line in conditions(found, task.origin.get("precision"), task.measured):
+        console.print(line, soft_wrap=True)
+    console.print(table(found, task.costs, task.region.space.task))
+    for line in (*words(found, task.region.space.task), *others):
+        console.print(line, soft_wrap=True)
+    console.print(f"best: {found.best.architecture.text}", soft_wrap=True)
+    console.print(f"written to {folder}: best.json, result.json, front.png", soft_wrap=True)

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import click
 
-from automl.commands import MAX_THREADS, clear_errors, loading
+from automl.commands import DEVICE, THREADS, clear_errors, use_threads
 from automl.files import check_writable
 from automl.forms import check_onnx_packages
-from automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES
-from automl.spaces.space import TINY, space_named
+from automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES, LatencyTable
+from automl.latency.visits import QUICK, THOROUGH
+from automl.spaces.space import TINY, Architecture, SearchSpace, space_named
 from protocol.errors import UserError
+from runtime.commands import ending_at_ctrl_c
 
 
 @click.command()
 @click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Whose layers to measure.")
-@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
-@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@DEVICE
+@THREADS
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="What is computed in.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Samples of one run.")
 @click.option(
@@ -43,6 +45,50 @@ def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: 
         if runtime == GRAPHS and device != "cuda":
             raise UserError("CUDA graphs are for GPUs: give --device cuda as well, or leave --runtime out")
         check_writable(out)
-        with loading():
-            from automl.jobs import profile as job
-        job.profile(space, device, threads, dtype, batch, runtime, is_quick=quick, out=out)
+        with ending_at_ctrl_c():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            from automl.latency.profiler import profile as measure
+        use_threads(threads)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("exporting" if runtime == ONNXRUNTIME else "measuring")
+
+            def show(done: int, total: int) -> None:
+                progress.update(bar, completed=done, total=total, description="measuring")
+
+            table = measure(space, device, dtype, batch, QUICK if quick else THOROUGH, show, runtime)
+        table.save(out)
+        _print(table, space)
+        click.echo(f"table of {len(table.entries)} prices: {out}")
+
+
+def _print(table: LatencyTable, space: SearchSpace) -> None:
+    """Print what was measured, where the time goes, and how far to trust it."""
+    conditions = table.conditions
+    click.echo(
+        f"{table.supernet} on {conditions.name} ({conditions.device}), {conditions.threads} CPU threads, {conditions.dtype}, "
+        f"batch {conditions.batch}, {conditions.runtime} {conditions.version}"
+    )
+    for name, architecture in (("largest", space.largest()), ("smallest", space.smallest())):
+        click.echo(f"  {name:<9} {table.latency_ms(architecture):9.3f} ms: {_shares(table, architecture)}")
+    click.echo(f"  {'least':<9} {table.minimum_ms(space):9.3f} ms of any architecture")
+    accuracy = table.accuracy
+    click.echo(
+        f"  against {accuracy.num_checked} whole networks: mean error {accuracy.mean_error:.1%}, worst {accuracy.worst_error:.1%}, "
+        f"rank correlation {accuracy.rank_correlation:.2f}; corrected by {accuracy.num_fitted} others "
+        f"({table.offset:+.3f} ms, times {table.factor:.3f})"
+    )
+
+
+def _shares(table: LatencyTable, architecture: Architecture) -> str:
+    """Return which shares of the sum the units and the rest have."""
+    resolution, *genes = architecture.genes
+    prices = {"rest": table.entries[resolution]}
+    for gene in genes:
+        unit = gene.split(".")[0]
+        prices[unit] = prices.get(unit, 0.0) + table.entries[f"{resolution} {gene}"]
+    total = sum(prices.values())
+    return ", ".join(f"{name} {price / total:.0%}" for name, price in sorted(prices.items(), key=lambda item: -item[1]))

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import click
 
-from automl.commands import clear_errors, loading
+from automl.commands import FOLDER, OWN_ROOT, clear_errors
 from automl.data.dataset import STEREO
 from automl.data.names import check_name, task_of
 from protocol.errors import UserError
+from runtime.commands import ending_at_ctrl_c
 
 _MAX_PARTS = 1000
+_LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual lot
 
 
 @click.command()
@@ -24,11 +26,9 @@ _MAX_PARTS = 1000
     metavar="ALPHA",
     help="How alike the parts are: 0.1 hardly (a class or two each), 100 very.",
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="New; gets a folder a part.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="New; gets a folder a part.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Another one gives another split.")
-@click.option(
-    "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
-)
+@OWN_ROOT
 def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path | None) -> None:
     """Split the training images of the data set NAME by class. They become DIR/part-0/CLASS/0000042.png, ...
 
@@ -40,9 +40,23 @@ def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path 
             raise UserError(f"--alpha takes a number above 0, not {alpha:g}")
         check_name(name, root)
         if task_of(name) == STEREO:
-            raise UserError(f"{name} is a set for {STEREO}: only labelled images can be split by class")
+            raise _no_classes(name, STEREO)
         if out.exists():
             raise UserError(f"{out} is there already; it is left as it is: choose another name with --out")
-        with loading():
-            from automl.jobs import split as job
-        job.split(name, parts, alpha, out, seed, root)
+        with ending_at_ctrl_c():
+            from automl.data.catalog import load_dataset
+            from automl.data.images import ImageDataset
+            from automl.data.splitting import dirichlet_split, write_class_folders
+        dataset = load_dataset(name, root)
+        if not isinstance(dataset, ImageDataset):  # where the name does not say it
+            raise _no_classes(name, dataset.task)
+        split_N = dirichlet_split(dataset.train_labels, parts, alpha, seed, _LEAST)
+        for number, chosen in enumerate(split_N):
+            folder = out / f"part-{number:0{len(str(parts - 1))}}"
+            write_class_folders(dataset, chosen.tolist(), folder)
+            classes = len(set(dataset.train_labels[chosen].tolist()))
+            click.echo(f"{folder}: {len(chosen)} images of {classes} classes")
+
+
+def _no_classes(name: str, task: str) -> UserError:
+    return UserError(f"{name} is a set for {task}: only labelled images can be split by class")

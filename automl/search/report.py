@@ -45,6 +45,23 @@ def _figure(name: str, value: float) -> str:
     return f"{value * scale:.{_DIGITS[unit]}f}"
 
 
+def conditions(found: Found, precision: str | int | None, latencies: Conditions | None) -> list[str]:
+    """Return what holds of all figures, in lines for people: what was computed in, whose latencies they are, how well a predictor fits."""
+    lines = [] if precision is None else [f"figures: of networks computed in {precision}"]
+    if latencies is not None:
+        of = latencies
+        lines.append(f"latencies: of {of.name} ({of.device}), {of.runtime} {of.version}, batch {of.batch}")
+    if found.fit is not None:
+        fit = found.fit
+        lines.append(
+            f"predictor: rank correlation {fit.rank_correlation:.2f}, error {fit.rmse:.4f} "
+            f"(root mean square, cross-validated on {fit.samples} architectures)"
+        )
+        if fit.is_weak:
+            lines.append("it ranks hardly better than chance: search with --no-predictor, or give it more --samples")
+    return lines
+
+
 def table(found: Found, costs: Sequence[Cost], task: str) -> Table:
     """Return the front as a table: costs, what ranks on the half that was searched on, and all that the other half says."""
     main, names = metric_of(task), list(found.best.test.quality)

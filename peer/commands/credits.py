@@ -11,7 +11,7 @@ import click
 from peer.clear_errors import clear_errors
 from peer.commands.upkeep import DIR, directory_in
 from protocol.errors import UserError
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import AccountEarned, Earned, RunEarned

@@ -22,7 +22,7 @@ from automl.latency.table import GRAPHS, TORCH, LatencyTable
 from automl.training.snapshot_header import read_header
 from peer.config import PeerConfig
 from protocol.errors import UserError
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 TABLE, SEARCH = "latency.json", "search"
 _AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")

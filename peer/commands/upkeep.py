@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from peer.clear_errors import clear_errors
-from swarm.loading import ending_at_ctrl_c
+from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig

@@ -63,13 +63,13 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
 @pytest.mark.parametrize(
     ("at_work", "typed"),
     [
-        ("automl.jobs.data.load_dataset", ["data", "digits"]),
-        ("automl.jobs.split.split", ["split", "digits", "--out", "parts"]),
-        ("automl.jobs.train.train", ["train", "--out", "out"]),
-        ("automl.jobs.evaluate.evaluate_snapshot", ["evaluate", SNAPSHOT]),
-        ("automl.jobs.profile.profile", ["profile", "--out", "table.json"]),
-        ("automl.jobs.find.find", ["find", "--snapshot", SNAPSHOT]),
-        ("automl.jobs.export.export", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
+        ("automl.data.catalog.load_dataset", ["data", "digits"]),
+        ("automl.data.catalog.load_dataset", ["split", "digits", "--out", "parts"]),
+        ("automl.data.catalog.load_dataset", ["train", "--out", "out"]),
+        ("automl.opening.opened_snapshot", ["evaluate", SNAPSHOT]),
+        ("automl.latency.profiler.profile", ["profile", "--out", "table.json"]),
+        ("automl.opening.opened_snapshot", ["find", "--snapshot", SNAPSHOT]),
+        ("automl.opening.opened_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
     ],
 )
 def test_ctrl_c_ends_every_command_with_one_line(at_work: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,7 +336,7 @@ def test_a_correction_never_makes_a_network_take_no_time() -> None:
 
 
 def test_a_quick_profile_can_be_loaded_and_says_how_far_to_trust_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.jobs.profile.QUICK", ONCE)
+    monkeypatch.setattr("automl.commands.profile.QUICK", ONCE)
     out = tmp_path / "table.json"
     result = CliRunner().invoke(profile_command, ["--quick", "--threads", "1", "--out", str(out)])
     assert result.exit_code == 0, result.output

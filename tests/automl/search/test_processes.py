@@ -6,8 +6,8 @@ import psutil
 import pytest
 import torch
 
+from automl.commands.find import made_evaluator
 from automl.data.digits import digits
-from automl.jobs.find import made_evaluator
 from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.processes import ProcessEvaluator

@@ -1,15 +1,21 @@
-"""While a program loads its libraries, which takes seconds: Ctrl-C just ends it, and one that is missing is named with its extra.
+"""How a command begins and ends: it loads its libraries, which takes seconds, stops when told to, and says in one line why it cannot go on.
 
-No library is imported here.
+No library but click is imported here.
 """
 
+import asyncio
+import contextlib
+import gc
 import importlib.util
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-from protocol.errors import UserError
+import click
 
+from protocol.errors import FoundGuilty, MantaError, NothingProven, OtherHistory, UserError
+
+_CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4), (NothingProven, 5))
 _OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")
 _OF_DATA = ("torchvision", "sklearn", "scipy", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
 
@@ -36,7 +42,7 @@ def _missing(library: str) -> UserError:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def ending_at_ctrl_c() -> Iterator[None]:
     """Let SIGINT end the process as the system does, without an exception; for imports only, when there is nothing to clean up yet.
 
@@ -59,3 +65,42 @@ def ending_at_ctrl_c() -> Iterator[None]:
     finally:
         if is_listened_to:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def ending_in_a_line(program: str) -> Iterator[None]:
+    """Say what went wrong, and exit.
+
+    The codes: 130 Ctrl-C, 2 the person's, 3 a log that is not as it was signed, 4 found guilty, 5 what was kept as a proof shows nobody's
+    fault, 1 all else.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question
+        click.echo(f"{program}: ended by Ctrl-C", err=True)
+        sys.exit(130)
+    except PermissionError as error:  # of a folder on the way to a file, which to ask after is not allowed either
+        click.echo(f"{program}: {error.filename}: {error.strerror}; choose another place, or have it changed", err=True)
+        sys.exit(2)
+    except MantaError as error:
+        click.echo(f"{program}: {error}", err=True)
+        sys.exit(next((code for kind, code in _CODES if isinstance(error, kind)), 1))
+
+
+def end_soon() -> None:
+    """Spare a process that ends now, with all closed, the last search for garbage among what its libraries made: it takes seconds."""
+    gc.freeze()
+
+
+def told_to_stop() -> "asyncio.Future[None]":
+    """Return what is done at the first SIGINT or SIGTERM from now on."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return told
