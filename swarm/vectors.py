@@ -25,7 +25,7 @@ from protocol.auditing import MAX_ASK_VECTOR_BYTES, PAGE_BYTES, VECTOR, AskVecto
 from protocol.encoding import unpack
 from protocol.signing import PublicKey
 from runtime.disk import disk_errors, make_directory
-from swarm.round_folders import RoundFolders, folder_of
+from runtime.round_folder import RoundFolder, round_path
 from swarm.rpc import Endpoint
 
 Vector = NDArray[np.float32]
@@ -37,8 +37,10 @@ _VALUE_BYTES = 4
 class VectorsFolder:
     """The vectors in one folder. For any number of threads."""
 
-    def __init__(self, directory: Path, *, kept_rounds: int, max_bytes: int) -> None:
+    def __init__(self, directory: Path, *, kept_rounds: int, max_bytes: int, is_pinned: bool = False) -> None:
         """Use ``directory``, which is made when it is first needed; vectors of the newest rounds stay, at most so many bytes of them.
+
+        ``is_pinned``: older rounds don't make room for newer ones.
 
         Raises:
             StorageError: the disk refuses.
@@ -53,7 +55,9 @@ class VectorsFolder:
                 for part in path.glob("*.part"):  # what a crash left
                     part.unlink()
                 self._rounds[bytes.fromhex(path.name)] = int(path.parent.name)
-        self._folders = RoundFolders(directory, kept_rounds=kept_rounds, max_bytes=max_bytes, on_removed=self._removed)
+        self._folder = RoundFolder(directory, max_bytes=max_bytes)
+        self._kept_rounds = kept_rounds
+        self._is_pinned = is_pinned
 
     @property
     def rounds(self) -> dict[bytes, int]:
@@ -63,7 +67,7 @@ class VectorsFolder:
     @property
     def num_bytes(self) -> int:
         """What is here takes so many bytes, with what is being written. It waits for no other thread."""
-        return self._folders.num_bytes
+        return self._folder.num_bytes
 
     def round_of(self, kept_by: bytes) -> int | None:
         """Return the round of what is kept by this; None: nothing is."""
@@ -73,7 +77,7 @@ class VectorsFolder:
         """Return the digests of the vectors that are here, by what they are kept by; the folders are looked through."""
         found = dict[bytes, set[bytes]]()
         for kept_by, round_ in list(self._rounds.items()):
-            folder = self._folders.path(round_) / kept_by.hex()
+            folder = self._folder.path(round_) / kept_by.hex()
             with disk_errors(folder):
                 names = [path.name for path in folder.iterdir()] if folder.exists() else []
             found[kept_by] = {bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name) is not None}
@@ -102,12 +106,12 @@ class VectorsFolder:
             NoRoom, StorageError: as ``keep``.
         """
         with self._lock:
-            self._folders.make_room(round_, num_bytes)
-            folder = self._folders.path(round_) / kept_by.hex()
+            self._forget(self._folder.make_room(round_, num_bytes, range(round_) if self._is_pinned else ()))
+            folder = self._folder.path(round_) / kept_by.hex()
             if not folder.exists():
                 make_directory(folder)
             part = VectorPart(self, round_, folder / digest.hex(), num_bytes, next(self._parts))
-            self._folders.count(round_, num_bytes)
+            self._folder.count(round_, num_bytes)
             self._rounds[kept_by] = round_
             return part
 
@@ -140,13 +144,13 @@ class VectorsFolder:
             round_ = self._rounds.get(kept_by)
             if round_ is None:
                 return
-            folder, names = self._folders.path(round_) / kept_by.hex(), {digest.hex() for digest in digests}
+            folder, names = self._folder.path(round_) / kept_by.hex(), {digest.hex() for digest in digests}
             with disk_errors(folder):
                 for path in list(folder.iterdir()) if folder.exists() else ():
                     if _DIGEST.fullmatch(path.name) is not None and path.name not in names:
                         size = path.stat().st_size
                         path.unlink()
-                        self._folders.count(round_, -size)
+                        self._folder.count(round_, -size)
                 if not digests:
                     shutil.rmtree(folder, ignore_errors=True)
                     with contextlib.suppress(OSError):  # there are others of the round
@@ -160,19 +164,19 @@ class VectorsFolder:
             StorageError: the disk refuses.
         """
         with self._lock:
-            self._folders.prune(newest)
+            self._forget(self._folder.prune(newest - self._kept_rounds + 1))
 
     def _path(self, kept_by: bytes, digest: bytes) -> Path | None:
         round_ = self._rounds.get(kept_by)
-        return None if round_ is None else self._folders.path(round_) / kept_by.hex() / digest.hex()
+        return None if round_ is None else self._folder.path(round_) / kept_by.hex() / digest.hex()
 
-    def _removed(self, round_: int) -> None:
-        for kept_by in [kept_by for kept_by, of_it in self._rounds.items() if of_it == round_]:
+    def _forget(self, rounds: Collection[int]) -> None:
+        for kept_by in [kept_by for kept_by, of_it in self._rounds.items() if of_it in rounds]:
             del self._rounds[kept_by]
 
     def _give_back(self, round_: int, num_bytes: int) -> None:
         with self._lock:
-            self._folders.count(round_, -num_bytes)
+            self._folder.count(round_, -num_bytes)
 
 
 class VectorPart:
@@ -234,7 +238,7 @@ class VectorPart:
 
 def read_vector(directory: Path, round_: int, kept_by: bytes, digest: bytes) -> Vector | None:
     """Return a vector (N,) out of a folder that another process may be writing into; None: it is not there, or damaged."""
-    return _read(folder_of(directory, round_) / kept_by.hex() / digest.hex(), digest)
+    return _read(round_path(directory, round_) / kept_by.hex() / digest.hex(), digest)
 
 
 def _read(path: Path, digest: bytes) -> Vector | None:

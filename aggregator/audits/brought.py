@@ -39,9 +39,10 @@ from protocol.errors import EncodingError, StorageError
 from protocol.records import Claim, Contribution, Header
 from protocol.reputation import Audit, Reputation
 from protocol.signing import PublicKey
-from runtime.disk import disk_errors, make_directory, replace_file
+from runtime.atomic_file import AtomicFile
+from runtime.disk import disk_errors
+from runtime.round_folder import NoRoom, round_path
 from swarm.budget import Faults
-from swarm.round_folders import folder_of
 from swarm.rpc import Busy, Endpoint
 from swarm.vectors import VectorPart, VectorsFolder
 
@@ -53,7 +54,6 @@ LEAST_RATE = 32_768  # bytes a second: one that comes more slowly makes room for
 _MAX_OPENED = 64  # contributions that are remembered whole
 _FULL = ".full"
 _VALUE_BYTES = 4
-_NO_BOUND = 1 << 60  # bytes: room is checked here, before anything would have to go
 
 logger = logging.getLogger("manta.audits")
 
@@ -113,9 +113,8 @@ class Brought:
         """
         self._directory = directory / FOLDER
         self._vector_bytes = _VALUE_BYTES * num_weights
-        self._max_bytes = max_bytes
         self._kept_rounds = kept_rounds
-        self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=_NO_BOUND)
+        self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=max_bytes, is_pinned=True)
         self._reputation = reputation
         self._header = header
         self._faults = faults
@@ -149,7 +148,7 @@ class Brought:
     @property
     def num_bytes(self) -> int:
         """What is here takes so many bytes, with what is on its way."""
-        return self.folder.num_bytes + sum(self._vector_bytes for coming in self._coming.values() if coming.part is None)
+        return self.folder.num_bytes
 
     @property
     def num_full(self) -> int:
@@ -216,19 +215,10 @@ class Brought:
         newest = reputation.round if reputation.unpaid else reputation.round + self._kept_rounds  # all is paid: nothing is looked at again
         oldest = newest - self._kept_rounds
         old = {contribution: round_ for contribution, round_ in self._full.items() if round_ <= oldest}
-        await asyncio.to_thread(self._prune, newest, old)
+        await asyncio.to_thread(self.folder.prune, newest)
         for contribution in old:
             self._full.pop(contribution)
         self._here = {contribution: here for contribution, here in self._here.items() if self.folder.round_of(contribution) is not None}
-
-    def _prune(self, newest: int, old: dict[bytes, int]) -> None:
-        with disk_errors(self._directory):
-            for contribution, round_ in old.items():
-                path = self._full_path(round_, contribution)
-                path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # there is more of the round
-                    path.parent.rmdir()
-        self.folder.prune(newest)
 
     # What comes.
 
@@ -260,7 +250,7 @@ class Brought:
             if len(page.data) != min(PAGE_BYTES, self._vector_bytes - page.first):
                 raise EncodingError("a page of a vector of another length")
             which = page.contribution, page.vector
-            coming = await self._begin(caller, audit, which) if page.first == 0 else self._coming.get(which)
+            coming = self._begin(caller, which) if page.first == 0 else self._coming.get(which)
             if coming is None or coming.key != caller or page.first != coming.next:
                 raise NotTaken("a vector is brought from its beginning, page by page")
             if coming.is_busy:
@@ -270,16 +260,13 @@ class Brought:
             await asyncio.shield(writing)  # a caller that hangs up leaves no page half written
         return b""
 
-    async def _begin(self, key: bytes, audit: Audit, which: tuple[bytes, bytes]) -> _Coming:
+    def _begin(self, key: bytes, which: tuple[bytes, bytes]) -> _Coming:
         """Give a vector that begins a place.
 
         Raises:
             Busy: there is none now.
-            NotTaken: there is no room for it.
         """
         self._make_place(key, which)
-        if self.num_bytes + self._vector_bytes > self._max_bytes:
-            await self._refuse_for_room(audit.round, which[0])
         now_s = self._clock()
         coming = self._coming[which] = _Coming(key, now_s, now_s)
         return coming
@@ -317,6 +304,9 @@ class Brought:
         is_whole = False
         try:
             is_whole = await asyncio.to_thread(self._store, round_, which, coming, data)
+        except NoRoom:
+            coming.is_over = True
+            await self._refuse_for_room(round_, which[0])
         except EncodingError:
             self._broken[which[0], coming.key] += 1
             coming.is_over = True
@@ -359,7 +349,7 @@ class Brought:
         """
         self._full[contribution] = round_
         try:
-            await asyncio.to_thread(self._write_full, round_, contribution)
+            await asyncio.to_thread(AtomicFile(self._full_path(round_, contribution), 0).write, b"")
         except StorageError as error:
             logger.error("that there was no room is forgotten at the next start reason=%s", error)
         raise NotTaken("there is no room for it")
@@ -391,13 +381,7 @@ class Brought:
             self._begin_work(asyncio.to_thread(coming.part.close))
 
     def _full_path(self, round_: int, contribution: bytes) -> Path:
-        return folder_of(self._directory, round_) / f"{contribution.hex()}{_FULL}"
-
-    def _write_full(self, round_: int, contribution: bytes) -> None:
-        path = self._full_path(round_, contribution)
-        if not path.parent.exists():
-            make_directory(path.parent)
-        replace_file(path, b"")
+        return round_path(self._directory, round_) / f"{contribution.hex()}{_FULL}"
 
     def _read_full(self) -> dict[bytes, int]:
         with disk_errors(self._directory):

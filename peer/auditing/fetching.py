@@ -15,9 +15,9 @@ from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.records import Claim
 from protocol.signing import PublicKey
+from runtime.round_folder import NoRoom
 from swarm import waits
 from swarm.operator_line import OperatorLine
-from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.vectors import VectorPart, VectorsFolder
 

@@ -25,9 +25,9 @@ from protocol.leases import MAX_PLACES
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution
 from protocol.verdicts import LEAST_PENDING, AuditRules
+from runtime.round_folder import NoRoom
 from swarm import waits
 from swarm.operator_line import OperatorLine
-from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.vectors import VectorsFolder, serve_vectors
 

@@ -11,8 +11,8 @@ from protocol.auditing import PAGE_BYTES, VECTOR, AskVector
 from protocol.encoding import pack
 from protocol.errors import StorageError
 from protocol.signing import Identity, sha256
+from runtime.round_folder import NoRoom
 from swarm.memory import MemoryNetwork
-from swarm.round_folders import NoRoom
 from swarm.vectors import Vector, VectorsFolder, serve_vectors
 
 HERE, THERE = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
