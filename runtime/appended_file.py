@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from protocol.errors import StorageError
 from protocol.signing import sha256
-from runtime.disk import disk_errors, sync_directory, write_durably
+from runtime.disk import disk_errors, make_parent, sync_directory, write_durably
 
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 2 * _NUMBER_BYTES
@@ -24,9 +24,9 @@ logger = logging.getLogger("manta.disk")
 
 @dataclass(frozen=True, slots=True)
 class AppendedFile:
-    """One file, in a directory that is there. Its methods block; one thread at a time writes."""
+    """One file. Its methods block; one thread at a time writes."""
 
-    path: Path
+    path: Path  # its directory is made with the first write
     max_record_bytes: int
 
     def append(self, records: Sequence[bytes]) -> int:
@@ -35,6 +35,7 @@ class AppendedFile:
         Raises:
             StorageError: the disk refuses; nobody may be told of any of them.
         """
+        make_parent(self.path)
         is_new = not self.path.exists()
         with disk_errors(self.path), self.path.open("ab") as file:
             synced = file.tell()
@@ -48,7 +49,9 @@ class AppendedFile:
         return size
 
     def read(self, *, mend: bool = False) -> list[bytes]:
-        """Return the records, without what a crash tore off; ``mend`` cuts that off the file, before more is appended.
+        """Return the records, without what a crash tore off.
+
+        ``mend`` cuts that off the file, before more is appended, and syncs the rest: a sync that failed before may have left it in memory.
 
         Raises:
             StorageError: it cannot be read, or something in it is not what was written and synced.
@@ -65,9 +68,10 @@ class AppendedFile:
                     end = after
                 elif synced > end:
                     raise StorageError(f"{self.path} is damaged after its first {end} bytes; restore it from a backup")
-            if mend and (torn := file.seek(0, os.SEEK_END) - end):
-                logger.warning("what a crash left unfinished is cut off path=%s bytes=%d", self.path, torn)
-                file.truncate(end)
+            if mend:
+                if torn := file.seek(0, os.SEEK_END) - end:
+                    logger.warning("what a crash left unfinished is cut off path=%s bytes=%d", self.path, torn)
+                    file.truncate(end)
                 os.fsync(file.fileno())
         return found
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, StorageError, UserError
+from protocol.errors import RemoteFault, StorageError
 from protocol.signing import sha256
-from runtime.disk import disk_errors, make_directory, replace_file, sync_directory, write_durably
+from runtime.disk import disk_errors, make_parent, replace_file, sync_directory, write_durably
 
 DIGEST_BYTES = 32
 
@@ -55,11 +55,7 @@ class AtomicFile:
             StorageError: the disk refuses; what was there before still is.
         """
         assert len(data) <= self.max_bytes
-        if not self.path.parent.exists():
-            try:
-                make_directory(self.path.parent)
-            except UserError as error:  # nobody chose this directory
-                raise StorageError(str(error)) from error
+        make_parent(self.path)
         if self.is_synced:
             write_durably(self.path, data, mode=self.mode)
         else:

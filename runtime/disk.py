@@ -47,6 +47,19 @@ def make_directory(directory: Path) -> None:
             sync_directory(path.parent)
 
 
+def make_parent(path: Path) -> None:
+    """Make the directory of a file of the program's own, where it is not there.
+
+    Raises:
+        StorageError: it cannot be made: nobody chose it.
+    """
+    if not path.parent.exists():
+        try:
+            make_directory(path.parent)
+        except UserError as error:
+            raise StorageError(str(error)) from error
+
+
 def check_directory(directory: Path) -> None:
     """Refuse a directory that ``make_directory`` could not make or write to, as far as that shows; nothing is made.
 

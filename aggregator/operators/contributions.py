@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aggregator.log.log import Log
-from aggregator.operators.lending import borrow, contribution_bytes, contribution_from
+from aggregator.operators.lending import borrow, contribution_from
 from aggregator.operators.store import Store
 from aggregator.rounds import bodies
 from protocol.ballots import Kept
@@ -66,7 +66,7 @@ class Contributions:
     def lent(self, digest: bytes) -> bytes | None:
         """Return the one with this digest, as it is lent; None: it is not here."""
         held = self.held.get(digest)
-        return None if held is None else contribution_bytes(held[1])
+        return None if held is None else held[1].pack()
 
     async def borrowed(self, key: PublicKey, digest: bytes) -> bodies.Kept:
         """Return the one with this digest, which the operator ``key`` lends; whether its body is what it says is not checked.

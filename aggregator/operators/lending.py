@@ -4,7 +4,6 @@ from aggregator.operators.messages import LENT, MAX_PAGE_ENTRIES, PART_BYTES, As
 from aggregator.rounds.bodies import Kept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
-from protocol.records import MAX_HEADER_BYTES, Header
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint
@@ -58,22 +57,13 @@ def entries_from(data: bytes) -> tuple[bytes, ...]:
     return tuple(entries)
 
 
-def contribution_bytes(kept: Kept) -> bytes:
-    """Return a contribution as it is lent."""
-    header = pack(kept.header)
-    return len(header).to_bytes(_NUMBER, "big") + header + kept.body
-
-
 def contribution_from(data: bytes, digest: bytes, body_bytes: int) -> Kept:
     """Return the contribution with this digest that was lent; whether its body is what it says is not checked.
 
     Raises:
         EncodingError: it is another one, or none.
     """
-    end = _NUMBER + int.from_bytes(data[:_NUMBER], "big")
-    if len(data) - end != body_bytes:
-        raise EncodingError("a contribution with a body of another size than this run's")
-    header = unpack(Header, data[_NUMBER:end], max_bytes=MAX_HEADER_BYTES)
-    if header.contribution.digest != digest:
+    kept = Kept.unpack(data, body_bytes)
+    if kept.header.contribution.digest != digest:
         raise EncodingError("another contribution than was asked for")
-    return Kept(header, data[end:])
+    return kept

@@ -1,32 +1,25 @@
 """Verdicts on an operator's disk until the log has them: they stand before a round's contributions, or before the settlement.
 
-DIR/verdicts.waiting   entries, one after the other, appended to and synced before anybody hears that one was taken
+DIR/verdicts.waiting   entries (``runtime.appended_file``), appended to and synced before anybody hears that one was taken
 
-An entry is stored as two numbers (8 bytes each, big-endian: how much of the file was synced before it, its length), its bytes, and the
-SHA-256 of all of these. What a crash tore off at the end, nobody was told of.
+What a crash tore off at the end, nobody was told of.
 """
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
 
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
-from protocol.signing import sha256
 from protocol.verdicts import SignedVerdict
-from runtime.disk import disk_errors, sync_directory, write_durably
+from runtime.appended_file import AppendedFile
 
 WAITING = "verdicts.waiting"
-_NUMBER = 8
-_HEAD = 2 * _NUMBER
-_DIGEST = 32
 _PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
 
@@ -46,10 +39,10 @@ class Waiting:
         Raises:
             StorageError: the file cannot be read, or something in it is not what was written and synced.
         """
-        self._path = path = directory / WAITING
+        self._file = AppendedFile(directory / WAITING, MAX_SIGNED_BYTES)
         self._stop = stop
-        self._stored: dict[bytes, SignedVerdict] = {verdict.digest: verdict for verdict in _read(path)}
-        self._size = path.stat().st_size if path.exists() else 0
+        self._stored: dict[bytes, SignedVerdict] = {verdict.digest: verdict for verdict in _read(self._file)}
+        self._size = self._file.path.stat().st_size if self._file.path.exists() else 0
         self._next: dict[bytes, SignedVerdict] = {}  # to be stored
         self._now: dict[bytes, SignedVerdict] = {}  # being stored
         self._storing: asyncio.Task[None] | None = None
@@ -142,21 +135,10 @@ class Waiting:
         return True
 
     def _append(self, verdicts: Sequence[SignedVerdict]) -> None:
-        is_new = not self._path.exists()
-        with disk_errors(self._path), self._path.open("ab") as file:
-            synced = file.tell()
-            for verdict in verdicts:
-                file.write(_record(entry_of(verdict), synced))
-            file.flush()
-            os.fsync(file.fileno())
-            self._size = file.tell()
-        if is_new:
-            sync_directory(self._path.parent)
+        self._size = self._file.append([entry_of(verdict) for verdict in verdicts])
 
     def _write_anew(self, verdicts: Sequence[SignedVerdict]) -> None:
-        data = b"".join(_record(entry_of(verdict), 0) for verdict in verdicts)
-        write_durably(self._path, data)
-        self._size = len(data)
+        self._size = self._file.write_anew([entry_of(verdict) for verdict in verdicts])
 
 
 def _refused(ledger: Ledger, waiting: Sequence[SignedVerdict]) -> dict[bytes, str]:
@@ -170,53 +152,19 @@ def _refused(ledger: Ledger, waiting: Sequence[SignedVerdict]) -> dict[bytes, st
     return refused
 
 
-def _record(entry: bytes, synced: int) -> bytes:
-    data = b"".join((synced.to_bytes(_NUMBER, "big"), len(entry).to_bytes(_NUMBER, "big"), entry))
-    return data + sha256(data)
-
-
-def _read(path: Path) -> list[SignedVerdict]:
+def _read(file: AppendedFile) -> list[SignedVerdict]:
     """Return what waits in a file, without what a crash tore off, which is cut off the file.
 
     Raises:
         StorageError: it cannot be read, or something in it is not what was written and synced.
     """
-    if not path.exists():
-        return []
-    found, end, torn = list[SignedVerdict](), 0, False
-    with disk_errors(path), path.open("r+b") as file:
-        for synced, entry, after in _scan(file):
-            if torn and synced > end:
-                raise StorageError(f"{path} is damaged after its first {end} bytes; restore it from a backup")
-            if entry is None or torn:
-                torn = True
-                continue
-            try:
-                verdict = open_entry(entry)
-            except EncodingError as error:
-                raise StorageError(f"{path} holds what this program did not write: {error}; use the version that wrote it") from error
-            if not isinstance(verdict, SignedVerdict):
-                raise StorageError(f"{path} holds an entry that never waits there; restore it from a backup")
-            found.append(verdict)
-            end = after
-        if file.seek(0, os.SEEK_END) > end:
-            logger.warning("what a crash left unfinished is cut off path=%s", path)
-            file.truncate(end)
-            os.fsync(file.fileno())
+    found = list[SignedVerdict]()
+    for entry in file.read(mend=True):
+        try:
+            verdict = open_entry(entry)
+        except EncodingError as error:
+            raise StorageError(f"{file.path} holds what this program did not write: {error}; use the version that wrote it") from error
+        if not isinstance(verdict, SignedVerdict):
+            raise StorageError(f"{file.path} holds an entry that never waits there; restore it from a backup")
+        found.append(verdict)
     return found
-
-
-def _scan(file: BinaryIO) -> Iterator[tuple[int, bytes | None, int]]:
-    """Yield of each record what was synced before it, its entry (None: not the bytes that were written), and where it ends."""
-    end = 0
-    while True:
-        head = file.read(_HEAD)
-        synced, size = (int.from_bytes(head[at : at + _NUMBER], "big") for at in (0, _NUMBER))
-        if len(head) < _HEAD or size > MAX_SIGNED_BYTES:
-            return
-        rest = file.read(size + _DIGEST)
-        if len(rest) < size + _DIGEST:
-            return
-        end += _HEAD + len(rest)
-        data, digest = rest[:-_DIGEST], rest[-_DIGEST:]
-        yield synced, data if sha256(head + data) == digest else None, end
