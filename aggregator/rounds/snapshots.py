@@ -5,19 +5,18 @@ DIR/round-00000040.json          size, root and signed tree head of the log that
 DIR/round-00000040.statistics    of ``manta-search``, where somebody exported or calibrated right here; it goes with its state
 """
 
-import contextlib
 import json
 import logging
 from pathlib import Path
 
-from automl.export.statistics import statistics_path
 from automl.training.schedule import Plan
 from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.manifest import Manifest
 from protocol.notes import TreeHead
-from runtime.disk import make_directory, write_durably
+from runtime.disk import make_parent, write_durably
+from runtime.round_folder import RoundFolder
 
 logger = logging.getLogger("manta.follower")
 
@@ -36,7 +35,7 @@ class Snapshots:
             keep: so many of the newest stay, beside the teacher's.
             keep_rounds: bodies are kept of so many rounds: of these, now and then a snapshot stays, to compute the others from.
         """
-        self._directory = directory
+        self._folder = RoundFolder(directory, prefix="round-")
         self._plan = plan
         self._keep = keep
         self._keep_rounds = keep_rounds
@@ -66,11 +65,7 @@ class Snapshots:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a snapshot, in order."""
-        numbers = []
-        for path in self._directory.glob("round-*.safetensors"):
-            with contextlib.suppress(ValueError):
-                numbers.append(int(path.stem.removeprefix("round-")))
-        return sorted(numbers)
+        return [round_ for round_ in self._folder.rounds() if self._path(round_).exists()]
 
     def save(self, state: State) -> None:
         """Write a state, durable when this returns.
@@ -78,7 +73,7 @@ class Snapshots:
         Raises:
             StorageError: the disk refuses.
         """
-        make_directory(self._directory)
+        make_parent(self._path(state.round))
         metadata = {**self._metadata, "round": str(state.round), "state": state_digest(state).hex()}
         save_snapshot(self._path(state.round), state, metadata)
 
@@ -100,17 +95,14 @@ class Snapshots:
 
     def prune(self, newest: int) -> None:
         """Remove what is older than the newest snapshots, but for the teacher's and those from which kept rounds are computed again."""
-        every = max(1, self._keep_rounds // 2)
-        for round_ in self.rounds()[: -self._keep]:
-            is_anchor = round_ % every == 0 and round_ >= newest - self._keep_rounds
-            if is_anchor or round_ == self._plan.teacher_round:
-                continue
-            path = self._path(round_)
-            for old in (path, path.with_suffix(".json"), statistics_path(path)):
-                try:
-                    old.unlink(missing_ok=True)
-                except OSError as error:  # the round is committed all the same
-                    logger.warning("old snapshot not removed path=%s reason=%s", old, error.strerror)
+        every, rounds = max(1, self._keep_rounds // 2), self.rounds()
+        pinned = {round_ for round_ in rounds if round_ % every == 0 and round_ >= newest - self._keep_rounds}
+        if self._plan.teacher_round is not None:
+            pinned.add(self._plan.teacher_round)
+        try:
+            self._folder.prune(rounds[-self._keep :][0] if rounds else 0, pinned)
+        except StorageError as error:  # the round is committed all the same
+            logger.warning("old snapshot not removed reason=%s", error)
 
     def _path(self, round_: int) -> Path:
-        return self._directory / f"round-{round_:08d}.safetensors"
+        return self._folder.path(round_, ".safetensors")
