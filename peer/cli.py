@@ -83,8 +83,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
         from automl.memory import keep_freed_memory
-        from peer.config import load_config
-        from peer.early import check
+        from peer.config import check_join, load_config
         from swarm.voice import Form
 
         if plain and as_json:
@@ -92,7 +91,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
         config = load_config(_given(options))
         if config.light and as_json:
             raise UserError("--json: a light contributor says lines only; its status.json has the figures")
-        check(config)
+        check_join(config)
         keep_freed_memory()
         if config.light:
             _contribute(config)
@@ -129,8 +128,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that a run's members hand out. One file a device, for manta-search find --latency-table."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
-        from peer.config import load_config
-        from peer.early import check_visit
+        from peer.config import check_visit, load_config
 
         config = load_config(_given(options))
         check_visit(config)

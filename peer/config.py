@@ -1,28 +1,52 @@
 """A volunteer's settings: flags, then ``MANTA_*`` variables, then two files in the peer's directory, then the defaults.
 
 The files are ``limits.toml``, which ``manta-peer limits`` writes, and before it, so weaker, ``peer.toml``, which a person does.
+``load_config`` refuses values that cannot be. ``check_join`` and ``check_visit`` refuse settings with which a peer cannot begin, as far as
+it shows without torch, hivemind and the run; whoever takes part relies on that. Nothing is made by any of them.
 """
 
-import json
 import os
 import re
-import tomllib
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from peer.limits.limits import Limits, read_size
+from automl.data.names import check_root
+from automl.latency.table import LatencyTable
+from peer.cohort.token import check_token
+from peer.contact.invitation import check_invitation
+from peer.contact.whereabouts import find_addresses
+from peer.light.client import GatewayUrl
+from peer.limits.kept import kept_limits, limits_file, refused, settings_in
+from peer.limits.limits import LightLimits, Limits, read_size
+from peer.limits.sensors import THIS_COMPUTER
+from peer.store import read_last_run
 from protocol.cohorts import cohort_name
 from protocol.errors import SignatureError, UserError
 from protocol.signing import PublicKey, key_named
 from protocol.sizes import NUM_SIZES
-from runtime.disk import make_directory, replace_file, settings_text
+from runtime.commands import check_installed
+from runtime.disk import IDENTITY, load_identity, only_process
+from swarm.addresses import check_listen, check_peer_address
+from swarm.door import Door
+from swarm.invitation import read_invitation
 
-_LIMITS_FILE = "limits.toml"
 _OLD_NAMES = {"threads": "cpu_threads"}
+_NO_USE_TO_LIGHT = (
+    *("view", "private_data", "latency_table", "workers", "cuda_graphs", "size"),
+    *("gateway_cert", "gateway_key", "lease_only"),
+)
+_NO_USE_TO_AUDITING = (
+    *("gateway", "gateway_cert", "gateway_key", "lease_only", "view", "private_data", "private_noise", "latency_table"),
+    *("payout", "cohort", "alone", "size", "workers", "cuda_graphs"),
+)
+# Of the drivers that torch computes with on Linux: NVIDIA's, of its boards too, AMD's, and that of Windows underneath.
+_GPU_FILES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvgpu", "kfd", "dxg")
+NO_GPU = "this computer has no GPU that torch can use; give --gpus none, or all, which takes what there is"
 
 
 class PeerConfig(Limits):
@@ -126,8 +150,30 @@ class PeerConfig(Limits):
 
     @property
     def limits(self) -> Limits:
-        """The limits alone."""
-        return Limits(**{name: getattr(self, name) for name in Limits.model_fields})
+        """The limits alone.
+
+        Raises:
+            ValidationError: a light contributor has no use for one of them; not where ``load_config`` returned the settings.
+        """
+        return (LightLimits if self.light else Limits)(**{name: getattr(self, name) for name in Limits.model_fields})
+
+    @property
+    def gateways(self) -> tuple[GatewayUrl, ...]:
+        """Where a light contributor leases lots.
+
+        Raises:
+            UserError: one is no URL; not after ``check_join``.
+        """
+        return tuple(GatewayUrl.of(text) for text in self.gateway)
+
+    @property
+    def door(self) -> Door | None:
+        """Where a gateway listens; None: this peer is to be none.
+
+        Raises:
+            UserError: it is no such address; not after ``check_join``.
+        """
+        return Door.at(self.gateway[0], self.gateway_cert, self.gateway_key) if self.gateway else None
 
     @property
     def listen_addresses(self) -> tuple[str, ...]:
@@ -191,15 +237,6 @@ def _environment() -> dict[str, Any]:
     return values
 
 
-def _settings_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(settings_text(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}; mend it, or move it away") from error
-
-
 def directory_of(flags: dict[str, Any]) -> Path:
     """Return the peer's directory, by ``flags``, the environment, or the default."""
     given = {**_environment(), **flags}
@@ -213,8 +250,8 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
         UserError: a file cannot be read, or a value cannot be; the message says where it was written.
     """
     environment, directory = _environment(), directory_of(flags)
-    path, kept_path = directory / "peer.toml", directory / _LIMITS_FILE
-    settings = _settings_file(path)
+    path, kept_path = directory / "peer.toml", limits_file(directory)
+    settings = settings_in(path)
     keys = [name for name in PeerConfig.model_fields if name != "dir"]  # a file does not say where it is
     for name in settings:
         if name not in (*keys, *_OLD_NAMES):
@@ -232,51 +269,131 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
         return f"{kept_path}: {name}" if name in kept else f"{path}: {named[name]}"
 
     try:
-        return PeerConfig(**{**settings, **kept, **environment, **flags, "dir": directory})
+        config = PeerConfig(**{**settings, **kept, **environment, **flags, "dir": directory})
+        _ = config.limits  # which a light contributor may have no use for
+        return config
     except ValidationError as error:
-        raise _refused(error, origin) from error
+        raise refused(error, origin) from error
 
 
-def kept_limits(directory: Path) -> dict[str, Any]:
-    """Return what ``manta-peer limits`` was told of the peer of ``directory``, in the person's words.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    path = directory / _LIMITS_FILE
-    kept = _settings_file(path)
-    if wrong := sorted(set(kept) - set(Limits.model_fields)):
-        raise UserError(f"{path}: {wrong[0]!r} is no limit; delete the file, or that line")
-    return kept
-
-
-def keep_limits(directory: Path, told: dict[str, str]) -> None:
-    """Keep what a person said of limits, over what was said before; the directory is made if it is not there.
+def check_join(config: PeerConfig) -> None:
+    """Refuse settings with which no peer can begin here and now.
 
     Raises:
-        UserError: a limit that cannot be, or the directory cannot be made.
-        StorageError: the disk refuses.
+        UserError: there are some; the message says what to do.
     """
-    checked(told)
-    make_directory(directory)
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in {**kept_limits(directory), **told}.items()]
-    text = "\n".join(("# Written by manta-peer limits; stronger than peer.toml.", *lines, ""))
-    replace_file(directory / _LIMITS_FILE, text.encode())
+    _check_audit_only(config)
+    if config.light:
+        _check_light(config)
+    else:
+        check_installed()
+        _check_gateway(config)
+        _check_noise(config)
+        _check_gpus(config)
+        THIS_COMPUTER.check(config.limits)
+        _check_files(config)
+        _check_addresses(config, find_addresses(config, read_last_run(config.dir))[0])
+        if not (config.alone or config.gateway or config.audit_only):
+            check_token()
+    if config.invitation is not None:
+        check_invitation(config.invitation)
+    _check_directory(config.dir)
 
 
-def checked(told: dict[str, str], before: Limits | None = None) -> Limits:
-    """Return the limits ``before``, or none, changed by what a person said.
+def check_visit(config: PeerConfig) -> None:
+    """Refuse settings with which nobody can visit a run.
 
     Raises:
-        UserError: a limit that cannot be; the message says what it takes.
+        UserError: there are some.
     """
-    try:
-        return Limits(**{**(before or Limits()).model_dump(), **told})
-    except ValidationError as error:
-        raise _refused(error, lambda name: f"--{name.replace('_', '-')}") from error
+    check_installed()
+    _check_addresses(config, find_addresses(config, None)[0])
+    if config.invitation is not None:
+        read_invitation(config.invitation)
 
 
-def _refused(error: ValidationError, origin: Callable[[str], str]) -> UserError:
-    """Return the one line that says what is wrong with a setting; ``origin`` says where the person wrote it."""
-    problem = error.errors()[0]
-    return UserError(f"{origin(str(problem['loc'][0]))}: {problem['msg'].removeprefix('Value error, ')}")
+def _check_addresses(config: PeerConfig, addresses: Sequence[str]) -> None:
+    """Refuse addresses that nobody can listen on, and such as are no peer's."""
+    check_listen(config.listen_addresses)
+    for address in addresses:
+        check_peer_address(address)
+
+
+def _check_light(config: PeerConfig) -> None:
+    """Refuse settings that a light contributor cannot begin with, or has no use for."""
+    if not config.gateway:
+        raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
+    if idle := _flags(config, _NO_USE_TO_LIGHT):
+        raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {idle} out")
+    THIS_COMPUTER.check(config.limits)
+    _ = config.gateways
+
+
+def _check_audit_only(config: PeerConfig) -> None:
+    """Refuse settings that a peer that trains nothing has no use for."""
+    if not config.audit_only:
+        return
+    if config.light:
+        raise UserError("--audit-only: a light contributor has no state and no data to audit with; leave --light out")
+    if idle := _flags(config, _NO_USE_TO_AUDITING):
+        raise UserError(f"--audit-only trains nothing, and hands in nothing: leave {idle} out")
+
+
+def _flags(config: PeerConfig, names: Sequence[str]) -> str:
+    """Return the flags of those of the settings that are given."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(config, name))
+
+
+def _check_gateway(config: PeerConfig) -> None:
+    """Refuse settings with which no gateway can open."""
+    door = config.door
+    if door is None:
+        if config.lease_only or config.gateway_cert or config.gateway_key:
+            raise UserError("--lease-only, --gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
+        return
+    if config.view is not None:
+        raise UserError("leases need samples with both views, and with --view one is here: leave --gateway or --view out")
+    if len(config.gateway) > 1:
+        raise UserError("--gateway: a peer listens at one HOST:PORT; several are for light contributors (--light)")
+    door.listen()[0].close()
+
+
+def _check_noise(config: PeerConfig) -> None:
+    """Refuse settings of noise that do not go together."""
+    sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
+    if sigma is None or clip is None:
+        if (sigma, clip, limit) != (None, None, None):
+            raise UserError("noise needs both --private-noise SIGMA and --private-clip C; --private-epsilon E is a limit for it")
+    elif config.tell_accuracy:
+        raise UserError("how good the model is on images of your own has no noise and is in no account: leave out --tell-accuracy or noise")
+
+
+def _check_gpus(config: PeerConfig) -> None:
+    """Refuse GPUs by index on a computer that has no driver for any; which of them there are, torch says (``peer.crew.devices``)."""
+    if config.cuda_graphs and config.gpus == "none":
+        raise UserError("--cuda-graphs is for GPUs, and --gpus none leaves them alone: leave one of them out")
+    if config.gpus in ("all", "none") or sys.platform != "linux" or any(Path("/dev", name).exists() for name in _GPU_FILES):
+        return
+    raise UserError(f"--gpus: GPU {config.gpus.partition(',')[0]} is not there: {NO_GPU}")
+
+
+def _check_files(config: PeerConfig) -> None:
+    """Refuse files and folders that are not there, or cannot be read."""
+    if config.latency_table is not None:
+        LatencyTable.load(config.latency_table)
+    if config.data_root is not None:
+        check_root(config.data_root)
+    if config.private_data is not None:
+        try:
+            os.listdir(config.private_data)
+        except OSError as error:
+            raise UserError(f"cannot read {config.private_data}: {error.strerror}") from error
+
+
+def _check_directory(directory: Path) -> None:
+    """Refuse a directory that another peer uses, or whose key is no use."""
+    if (directory / "lock").exists():
+        with only_process(directory):
+            pass
+    if (directory / IDENTITY).exists():
+        load_identity(directory / IDENTITY)

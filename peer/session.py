@@ -39,7 +39,6 @@ from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
 from peer.crew.worker_data import WorkerData
 from peer.dashboard.picture import Sitter
-from peer.early import check_gateway
 from peer.evaluation.opening import desk_of_evaluations
 from peer.faults import advice
 from peer.gateway.desk import GatewayDesk
@@ -114,7 +113,6 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
         UserError: the settings, the run or the data do not fit; the message says what to do.
         MantaError: the network or this machine failed.
     """
-    check_gateway(config)
     all_threads = torch.get_num_threads()
 
     def devices_for(threads: int | None) -> Devices:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from peer.config import checked, keep_limits, load_config
+from peer.config import load_config
 from peer.control import LIMITS, tell
+from peer.limits.kept import checked, keep_limits
 from peer.limits.limits import listed
 from peer.limits.sensors import THIS_COMPUTER
 from protocol.errors import UserError

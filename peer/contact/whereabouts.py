@@ -1,12 +1,16 @@
 """Where a run is: by the addresses that a person gives, by what is remembered, or on this computer. No network."""
 
-from peer.config import PeerConfig
+from typing import TYPE_CHECKING
+
 from peer.store import LastRun
 from protocol.errors import UserError
 from swarm import local_runs
 
+if TYPE_CHECKING:
+    from peer.config import PeerConfig
 
-def find_addresses(config: PeerConfig, last: LastRun | None) -> tuple[tuple[str, ...], str | None]:
+
+def find_addresses(config: "PeerConfig", last: LastRun | None) -> tuple[tuple[str, ...], str | None]:
     """Return addresses to join by, and the id of the run to expect there, if one is known.
 
     ``last`` is the run joined last, if there is one.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from peer.early import NO_GPU
+from peer.config import NO_GPU
 from protocol.errors import UserError
 
 

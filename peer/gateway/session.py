@@ -18,7 +18,6 @@ from protocol.errors import UserError
 from protocol.light import why_no_leases
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity
-from swarm.door import Door
 from swarm.gate import Gate
 from swarm.rpc import OwnNode
 from swarm.traffic import Traffic
@@ -70,7 +69,8 @@ async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: Stat
         return
     from peer.gateway.http import say_goodbye, serving
 
-    door = Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
+    door = config.door
+    assert door is not None
     async with serving(desk, door, traffic) as address:
         board.update(leases_at=address)
         board.write()

@@ -16,8 +16,7 @@ from peer.commands.keys import own_identity
 from peer.config import PeerConfig
 from peer.control import Control
 from peer.dashboard.picture import Sitter
-from peer.early import check_light, check_light_limits
-from peer.light.client import GatewayClient, GatewayUrl
+from peer.light.client import GatewayClient
 from peer.light.light import Contributor
 from peer.light.status import LightBoard, LightStatus
 from peer.light.traffic import BlockingTraffic
@@ -82,16 +81,15 @@ async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bo
     Raises:
         UserError: the settings, or the run, do not fit.
     """
-    check_light(config)
     self_test()
-    limiter = Limiter(config.limits, config.dir, sensors, refuse=check_light_limits)
+    limiter = Limiter(config.limits, config.dir, sensors)
     store, voice, valve, traffic = PeerStore(config.dir), Voice(), Valve(), Traffic()
     with only_process(store.directory), voice:
         identity = own_identity(store, voice.say)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
         board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex(), account=account), voice)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
-        client = GatewayClient([GatewayUrl.of(text) for text in config.gateway], meter)
+        client = GatewayClient(config.gateways, meter)
         contributor = Contributor(
             identity, store, board, client, valve, run=config.run, invitation=config.invitation, payout=config.payout_key
         )

@@ -5,12 +5,12 @@ was told by then holds from the peer's first moment on.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from peer.config import checked, keep_limits
+from peer.limits.kept import checked, keep_limits
 from peer.limits.limits import Limits, listed, reasons
 from peer.limits.sensors import Sensors
 from peer.status import YOU
@@ -48,17 +48,11 @@ class Before(Enum):
 class Limiter:
     """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
 
-    def __init__(self, limits: Limits, directory: Path, sensors: Sensors, refuse: Callable[[Limits], None] = lambda _: None) -> None:
-        """Begin with ``limits``; those that come later are kept in ``directory``, unless ``refuse`` raises a UserError.
-
-        Raises:
-            UserError: a limit that this computer cannot keep.
-        """
-        sensors.check(limits)
+    def __init__(self, limits: Limits, directory: Path, sensors: Sensors) -> None:
+        """Begin with ``limits``, which this computer can keep; those that come later are kept in ``directory``."""
         self._limits = limits
         self._directory = directory
         self._sensors = sensors
-        self._refuse = refuse
         self._peer: Limited | None = None
         self._is_paused = False  # by the person
         self._why: dict[str, str] = {}  # the peer is paused
@@ -120,7 +114,6 @@ class Limiter:
         async with self._turn:
             if told:
                 limits = checked(told, self._limits)
-                self._refuse(limits)
                 await asyncio.to_thread(self._sensors.check, limits)
                 keep_limits(self._directory, told)
                 self._limits = limits

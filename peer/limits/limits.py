@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Span: TypeAlias = tuple[int, int]  # minutes of the day, from the first one to before the second one; over midnight where that is less
 
@@ -139,6 +139,20 @@ class Limits(BaseModel):
             "evaluation": None if self.evaluation == EVALUATION else f"{self.evaluation}%",
         }
         return {name: text for name, text in shown.items() if text is not None}
+
+
+class LightLimits(Limits):
+    """What a light contributor may take: no more than it has a use for."""
+
+    @model_validator(mode="after")
+    def _are_of_use(self) -> "LightLimits":
+        if self.gpu_memory is not None:
+            raise ValueError("--gpu-memory: a light contributor computes on the CPU; leave it out")
+        if self.audit:
+            raise ValueError("--audit: a light contributor has no state and no data to audit with; leave it out")
+        if self.evaluation not in (EVALUATION, 0):
+            raise ValueError("--evaluation: a light contributor has no state and no data to measure with; leave it out")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from automl.data.images import ImageDataset
 from automl.data.private_folder import private_folder
 from automl.spaces.space import space_named
 from peer.config import PeerConfig
-from peer.early import check_noise
 from peer.training.account import Account
 from peer.training.noise import Noise
 from protocol.errors import UserError
@@ -64,10 +63,9 @@ def noise_of(config: PeerConfig, path: Path) -> Noise | None:
     """Return the noise that a person asked for; None: none. Its account is the file at ``path``.
 
     Raises:
-        UserError: settings that do not go together, or a budget that is spent.
+        UserError: a budget that is spent.
         StorageError: the account is damaged.
     """
-    check_noise(config)
     sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
     if sigma is None or clip is None:
         return None

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from peer.config import PeerConfig, keep_limits, load_config
+from peer.config import PeerConfig, load_config
+from peer.limits.kept import keep_limits
 from peer.limits.limits import Limits
 from protocol.errors import UserError
 from protocol.signing import Identity, peer_name

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from peer.auditing.opening import check_run
-from peer.config import PeerConfig
-from peer.early import check
+from peer.config import PeerConfig, check_join
 from protocol.errors import UserError
 from protocol.signing import Identity
 from protocol.verdicts import AuditRules
@@ -31,11 +30,11 @@ ADDRESS = f"/ip4/127.0.0.1/tcp/1/p2p/{'12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwC
 def test_what_only_who_trains_has_a_use_for_is_refused(tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     config = PeerConfig(dir=tmp_path, initial_peers=(ADDRESS,), audit_only=True, **settings)
     with pytest.raises(UserError, match=f"^--audit-only.*leave {what} out$"):
-        check(config)
+        check_join(config)
 
 
 def test_the_limits_and_all_that_says_where_the_run_is_go_with_it(tmp_path: Path) -> None:
-    check(PeerConfig(dir=tmp_path, initial_peers=(ADDRESS,), audit_only=True, listen=("none",), audit=25, cpu_threads=1, gpus="none"))
+    check_join(PeerConfig(dir=tmp_path, initial_peers=(ADDRESS,), audit_only=True, listen=("none",), audit=25, cpu_threads=1, gpus="none"))
 
 
 def test_a_run_without_audits_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from peer.config import PeerConfig
-from peer.early import check_gateway
+from peer.config import PeerConfig, check_join
 from peer.gateway import http
 from peer.gateway.http import serving
 from peer.light import light
@@ -458,7 +457,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path:
 )
 def test_settings_of_a_gateway_that_do_not_fit_are_refused_before_anything_else(settings: dict[str, object], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        check_gateway(PeerConfig.model_validate(settings))
+        check_join(PeerConfig.model_validate(settings))
 
 
 @pytest.mark.parametrize("address", ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:" + 5000 * "1", "http://host:80"])

@@ -173,7 +173,7 @@ def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_lots_take_lon
     play(tmp_path, story, exchange=exchange)
 
 
-def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins(tmp_path: Path) -> None:
+def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins() -> None:
     for limits, flag in ((Limits(when_idle=60), "--when-idle"), (Limits(max_temperature=70), "--max-temperature")):
         with pytest.raises(UserError, match=flag):
-            Limiter(limits, tmp_path, Computer().sensors)
+            Computer().sensors.check(limits)  # which check_join asks of the real one

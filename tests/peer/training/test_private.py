@@ -8,7 +8,7 @@ import pytest
 
 from automl.data.digits import digits
 from automl.data.splitting import write_class_folders
-from peer.config import PeerConfig
+from peer.config import PeerConfig, check_join
 from peer.training import account
 from peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
 from protocol.errors import UserError
@@ -54,12 +54,12 @@ def test_noise_needs_all_of_its_settings_and_nothing_that_goes_around_it(tmp_pat
     assert noise_of(PeerConfig(), tmp_path / "privacy") is None
     for config in (PeerConfig(private_noise=1), PeerConfig(private_clip=1), PeerConfig(private_epsilon=1)):
         with pytest.raises(UserError, match="noise needs both --private-noise SIGMA and --private-clip C"):
-            noise_of(config, tmp_path / "privacy")
+            check_join(config)
         with pytest.raises(UserError, match=r"--private-\w+ hides nothing: leave it out"):
             refuse_noise(config)
     refuse_noise(PeerConfig())
     with pytest.raises(UserError, match="is in no account"):
-        noise_of(PeerConfig(private_noise=1, private_clip=1, tell_accuracy=True), tmp_path / "privacy")
+        check_join(PeerConfig(private_noise=1, private_clip=1, tell_accuracy=True))
 
 
 def test_without_its_library_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,9 @@ from automl.spaces.space import STEREO_TINY
 from automl.spaces.units import Layer
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.vertical import SiteWorker
-from peer.config import load_config
+from peer.config import check_join, load_config
 from peer.crew.crew import WorkerLost
 from peer.crew.devices import choose_devices
-from peer.early import check_gateway
 from peer.training.work import ComputeThread
 from peer.views.messages import BEGIN, EXCHANGE, LEAD, MEET, Begin, Exchange, LotName, Site
 from peer.views.views import SiteCrew, load_site, make_site_crew
@@ -329,6 +328,6 @@ def test_a_run_or_settings_that_a_view_does_not_fit_are_said(tmp_path: Path) -> 
         make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", 2), ComputeThread())
     assert not make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", None), ComputeThread()).free()
     with pytest.raises(UserError, match="leases need samples with both views"):
-        check_gateway(load_config({"dir": tmp_path, "view": "left", "gateway": ("127.0.0.1:0",)}))
+        check_join(load_config({"dir": tmp_path, "view": "left", "gateway": ("127.0.0.1:0",)}))
     with pytest.raises(UserError, match=r"--view: .*left.* or .*right"):
         load_config({"dir": tmp_path, "view": "middle"})
