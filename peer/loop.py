@@ -39,7 +39,7 @@ from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
 from peer.status import YOU, StatusBoard
-from peer.store import PeerStore
+from peer.store import VECTORS, PeerStore
 from peer.training.noise import Noise
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, nobody, now_ms
@@ -156,7 +156,7 @@ class PeerLoop:
             self.manifest,
             count,
             store.run_path(self.run_id),
-            store.vectors_path(self.run_id),
+            store.run_path(self.run_id) / VECTORS,
             board,
             has_light=gateway is not None,
             newest=lambda: self.machine.newest.round,

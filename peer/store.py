@@ -24,16 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, StorageError
+from protocol.errors import StorageError
 from protocol.records import Header
-from protocol.signing import sha256
-from runtime.disk import IDENTITY, make_directory, replace_file, write_durably
+from runtime.atomic_file import AtomicFile
+from runtime.disk import IDENTITY, make_directory, replace_file
 
-RUNS, NEWEST, CREDIT, SLIPS = "runs", "newest", "credit", "slips"
+RUNS, SLIPS, VECTORS, FETCHED = "runs", "slips", "vectors", "fetched"
+_LAST = "last.json"
+_MAX_BYTES, _MAX_VECTOR_BYTES = 1 << 20, 1 << 31  # more than any file has, and one that holds a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,52 +52,12 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    header: Header
-    body: bytes
-    digest: bytes  # SHA-256 of the packed header and the body
-
-
-@dataclass(frozen=True, slots=True)
 class KeptResiduals:
     """Which residuals a peer has, by digest; an empty one: zeros."""
 
-    held: bytes
-    round: int  # whose table made it the one that holds
-    left: tuple[tuple[bytes, bytes], ...]  # contributions on their way, each with what it leaves once it is listed
-
-
-@dataclass(frozen=True, slots=True)
-class _Residuals:
-    kept: KeptResiduals
-    digest: bytes
-
-
-class RunFile:
-    """A small file of each run, replaced whole: a power cut may bring what it had before back. What it says is not looked at here."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        """Of the peer in ``directory``."""
-        self._directory = directory
-        self._name = name
-
-    def save(self, run: bytes, data: bytes) -> None:
-        """Keep ``data`` in place of what was kept.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        path = _run_path(self._directory, run) / self._name
-        make_directory(path.parent)
-        replace_file(path, data)
-
-    def load(self, run: bytes) -> bytes | None:
-        """Return what was kept; None: nothing.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
-        return _read(_run_path(self._directory, run) / self._name)
+    held: bytes = b""
+    round: int = 0  # whose table made it the one that holds
+    left: tuple[tuple[bytes, bytes], ...] = ()  # contributions on their way, each with what it leaves once it is listed
 
 
 class PeerStore:
@@ -110,8 +68,6 @@ class PeerStore:
         make_directory(directory)
         self.directory = directory
         self.identity_path = directory / IDENTITY
-        self.newest, self.agreed = RunFile(directory, NEWEST), RunFile(directory, "agreed")
-        self.own_pass, self.credit = RunFile(directory, "pass"), RunFile(directory, CREDIT)
 
     def last_run(self) -> LastRun | None:
         """Return the run joined last; see ``read_last_run``."""
@@ -131,52 +87,37 @@ class PeerStore:
 
     def _write_last(self, last: LastRun) -> None:
         entry = {"run": last.run, "initial_peers": last.addresses, "peers": last.peers}
-        write_durably(self.directory / "last.json", json.dumps(entry).encode())
+        AtomicFile(self.directory / _LAST, _MAX_BYTES).write(json.dumps(entry).encode())
 
-    def save_sealed(self, run: bytes, header: Header, body: bytes) -> None:
-        """Keep a contribution in place of the one before; durable when this returns.
+    def newest(self, run: bytes) -> AtomicFile:
+        """Return the file of the newest commit of a run, a packed Receipt."""
+        return newest_file(self.run_path(run))
 
-        Raises:
-            StorageError: the disk refuses; the one before is still there.
-        """
-        path = self._sealed_path(run)
-        make_directory(path.parent)
-        write_durably(path, pack(_File(header, body, sha256(pack(header) + body))))
+    def agreed(self, run: bytes) -> AtomicFile:
+        """Return the file of the newest commit of one history, a packed Receipt."""
+        return AtomicFile(self.run_path(run) / "agreed", _MAX_BYTES, is_synced=False)
 
-    def load_sealed(self, run: bytes) -> Kept | None:
-        """Return the newest contribution that this peer sealed in ``run``.
+    def own_pass(self, run: bytes) -> AtomicFile:
+        """Return the file of this peer's pass, a packed SignedPass."""
+        return AtomicFile(self.run_path(run) / "pass", _MAX_BYTES)
 
-        Raises:
-            StorageError: the file is damaged; it is left as it is.
-        """
-        path = self._sealed_path(run)
-        data = _read(path)
-        if data is None:
-            return None
-        try:
-            found = unpack(_File, data, max_bytes=len(data))
-            if sha256(pack(found.header) + found.body) != found.digest:
-                raise EncodingError("its digest is another one")
-        except RemoteFault as error:
-            raise StorageError(
-                f"{path} is damaged ({error}); check the disk, then delete the file: the lots of one round are lost with it"
-            ) from error
-        return Kept(found.header, found.body)
+    def credit(self, run: bytes) -> AtomicFile:
+        """Return the file of a ``peer.rounds.credit_file.Kept``."""
+        return credit_file(self.run_path(run))
 
-    def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
-        """Keep a residual under its digest; durable when this returns.
+    def sealed(self, run: bytes) -> AtomicFile:
+        """Return the file of the newest contribution that this peer sealed, a ``Kept``."""
+        remedy = "check the disk, then delete the file: the lots of one round are lost with it"
+        return AtomicFile(self.run_path(run) / "sealed", _MAX_VECTOR_BYTES, remedy)
 
-        Raises:
-            StorageError: the disk refuses.
-        """
-        path = self._residual_path(run, digest)
-        make_directory(path.parent)
-        write_durably(path, np.ascontiguousarray(values, "<f4").tobytes())
+    def residuals(self, run: bytes) -> AtomicFile:
+        """Return the file that says which residuals there are, a ``KeptResiduals``."""
+        remedy = "check the disk, then delete the file: what coding left out so far is lost with it"
+        return AtomicFile(self.run_path(run) / "residuals", _MAX_BYTES, remedy)
 
-    def load_residual(self, run: bytes, digest: bytes) -> NDArray[np.float32] | None:
-        """Return a residual (N,); None where it is not here. Whether it has the digest is not looked at."""
-        data = _read(self._residual_path(run, digest))
-        return None if data is None or len(data) % 4 else np.frombuffer(data, "<f4").astype(np.float32)
+    def residual(self, run: bytes, digest: bytes) -> AtomicFile:
+        """Return the file of a residual, float32, little-endian."""
+        return AtomicFile(self.run_path(run) / f"residual-{digest.hex()[:32]}", _MAX_VECTOR_BYTES)
 
     def save_residuals(self, run: bytes, kept: KeptResiduals) -> None:
         """Keep which residuals there are; durable when this returns. Files of others go.
@@ -184,89 +125,39 @@ class PeerStore:
         Raises:
             StorageError: the disk refuses.
         """
-        path = self._run_path(run) / "residuals"
-        make_directory(path.parent)
-        write_durably(path, pack(_Residuals(kept, sha256(pack(kept)))))
-        named = {self._residual_path(run, digest) for digest in (kept.held, *(left for _, left in kept.left))}
-        for other in set(path.parent.glob("residual-*")) - named:
+        self.residuals(run).save(kept)
+        named = {self.residual(run, digest).path for digest in (kept.held, *(left for _, left in kept.left))}
+        for other in set(self.run_path(run).glob("residual-*")) - named:
             other.unlink(missing_ok=True)
-
-    def load_residuals(self, run: bytes) -> KeptResiduals:
-        """Return which residuals there are; none if no file says so.
-
-        Raises:
-            StorageError: the file is damaged; it is left as it is.
-        """
-        path = self._run_path(run) / "residuals"
-        data = _read(path)
-        if data is None:
-            return KeptResiduals(b"", 0, ())
-        try:
-            found = unpack(_Residuals, data, max_bytes=max(len(data), 1))
-            if sha256(pack(found.kept)) != found.digest:
-                raise EncodingError("its digest is another one")
-        except RemoteFault as error:
-            raise StorageError(
-                f"{path} is damaged ({error}); check the disk, then delete the file: what coding left out so far is lost with it"
-            ) from error
-        return found.kept
-
-    def vectors_path(self, run: bytes) -> Path:
-        """Return the folder for the vectors of this peer's claims."""
-        return self._run_path(run) / "vectors"
 
     def run_path(self, run: bytes) -> Path:
         """Return the folder of all that is kept of a run."""
-        return self._run_path(run)
-
-    def fetched_path(self, run: bytes) -> Path:
-        """Return the folder for vectors of others."""
-        return self._run_path(run) / "fetched"
-
-    def slips_path(self, run: bytes) -> Path:
-        """Return the folder for this peer's pay slips."""
-        return self._run_path(run) / SLIPS
+        return self.directory / RUNS / run.hex()[:16]
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
 
-    def _run_path(self, run: bytes) -> Path:
-        return _run_path(self.directory, run)
 
-    def _sealed_path(self, run: bytes) -> Path:
-        return self._run_path(run) / "sealed"
-
-    def _residual_path(self, run: bytes, digest: bytes) -> Path:
-        return self._run_path(run) / f"residual-{digest.hex()[:32]}"
+def newest_file(run_folder: Path) -> AtomicFile:
+    """Return the file of the newest commit in the folder of a run."""
+    return AtomicFile(run_folder / "newest", _MAX_BYTES, is_synced=False)
 
 
-def _run_path(directory: Path, run: bytes) -> Path:
-    return directory / RUNS / run.hex()[:16]
+def credit_file(run_folder: Path) -> AtomicFile:
+    """Return the file of the credit in the folder of a run."""
+    remedy = "what the log said is not known here; the next manta-peer join asks again"
+    return AtomicFile(run_folder / "credit", _MAX_BYTES, remedy, is_synced=False)
 
 
 def read_last_run(directory: Path) -> LastRun | None:
     """Return the run joined last; None: none was, or somebody edited the file, and the person is asked for an address."""
     try:
-        entry = json.loads((directory / "last.json").read_text())
+        entry = json.loads(AtomicFile(directory / _LAST, _MAX_BYTES).read() or b"")
         last = LastRun(entry["run"], _texts(entry["initial_peers"]), _texts(entry.get("peers", [])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (StorageError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return last if type(last.run) is str and last.addresses else None
-
-
-def _read(path: Path) -> bytes | None:
-    """Return a file's bytes; None if it is not there.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}; check the disk and the permissions, then start again") from error
 
 
 def _texts(values: list[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from peer.limits.limits import Limits
 from peer.loop import PeerLoop
 from peer.shards.session import Held
 from peer.status import StatusBoard
-from peer.store import PeerStore
+from peer.store import FETCHED, PeerStore
 from protocol.errors import UserError
 from protocol.exchange import MAX_COHORT
 from protocol.manifest import Manifest, SignedManifest
@@ -67,7 +67,7 @@ def auditor_of(
         return await Process.start(signed, folder, held.root)
 
     store, vector_bytes = PeerStore(config.dir), _VALUE_BYTES * loop.num_weights
-    folder = store.fetched_path(signed.run)
+    folder = store.run_path(signed.run) / FETCHED
     steps = manifest.exchange.local_steps
     most = vector_bytes * (steps + MAX_COHORT * (steps + 1))  # of a contribution of which all is needed
     fetched = VectorsFolder(folder, kept_rounds=rules.pending_rounds + 1, max_bytes=most)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from automl.training.asked import AskedCourse
-from peer.rounds.credit_file import read_credit
+from peer.rounds.credit_file import Kept
 from peer.rounds.slips import MANIFEST, load_manifest, load_slip, rounds_in
-from peer.store import CREDIT, NEWEST, RUNS, SLIPS
+from peer.store import RUNS, SLIPS, credit_file, newest_file
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
 from protocol.manifest import Manifest, SignedManifest
@@ -250,23 +250,20 @@ def _slips_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, Slip]]:
 
 def _word_of(folder: Path, problems: list[str]) -> CreditWord | None:
     try:
-        kept = read_credit((folder / CREDIT).read_bytes())
-    except FileNotFoundError:
+        kept = credit_file(folder).load(Kept)
+    except StorageError as error:
+        problems.append(str(error))
         return None
-    except (OSError, RemoteFault) as error:
-        problems.append(f"{folder / CREDIT} is damaged ({error}): what the log said is not known here; the next manta-peer join asks again")
-        return None
-    return kept.word[0] if kept.word else None
+    return kept.word[0] if kept is not None and kept.word else None
 
 
 def _newest_of(folder: Path, signed: SignedManifest, manifest: Manifest, problems: list[str]) -> int:
     """Return the newest round whose commit is kept; 0: none is."""
     try:
-        data = (folder / NEWEST).read_bytes()
+        if (data := newest_file(folder).read()) is None:
+            return 0
         receipt = unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES)
         return open_round_receipt(receipt, Operators.of(manifest, signed.run)).round.round
-    except FileNotFoundError:
-        return 0
-    except (OSError, RemoteFault) as error:
-        problems.append(f"{folder / NEWEST} is damaged ({error}): how far the run is follows from the slips alone")
+    except (StorageError, RemoteFault) as error:
+        problems.append(f"{newest_file(folder).path} is damaged ({error}): how far the run is follows from the slips alone")
         return 0

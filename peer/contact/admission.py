@@ -54,7 +54,7 @@ async def enter(
 async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> SignedPass:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
-    kept = store.own_pass.load(run)
+    kept = store.own_pass(run).read()
     if kept is not None:
         try:
             return pass_of(kept, run, identity.public_key, manifest.operators)
@@ -70,5 +70,5 @@ async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
         raise (not_let_in(manifest, error) if request else not_invited(manifest, identity)) from error
     except RemoteFault as error:
         raise UserError(f"the log of {manifest.name} answers with no pass ({error}): ask its operator") from error
-    store.own_pass.save(run, pack(own))
+    store.own_pass(run).write(pack(own))
     return own

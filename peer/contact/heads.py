@@ -58,7 +58,7 @@ class Heads:
         self.proof: Histories | None = None  # that the log has two histories: anybody can check it
 
     def _kept(self) -> Commitment | None:
-        data = self._store.newest.load(self._signed.run)
+        data = self._store.newest(self._signed.run).read()
         if data is None:
             return None
         try:
@@ -78,7 +78,7 @@ class Heads:
             return
         self._held = commitment
         try:
-            self._store.newest.save(self._signed.run, pack(commitment.receipt))
+            self._store.newest(self._signed.run).write(pack(commitment.receipt))
         except StorageError as error:
             logger.error("newest commit not kept reason=%s", error)
 

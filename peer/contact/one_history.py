@@ -69,7 +69,7 @@ class OneHistory:
         self.agreed = self._kept()  # the newest head up to which all that were seen are of one history
 
     def _kept(self) -> Commitment | None:
-        data = self._store.agreed.load(self._run)
+        data = self._store.agreed(self._run).read()
         try:
             return None if data is None else self._log.open(data)
         except RemoteFault as error:
@@ -195,7 +195,7 @@ class OneHistory:
     def _agree(self, newest: Commitment) -> None:
         self.agreed = newest
         try:
-            self._store.agreed.save(self._run, pack(newest.receipt))
+            self._store.agreed(self._run).write(pack(newest.receipt))
         except StorageError as error:
             logger.error("head not kept reason=%s", error)
 

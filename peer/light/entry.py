@@ -50,10 +50,10 @@ class Entry:
             raise not_let_in(manifest, error) from error
         found.check(run, key, manifest.operators)
         if shown is None:
-            self._store.own_pass.save(run, pack(found))
+            self._store.own_pass(run).write(pack(found))
 
     def _kept(self, manifest: Manifest, run: bytes) -> SignedPass | None:
-        kept = self._store.own_pass.load(run)
+        kept = self._store.own_pass(run).read()
         if kept is None:
             return None
         try:

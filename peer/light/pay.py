@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from automl.training.asked import AskedCourse
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.status import LightBoard
-from peer.rounds.credit_file import Kept, credit_bytes, read_credit
+from peer.rounds.credit_file import Kept
 from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
-from peer.store import PeerStore
+from peer.store import SLIPS, PeerStore
 from protocol.errors import MantaError, RemoteFault
 from protocol.manifest import SignedManifest
 from protocol.records import SignedClaim
 from protocol.slips import Slip, prove
+from runtime.atomic_file import DamagedFile
 from swarm.light_pay import LightPay
 
 _OWED = 8  # claims whose pay is waited for, the newest ones
@@ -48,15 +49,14 @@ class Pay:
         self._course = AskedCourse(self._manifest)
         self._store = store
         self._board = board
-        self._slips = SlipFolder(store.slips_path(signed.run))
+        self._slips = SlipFolder(store.run_path(signed.run) / SLIPS)
         self._slips.begin(signed)
         self._owed: deque[_Owed] = deque(maxlen=_OWED)
         self._kept = Kept()
-        if (data := store.credit.load(signed.run)) is not None:
-            try:
-                self._kept = read_credit(data)
-            except RemoteFault as error:  # the log says it again
-                logger.warning("what was kept of the credit is damaged reason=%s", error)
+        try:
+            self._kept = store.credit(signed.run).load(Kept) or self._kept
+        except DamagedFile as error:  # the log says it again
+            logger.warning("what was kept of the credit is passed over reason=%s", error)
         self._show()
 
     def counts(self, contribution: bytes, claim: SignedClaim) -> None:
@@ -96,7 +96,7 @@ class Pay:
         if pay.claims:
             kept = kept.computed(entry.round, paid[0])
         self._kept = kept
-        self._store.credit.save(self._run, credit_bytes(kept))
+        self._store.credit(self._run).save(kept)
         status = self._board.status
         if paid and entry.round >= status.earned_round:
             status.earned_round, status.earned, status.earned_checked = entry.round, paid[0], bool(pay.claims)

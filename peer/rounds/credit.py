@@ -14,19 +14,20 @@ from dataclasses import dataclass, replace
 
 from peer.faults import is_guilty
 from peer.rounds.check import SHARE
-from peer.rounds.credit_file import Kept, credit_bytes, read_credit
+from peer.rounds.credit_file import Kept
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
-from peer.store import PeerStore
+from peer.store import SLIPS, PeerStore
 from protocol.course import Course
 from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from protocol.encoding import pack
-from protocol.errors import MantaError, RemoteFault, StorageError
+from protocol.errors import MantaError, StorageError
 from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound
 from protocol.records import SignedClaim
 from protocol.reputation import Fault
 from protocol.slips import Slip
+from runtime.atomic_file import DamagedFile
 from swarm import waits
 from swarm.log_client import Commitment, Counted, LogClient
 from swarm.messages import CreditWord
@@ -82,7 +83,7 @@ class Credit:
         self._log = log
         self._store = store
         self._run = signed.run
-        self._slips = SlipFolder(store.slips_path(signed.run))
+        self._slips = SlipFolder(store.run_path(signed.run) / SLIPS)
         self._slips.begin(signed)
         self._board = board
         self._mean_bytes = mean_bytes
@@ -221,18 +222,15 @@ class Credit:
             self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
 
     def _load(self) -> Kept:
-        data = self._store.credit.load(self._run)
-        if data is None:
-            return Kept()
         try:
-            return read_credit(data)
-        except RemoteFault as error:  # the log says it again, and nothing else follows from it
-            logger.warning("what was kept of the credit is damaged reason=%s", error)
+            return self._store.credit(self._run).load(Kept) or Kept()
+        except DamagedFile as error:  # the log says it again, and nothing else follows from it
+            logger.warning("what was kept of the credit is passed over reason=%s", error)
             return Kept()
 
     def _save(self) -> None:
         try:
-            self._store.credit.save(self._run, credit_bytes(self._kept))
+            self._store.credit(self._run).save(self._kept)
         except StorageError as error:
             logger.error("credit not kept reason=%s", error)
 

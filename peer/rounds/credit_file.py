@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.signing import sha256
-from swarm.messages import MAX_CREDIT_BYTES, CreditWord
+from swarm.messages import CreditWord
 
 REMEMBERED = 64  # newest rounds that were computed: none is added twice
-_MAX_BYTES = 4096 + MAX_CREDIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +30,3 @@ class Kept:
             return self
         newest = (*self.newest, round_)[-REMEMBERED:]
         return replace(self, checked=self.checked + earned, num_checked=self.num_checked + 1, newest=newest)
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    kept: Kept
-    digest: bytes
-
-
-def credit_bytes(kept: Kept) -> bytes:
-    """Return what is known as it is kept."""
-    return pack(_File(kept, sha256(pack(kept))))
-
-
-def read_credit(data: bytes) -> Kept:
-    """Return what was kept.
-
-    Raises:
-        EncodingError: it is damaged.
-    """
-    found = unpack(_File, data, max_bytes=_MAX_BYTES)
-    if found.digest != sha256(pack(found.kept)):
-        raise EncodingError("its digest is another one")
-    return found.kept

@@ -18,7 +18,7 @@ from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
 from peer.rounds.evidence import Evidence
 from peer.rounds.residuals import Residual, Residuals
-from peer.store import PeerStore
+from peer.store import Kept, PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, nobody, now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
@@ -100,7 +100,7 @@ class Handing:
         Raises:
             StorageError: its file is damaged, or the disk refuses.
         """
-        kept = self._store.load_sealed(self._run)
+        kept = self._store.sealed(self._run).load(Kept)
         if kept is None or self._identity.public_key not in [signed.open().key for signed in kept.header.claims]:
             return  # the person may have a new identity
         blob = Blob.of(body_groups(self._codec.name, kept.body, num_weights))
@@ -141,7 +141,7 @@ class Handing:
         if self._evidence is not None:
             await self._evidence.keep_claim(claim.unchecked(), learnt.vector, residual.values)
             await self._evidence.keep_mean(made.header.contribution.unchecked(), whole)
-        await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))
+        await asyncio.to_thread(lambda: self._store.sealed(self._run).save(Kept(made.header, made.blob.join())))
         return True
 
     def _made(self, learnt: Learnt, seat: Seat, residual: Residual, lot_ms: int) -> tuple[Made | None, Vector, SignedClaim]:

@@ -20,6 +20,7 @@ from peer.store import KeptResiduals, PeerStore
 from protocol.residuals import is_added
 
 Vector = NDArray[np.float32]
+_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Residuals:
         self._store = store
         self._run = run
         self._sorts_after = sorts_after
-        kept = store.load_residuals(run)
+        kept = store.residuals(run).load(KeptResiduals) or KeptResiduals()
         self._round = kept.round  # whose table made it the one that holds
         self._held = self._loaded(kept.held, num_weights)
         self._saving, self._numbers, self._saved = threading.Lock(), itertools.count(1), 0
@@ -65,8 +66,9 @@ class Residuals:
         self._left = {contribution: self._loaded(digest, num_weights) for contribution, digest in kept.left}  # of what is on its way
 
     def _loaded(self, digest: bytes, num_weights: int) -> Residual:
-        values = self._store.load_residual(self._run, digest) if digest else None
-        found = Residual.of(values if values is not None and len(values) == num_weights else None)
+        data = self._store.residual(self._run, digest).read() if digest else None
+        is_whole = data is not None and len(data) == _VALUE_BYTES * num_weights
+        found = Residual.of(np.frombuffer(data, "<f4").astype(np.float32) if data is not None and is_whole else None)
         return found if found.digest == digest else ZEROS
 
     def held(self, newest: int) -> Residual:
@@ -120,7 +122,7 @@ class Residuals:
         def save() -> None:  # it goes on where whoever waits for it is cancelled: the next one may come before it is over
             with self._saving:
                 if new.values is not None:
-                    self._store.save_residual(self._run, new.digest, new.values)
+                    self._store.residual(self._run, new.digest).write(np.ascontiguousarray(new.values, "<f4").tobytes())
                 if number > self._saved:
                     self._store.save_residuals(self._run, kept)
                     self._saved = number

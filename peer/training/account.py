@@ -15,14 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, StorageError, UserError
-from protocol.signing import sha256
-from runtime.disk import write_durably
+from protocol.errors import StorageError, UserError
+from runtime.atomic_file import AtomicFile
 
 SENSITIVITY = 2  # times the clip: how far apart two clipped vectors may be
 _MAX_KINDS = 1024  # noises that one directory has ever used
 _MAX_BYTES = 65_536
+_REMEDY = (
+    "what was given away of your data so far stood there; restore it from a backup. Without it the account would begin at 0, as if nothing "
+    "had been handed in"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,8 @@ class _Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    spent: tuple[_Spent, ...]
-    digest: bytes  # SHA-256 of the packed list before it
-
-
-@dataclass(frozen=True, slots=True)
 class _Listed:
-    spent: tuple[_Spent, ...]
+    spent: tuple[_Spent, ...] = ()
 
 
 class Account:
@@ -61,10 +57,10 @@ class Account:
             StorageError: the file is damaged: nobody knows what was spent.
         """
         _library()
-        self._path = path
+        self._file = AtomicFile(path, _MAX_BYTES, _REMEDY)
         self.delta = delta
         self._times: Counter[float] = Counter()  # by sigma
-        for spent in _read(path):
+        for spent in (self._file.load(_Listed) or _Listed()).spent:
             self._times[float(spent.sigma)] += spent.times
 
     def epsilon(self, sigma: float | None = None) -> float:
@@ -80,9 +76,9 @@ class Account:
         """
         times = self._times + Counter({sigma: 1})
         if len(times) > _MAX_KINDS:
-            raise StorageError(f"{self._path} has {_MAX_KINDS} kinds of noise already; keep to one of them")
+            raise StorageError(f"{self._file.path} has {_MAX_KINDS} kinds of noise already; keep to one of them")
         spent = tuple(_Spent(repr(each), count) for each, count in sorted(times.items()))
-        write_durably(self._path, pack(_File(spent, sha256(pack(_Listed(spent))))))
+        self._file.save(_Listed(spent))
         self._times = times
 
 
@@ -109,23 +105,3 @@ def _library() -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError("noise needs its account, which is not installed: pip install 'manta-swarm[privacy]'") from error
     return dp_accounting, rdp
-
-
-def _read(path: Path) -> tuple[_Spent, ...]:
-    try:
-        data = path.read_bytes()
-        found = unpack(_File, data, max_bytes=_MAX_BYTES)
-    except FileNotFoundError:
-        return ()
-    except (OSError, RemoteFault) as error:
-        raise StorageError(_damaged(path, str(error))) from error
-    if found.digest != sha256(pack(_Listed(found.spent))):
-        raise StorageError(_damaged(path, "its digest is another one"))
-    return found.spent
-
-
-def _damaged(path: Path, why: str) -> str:
-    return (
-        f"{path} is damaged ({why}): what was given away of your data so far stood there; restore it from a backup. "
-        "Without it the account would begin at 0, as if nothing had been handed in"
-    )

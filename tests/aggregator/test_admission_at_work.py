@@ -128,7 +128,7 @@ def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: 
         await entered(program, ALICE, invitation(directory).text)
         run_ = program.operator._run.signed.run
         store = PeerStore(config_of(directory.parent, ALICE).dir)
-        store.own_pass.save(run_, b"damaged")
+        store.own_pass(run_).write(b"damaged")
         await entered(program, ALICE)
         program.network.lost = lambda _sender, _receiver, method: method == "admission"
         await entered(program, ALICE)

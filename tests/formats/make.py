@@ -26,7 +26,7 @@ from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State, state_digest
 from peer.rounds.slips import SlipFolder
-from peer.store import KeptResiduals, PeerStore
+from peer.store import SLIPS, Kept, KeptResiduals, PeerStore
 from peer.training.account import Account
 from protocol.earnings import RoundContributions
 from protocol.manifest import SignedManifest
@@ -101,13 +101,13 @@ def _peer(folder: Path) -> dict[str, object]:
         header = header_of(ledger, PEER, lots=lots)
         slip = _slip(log)
     (folder.parent / "log" / "log.lock").unlink()
-    slips = SlipFolder(store.slips_path(run))
+    slips = SlipFolder(store.run_path(run) / SLIPS)
     slips.begin(read_manifest(folder.parent / "log"))
     slips.keep(ROUNDS, slip)
     store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
-    store.save_sealed(run, header, b"a body")
+    store.sealed(run).save(Kept(header, b"a body"))
     digest = sha256(RESIDUAL.tobytes())
-    store.save_residual(run, digest, RESIDUAL)
+    store.residual(run, digest).write(RESIDUAL.tobytes())
     store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))
     return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
 

@@ -24,7 +24,8 @@ from automl.training.snapshot_header import read_header
 from automl.training.update import state_digest
 from peer.commands.earnings import runs_of
 from peer.config import load_config
-from peer.store import PeerStore
+from peer.store import Kept as Sealed
+from peer.store import KeptResiduals, PeerStore
 from peer.training.account import Account, epsilon_of
 from protocol.errors import UserError
 from protocol.records import entry_of
@@ -75,13 +76,12 @@ def test_settings_are_read(kept: Kept) -> None:
 
 def test_sealed_work_and_residuals_are_still_there(kept: Kept) -> None:
     store, run = PeerStore(kept.folder / "peer"), bytes.fromhex(kept.expected["run"])
-    residuals = store.load_residuals(run)
+    residuals = store.residuals(run).load(KeptResiduals)
+    assert residuals is not None
     assert residuals.held.hex() == kept.expected["residual"]
-    values = store.load_residual(run, residuals.held)
-    assert values is not None
-    assert values.tolist() == make.RESIDUAL.tolist()
+    assert store.residual(run, residuals.held).read() == make.RESIDUAL.tobytes()
     if kept.is_spoken:
-        sealed = store.load_sealed(run)
+        sealed = store.sealed(run).load(Sealed)
         assert sealed is not None
         assert sealed.header.contribution.digest.hex() == kept.expected["sealed"]
         sealed.header.contribution.open()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.store import Kept
 from protocol.encoding import pack
 from protocol.errors import StorageError
 from protocol.rounds import Phase
@@ -168,7 +169,7 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
         first.worker.may_go_on.set()
         await until(lambda: first.phase is Phase.SEALED)
         await first.leaves()
-        kept = first.store.load_sealed(scene.log.ledger.run)
+        kept = first.store.sealed(scene.log.ledger.run).load(Kept)
         assert kept is not None
         scene.log.come_back()
         again = scene.join(0)
@@ -284,11 +285,11 @@ def test_sealed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
         first = scene.join(0)
         await until(lambda: first.phase is Phase.TICKETED)
         await first.leaves()
-        kept = first.store.load_sealed(scene.log.ledger.run)
+        kept = first.store.sealed(scene.log.ledger.run).load(Kept)
         assert kept is not None
 
         def change(member: Member) -> None:
-            member.store.save_sealed(scene.log.ledger.run, kept.header, kept.body)
+            member.store.sealed(scene.log.ledger.run).save(kept)
 
         second = scene.join(1, prepare=change)
         await scene.log.wait_for(2)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from peer.cli import main
-from peer.rounds.credit_file import Kept, credit_bytes, read_credit
+from peer.rounds.credit_file import Kept
 from peer.rounds.slips import SlipFolder, load_slip
+from peer.store import credit_file
 from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
@@ -190,14 +191,16 @@ def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
 def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audited: tuple[Path, int]) -> None:
     here, credit = audited
     path = folder_of(here).parent / "credit"
-    (word,) = read_credit(path.read_bytes()).word
+    kept_credit = credit_file(path.parent).load(Kept)
+    assert kept_credit is not None
+    (word,) = kept_credit.word
     assert word.credit == word.pending == credit > 0
     contribution = open_entry(load_slip(path.parent / "slips", 1).listing.contribution.entry)
     assert isinstance(contribution, Header)
     digest = contribution.contribution.digest
     for reason, lost in ((WITHHELD, 2), (FALSE, 3)):  # who withheld goes on earning
         fault = Fault(2, reason, digest)
-        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, proven=0, faults=(fault,)),))))
+        credit_file(path.parent).save(Kept((replace(word, pending=0, until=0, proven=0, faults=(fault,)),)))
         code, lines = said(here, "--verify")
         assert code == 0
         assert sum(line.endswith(f"  lost (found {reason} with round 2, as the log says)") for line in lines) == 1
@@ -208,8 +211,10 @@ def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audi
 
 def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
-    (word,) = read_credit(path.read_bytes()).word
-    path.write_bytes(credit_bytes(Kept((replace(word, paid=kept[1] - 1),))))
+    kept_credit = credit_file(path.parent).load(Kept)
+    assert kept_credit is not None
+    (word,) = kept_credit.word
+    credit_file(path.parent).save(Kept((replace(word, paid=kept[1] - 1),)))
     code, lines = said(here, "--verify")
     assert code == 1
     assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)

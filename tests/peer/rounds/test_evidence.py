@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.store import VECTORS
 from protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
 from protocol.encoding import pack
 from protocol.exchange import MAX_AGE, Exchange
@@ -34,7 +35,7 @@ EVERY = pytest.mark.parametrize("exchange", [DENSE, SPARSE, THIN], ids=["dense",
 def kept_by(scene: Scene, member: Member) -> dict[str, set[str]]:
     """Return the names of the vectors that a peer keeps, by the commit that they are kept by."""
     found = dict[str, set[str]]()
-    for path in member.store.vectors_path(scene.log.signed.run).glob("*/*/*"):
+    for path in (member.store.run_path(scene.log.signed.run) / VECTORS).glob("*/*/*"):
         found.setdefault(path.parent.name, set()).add(path.name)
     return found
 
@@ -222,7 +223,7 @@ def test_an_open_run_keeps_nothing(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await rounds(scene, member, 2)
-        assert not member.store.vectors_path(scene.log.signed.run).exists()
+        assert not (member.store.run_path(scene.log.signed.run) / VECTORS).exists()
         assert not (member.store.run_path(scene.log.signed.run) / "open").exists()
 
     play(tmp_path, story, exchange=THIN)

@@ -10,6 +10,7 @@ import torch
 
 from automl.training.update import state_digest
 from peer.loop import PeerLoop
+from peer.store import Kept
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
 from protocol.recipe import Recipe
@@ -128,7 +129,7 @@ def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Pat
         answer, stored = scene.log.endpoint.handlers["header"], []
 
         async def look(caller: PublicKey, request: bytes) -> bytes:
-            kept = member.store.load_sealed(scene.log.ledger.run)
+            kept = member.store.sealed(scene.log.ledger.run).load(Kept)
             stored.append(kept is not None and pack(kept.header) == request)
             return await answer(caller, request)
 
@@ -451,12 +452,12 @@ def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: 
 # Its own machine.
 
 
-def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise StorageError("sealed: No space left on device; make room")
-
+def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = scene.join(0, prepare=lambda member: monkeypatch.setattr(member.store, "save_sealed", refuse))
+        def refuse(member: Member) -> None:
+            member.store.sealed(scene.log.ledger.run).path.with_name("sealed.part").mkdir(parents=True)  # in the way, also of root
+
+        member = scene.join(0, prepare=refuse)
         with pytest.raises(BaseExceptionGroup) as caught:
             await member.ends()
         assert isinstance(caught.value.exceptions[0], StorageError)

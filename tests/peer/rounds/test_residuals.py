@@ -172,7 +172,7 @@ def test_a_residual_whose_file_is_not_what_it_was_is_one_of_zeros(tmp_path: Path
 def test_damaged_knowledge_of_residuals_is_not_passed_over_in_silence(tmp_path: Path) -> None:
     store = PeerStore(tmp_path)
     store.save_residuals(RUN, KeptResiduals(sha256(b"x"), 3, ((FIRST, sha256(b"y")),)))
-    assert store.load_residuals(RUN) == KeptResiduals(sha256(b"x"), 3, ((FIRST, sha256(b"y")),))
+    assert store.residuals(RUN).load(KeptResiduals) == KeptResiduals(sha256(b"x"), 3, ((FIRST, sha256(b"y")),))
     (path,) = tmp_path.glob("runs/*/residuals")
     path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(StorageError, match=r"residuals is damaged .*delete the file"):
