@@ -29,6 +29,8 @@ from pathlib import Path
 
 import psutil
 
+from protocol.signed import Signed
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aggregator.log.log import Log
@@ -40,18 +42,7 @@ from protocol.course import Course
 from protocol.exchange import MAX_COHORT, next_open_ms
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import (
-    Claim,
-    ClaimStep,
-    Contribution,
-    Header,
-    Round,
-    SignedClaim,
-    SignedContribution,
-    StepMean,
-    commit_digest,
-    entry_of,
-)
+from protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
 from protocol.signing import Identity
 
 SEED = bytes(32)  # of the operator
@@ -82,13 +73,13 @@ class Rounds:
         for start in range(0, claims, MAX_COHORT):
             some = self._keys[start : min(start + MAX_COHORT, claims)]
             opened = [self._claim(key.public_key, some[0].public_key) for key in some]
-            signed = [SignedClaim.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
+            signed = [Signed.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
             digests = tuple(one.digest for one in signed)
             body = secrets.token_bytes(32)
             counted, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
             of_step, founder = (StepMean(mean, counted),), some[0].public_key
             contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
-            sealed = SignedContribution.sign(contribution, some[0])
+            sealed = Signed.sign(contribution, some[0])
             samples += sum(claim.lots for claim in opened) * self.manifest.lot_samples
             entries.append(entry_of(Header(sealed, tuple(signed))))
         entries.append(self._commit(len(entries), samples, claims))

@@ -16,18 +16,8 @@ from protocol.encoding import pack
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import (
-    Claim,
-    ClaimStep,
-    Contribution,
-    Header,
-    Round,
-    SignedClaim,
-    SignedContribution,
-    StepMean,
-    commit_digest,
-    entry_of,
-)
+from protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity
 from runtime.disk import make_directory, replace_file
 
@@ -132,7 +122,7 @@ class MadeUpRun:
 
     def _contribution(self, keys: list[bytes]) -> bytes:
         founder, lots = keys[0], len(self._course.costs(self.round, "here"))
-        signed = [SignedClaim(self._claim(key, founder, lots), _NOWHERE) for key in keys]
+        signed = [Signed(Claim, self._claim(key, founder, lots), _NOWHERE) for key in keys]
         every = (1 << len(keys)) - 1
         contribution = Contribution(
             run=self._signed.run,
@@ -145,7 +135,7 @@ class MadeUpRun:
             body=os.urandom(32),
             residual=b"",
         )
-        return entry_of(Header(SignedContribution(pack(contribution), _NOWHERE), tuple(signed)))
+        return entry_of(Header(Signed(Contribution, pack(contribution), _NOWHERE), tuple(signed)))
 
     def _claim(self, key: bytes, founder: bytes, lots: int) -> bytes:
         return pack(

@@ -31,13 +31,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from protocol.signed import Signed
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from exact.residuals import vector_digest
 from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
 from protocol.manifest import Manifest, Optimizer
-from protocol.records import Claim, ClaimStep, SignedClaim
+from protocol.records import Claim, ClaimStep
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.near_mates import Mates
@@ -144,12 +146,12 @@ def manifest_of(operator: PublicKey) -> Manifest:
     )
 
 
-def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArray[np.float32]) -> SignedClaim:
+def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArray[np.float32]) -> Signed[Claim]:
     """Return what a peer claims of its one step: a lot."""
     digest, key = vector_digest(vector), identity.public_key
     steps = (ClaimStep(0, 0, (), digest),)
     claim = Claim(RUN, round_ + 1, sha256(b"%d" % round_), key, key, founder, "here", steps, (1,), digest, b"", digest, b"", 1)
-    return SignedClaim.sign(claim, identity)
+    return Signed.sign(claim, identity)
 
 
 async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, directory: Path) -> None:

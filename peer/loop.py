@@ -46,9 +46,10 @@ from peer.training.work import ComputeThread, Lap, nobody, now_ms
 from peer.training.workbench import Workbench
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
-from protocol.records import Round, SignedClaim
+from protocol.records import Claim, Round
 from protocol.reputation import Fault
 from protocol.rounds import Phase, RoundMachine
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
@@ -294,7 +295,7 @@ class PeerLoop:
             trains=trains,
         )
 
-    def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
+    def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
         """The table of a round has this peer's claim."""
         self._credit.counted(round_, claim, found)
         if self._gateway is not None and self._gateway.payroll is not None:

@@ -98,7 +98,7 @@ class PeerStore:
         return AtomicFile(self.run_path(run) / "agreed", _MAX_BYTES, is_synced=False)
 
     def own_pass(self, run: bytes) -> AtomicFile:
-        """Return the file of this peer's pass, a packed SignedPass."""
+        """Return the file of this peer's pass, a packed Signed[Pass]."""
         return AtomicFile(self.run_path(run) / "pass", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:

@@ -7,9 +7,11 @@ shows the secret, so who reads the log cannot use the places left. What the log'
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 from protocol.errors import EncodingError, SignatureError
-from protocol.fields import MAX_ROUND, SignedRecord, check_digest, check_key, require
+from protocol.fields import MAX_ROUND, check_digest, check_key, require
+from protocol.signed import Signed, Signing
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
@@ -49,6 +51,8 @@ EVERYBODY = AdmissionRule(OPEN)
 class Invitation:
     """What lets a number of keys into a run."""
 
+    signing: ClassVar[Signing] = Signing("invitation", MAX_ADMISSION_BYTES, by="operator")
+
     run: bytes
     operator: bytes  # who signs it
     key: bytes  # made for this invitation alone; it names it, and its secret half signs the admissions
@@ -66,41 +70,32 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedInvitation(SignedRecord[Invitation]):
-    """An invitation's bytes with its operator's signature."""
-
-    record, kind, signed_by, max_bytes = Invitation, "invitation", "operator", MAX_ADMISSION_BYTES
-
-
-@dataclass(frozen=True, slots=True)
 class Admission:
     """One key's coming in, by an invitation."""
 
-    invitation: SignedInvitation
+    signing: ClassVar[Signing] = Signing("admission", MAX_ADMISSION_BYTES, by="signer")
+
+    invitation: Signed[Invitation]
     key: bytes
 
     def __post_init__(self) -> None:
         check_key(self.key, "an admitted key")
 
-
-@dataclass(frozen=True, slots=True)
-class SignedAdmission(SignedRecord[Admission]):
-    """An admission's bytes with a signature by its invitation's secret: exactly what the log keeps."""
-
-    record, kind, max_bytes = Admission, "admission", MAX_ADMISSION_BYTES
-
-    def signer(self, record: Admission) -> bytes:
-        """Return the invitation's key, the invitation's own signature checked.
+    @property
+    def signer(self) -> bytes:
+        """The invitation's key, the invitation's own signature checked.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedInvitation.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
         """
-        return record.invitation.open().key
+        return self.invitation.open().key
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """An operator's word to other peers, who have no copy of the log, that a key was admitted."""
+
+    signing: ClassVar[Signing] = Signing("pass", MAX_PASS_BYTES, by="operator")
 
     run: bytes
     operator: bytes  # who signs it
@@ -113,22 +108,16 @@ class Pass:
         require(self.role in ROLES, f"role must be one of {', '.join(ROLES)}")
 
 
-@dataclass(frozen=True, slots=True)
-class SignedPass(SignedRecord[Pass]):
-    """A pass's bytes with its operator's signature."""
+def role_shown(shown: Signed[Pass], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
+    """Return as what ``key`` was let into ``run``, whose ``operators`` are these, by the pass that it shows.
 
-    record, kind, signed_by, max_bytes = Pass, "pass", "operator", MAX_PASS_BYTES
-
-    def check(self, run: bytes, key: bytes, operators: Collection[bytes]) -> str:
-        """Return as what ``key`` was let into ``run``, whose ``operators`` are these.
-
-        Raises:
-            EncodingError: it is no pass, or another key's, or for another run.
-            SignatureError: none of them signed it.
-        """
-        found = self.open()
-        if (found.run, found.key) != (run, key):
-            raise EncodingError("a pass for another key, or for another run")
-        if found.operator not in operators:
-            raise SignatureError("the signature of this pass is by no operator of the run")
-        return found.role
+    Raises:
+        EncodingError: it is no pass, or another key's, or for another run.
+        SignatureError: none of them signed it.
+    """
+    found = shown.open()
+    if (found.run, found.key) != (run, key):
+        raise EncodingError("a pass for another key, or for another run")
+    if found.operator not in operators:
+        raise SignatureError("the signature of this pass is by no operator of the run")
+    return found.role

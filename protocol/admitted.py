@@ -3,10 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from protocol.admission import GUEST, INVITATION, MEMBER, Admission, Invitation, SignedAdmission
+from protocol.admission import GUEST, INVITATION, MEMBER, Admission, Invitation
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
-from protocol.revocation import PEER, TAKEN_BACK, Revocation, SignedRevocation
+from protocol.revocation import PEER, TAKEN_BACK, Revocation
+from protocol.signed import Signed
 
 NOT_ADMITTED = "its key was not admitted to the run"
 LOOKS_ON = "its key was admitted as a guest, who trains nothing"
@@ -22,7 +23,7 @@ class Admitted:
     used: Counter[bytes] = field(default_factory=Counter)  # an invitation's key -> how many keys it let in
     out: dict[bytes, int] = field(default_factory=dict)  # keys that were revoked -> the round that was open then
     void: frozenset[bytes] = frozenset()  # the keys of invitations that were revoked
-    revocations: tuple[SignedRevocation, ...] = ()  # in the log's order
+    revocations: tuple[Signed[Revocation], ...] = ()  # in the log's order
     named: frozenset[bytes] = field(init=False)  # keys that the manifest lets in
 
     def __post_init__(self) -> None:
@@ -54,15 +55,15 @@ class Admitted:
             return NOT_ADMITTED
         return LOOKS_ON if self.role_of(key) == GUEST else None
 
-    def check(self, signed: SignedAdmission, round: int) -> tuple[Admission, Invitation]:
+    def check(self, signed: Signed[Admission], round: int) -> tuple[Admission, Invitation]:
         """Return an admission that can be taken while ``round`` is open, and its invitation.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedAdmission.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
             LedgerError: it lets nobody in; the message says why.
         """
         admission = signed.open()
-        invitation = admission.invitation.read()
+        invitation = admission.invitation.unchecked()
         self._check_invited()
         if invitation.run != self.run:
             raise LedgerError("the invitation is to another run")
@@ -80,7 +81,7 @@ class Admitted:
             raise LedgerError(f"the invitation is used up: it was for {invitation.keys} keys")
         return admission, invitation
 
-    def take(self, signed: SignedAdmission, round: int) -> tuple[Admission, Invitation]:
+    def take(self, signed: Signed[Admission], round: int) -> tuple[Admission, Invitation]:
         """Take an admission while ``round`` is open, and return it with its invitation: its key is in from now on.
 
         Raises:
@@ -91,11 +92,11 @@ class Admitted:
         self.used[invitation.key] += 1
         return admission, invitation
 
-    def check_revocation(self, signed: SignedRevocation) -> Revocation:
+    def check_revocation(self, signed: Signed[Revocation]) -> Revocation:
         """Return a revocation that can be taken now.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedRevocation.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
             LedgerError: it revokes nothing; the message says why.
         """
         revocation = signed.open()
@@ -114,7 +115,7 @@ class Admitted:
             raise LedgerError("this invitation was taken back before")
         return revocation
 
-    def revoke(self, signed: SignedRevocation, round: int) -> None:
+    def revoke(self, signed: Signed[Revocation], round: int) -> None:
         """Take a revocation while ``round`` is open.
 
         Raises:

@@ -7,13 +7,13 @@ where a step does not fit, and says what it found: a named one by a verdict for 
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
-from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, Signed, check_digest, require
+from protocol.fields import MAX_ROUND, check_digest, require
 from protocol.merkle import MAX_SIZE
 from protocol.records import Claim, Contribution, Header
-from protocol.signing import Identity, verify
+from protocol.signed import Signed, Signing
 from protocol.verdicts import MAX_VERDICT_BYTES, Outcome
 
 WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
@@ -50,7 +50,7 @@ class Placed:
     """A contribution, and the round that has it."""
 
     round: int
-    contribution: bytes  # SignedContribution.digest
+    contribution: bytes  # Signed[Contribution].digest
 
     def __post_init__(self) -> None:
         check_digest(self.contribution, "contribution")
@@ -125,6 +125,8 @@ class AskVector:
 class Finding:
     """What a volunteer found of a contribution, by computing it."""
 
+    signing: ClassVar[Signing] = Signing("audit-finding", MAX_FINDING_BYTES, by="by")
+
     run: bytes
     by: bytes
     round: int
@@ -137,28 +139,6 @@ class Finding:
         require(1 <= self.round <= MAX_ROUND, "round out of range")
         require(1 <= len(self.outcomes) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
         require(all(outcome in tuple(Outcome) for outcome in self.outcomes), "an unknown outcome")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedFinding(Signed):
-    """A finding's bytes with its volunteer's signature."""
-
-    def open(self) -> Finding:
-        """Return the finding, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no finding.
-            SignatureError: its volunteer did not sign it.
-        """
-        finding = unpack(Finding, self.payload, max_bytes=MAX_FINDING_BYTES)
-        verify("audit-finding", finding.by, self.payload, self.signature)
-        return finding
-
-    @classmethod
-    def sign(cls, finding: Finding, volunteer: Identity) -> "SignedFinding":
-        """Return ``finding`` signed by the volunteer."""
-        payload = pack(finding)
-        return cls(payload, volunteer.sign("audit-finding", payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +177,7 @@ class Duty:
     lacks_room: int  # 1: the log had no room for it: nobody is to blame for what lacks
     needed: tuple[Needed, ...]  # in the order of the steps
     volunteer: tuple[bytes, ...]  # who computes it, for a named auditor; none: nobody does
-    finding: tuple[SignedFinding, ...]  # what that one found
+    finding: tuple[Signed[Finding], ...]  # what that one found
 
     def __post_init__(self) -> None:
         check_digest(self.state, "state")

@@ -2,7 +2,7 @@
 
 A record is a frozen dataclass whose fields are int, str, bytes, another record, or a tuple of these. It travels as the array of
 its fields in order. Reading re-encodes and compares, so that one value has one byte string, and checks the exact type of
-every field.
+every field. A generic record, such as ``Signed[Claim]``, has its type argument as its first field, which is not encoded.
 """
 
 import dataclasses
@@ -16,6 +16,8 @@ from protocol.errors import EncodingError
 
 Value: TypeAlias = Union[int, str, bytes, tuple["Value", ...]]  # noqa: UP007 - the recursive alias needs a string inside
 Record = TypeVar("Record")
+
+NOT_ENCODED = {"encoded": False}  # the metadata of a field that does not travel
 
 MAX_DEPTH = 8
 MAX_ITEMS = 65_536  # of one record, arrays counted: reading them takes 60 ms; a manifest of 4,096 prices has 12,300
@@ -165,7 +167,7 @@ def from_value(cls: type[Record], value: Value) -> Record:
     try:
         record: Record = _reader(cast(Hashable, cls))(value)
     except _Fault as fault:
-        raise EncodingError(f"{cls.__name__}{''.join(reversed(fault.path))}: {fault}") from fault.__cause__
+        raise EncodingError(f"{_name_of(cls)}{''.join(reversed(fault.path))}: {fault}") from fault.__cause__
     return record
 
 
@@ -187,7 +189,13 @@ _Reader = Callable[[Any], Any]  # returns a value as what it is read as, or rais
 
 @cache
 def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+    return tuple(field.name for field in dataclasses.fields(cls) if field.metadata != NOT_ENCODED)
+
+
+def _name_of(kind: Any) -> str:
+    """Return a type's name as people write it: ``Claim``, ``Signed[Claim]``."""
+    arguments = ", ".join(map(_name_of, get_args(kind)))
+    return f"{get_origin(kind).__name__}[{arguments}]" if arguments else str(kind.__name__)
 
 
 def _leaf(kind: Any) -> Any:
@@ -200,11 +208,10 @@ def _leaf(kind: Any) -> Any:
 def _reader(kind: Any) -> _Reader:
     """Return what reads a value as ``kind``; put together once, for a log has millions of records."""
     kind = getattr(kind, "__supertype__", kind)  # a NewType is checked as what it wraps
-    if dataclasses.is_dataclass(kind):
-        assert isinstance(kind, type)
-        return _record_reader(kind)
-    if get_origin(kind) is tuple:
-        items = get_args(kind)
+    origin, items = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(origin or kind):
+        return _record_reader(origin or kind, items)
+    if origin is tuple:
         return _row_reader(items[0]) if len(items) == 2 and items[1] is Ellipsis else _tuple_reader(items)
 
     def read(value: Any) -> Any:
@@ -215,7 +222,8 @@ def _reader(kind: Any) -> _Reader:
     return read
 
 
-def _record_reader(cls: type) -> _Reader:
+def _record_reader(cls: Any, of: tuple[Any, ...]) -> _Reader:
+    """Return what reads a record of class ``cls``, whose type arguments are ``of``."""
     hints = get_type_hints(cls)
     names = _field_names(cls)
     readers = [(_leaf(hints[name]), _reader(hints[name])) for name in names]
@@ -230,7 +238,7 @@ def _record_reader(cls: type) -> _Reader:
         except _Fault as fault:
             raise fault.at(f".{names[len(arguments)]}") from fault.__cause__
         try:
-            return cls(*arguments)
+            return cls(*of, *arguments)
         except ValueError as error:
             raise _Fault(str(error)) from error
 

@@ -9,11 +9,13 @@ import sys
 from array import array
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
-from protocol.encoding import pack, unpack
+from protocol.encoding import pack
 from protocol.errors import EncodingError
-from protocol.fields import MAX_ROUND, Signed, check_digest
-from protocol.signing import Digest, Identity, sha256, verify
+from protocol.fields import MAX_ROUND, check_digest
+from protocol.signed import Signed, Signing
+from protocol.signing import Digest, sha256
 
 METHOD = "evaluate"
 PARTS = ("search", "test")  # halves of the held-out data
@@ -132,6 +134,8 @@ class Result:
 class Answer:
     """What a member measured."""
 
+    signing: ClassVar[Signing] = Signing("evaluation", MAX_ANSWER_BYTES, by="key")
+
     run: bytes
     key: bytes  # the member's
     question: bytes  # its digest
@@ -143,28 +147,6 @@ class Answer:
             check_digest(getattr(self, what), what)
         if not 1 <= len(self.results) <= MAX_ARCHITECTURES:
             raise ValueError("an answer of no results, or of too many")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedAnswer(Signed):
-    """An answer's bytes with its signer's signature (kind "evaluation")."""
-
-    def open(self) -> Answer:
-        """Return the answer, its signature checked.
-
-        Raises:
-            EncodingError: the payload is none.
-            SignatureError: its key did not sign it.
-        """
-        answer = unpack(Answer, self.payload, max_bytes=MAX_ANSWER_BYTES)
-        verify("evaluation", answer.key, self.payload, self.signature)
-        return answer
-
-    @classmethod
-    def sign(cls, answer: Answer, identity: Identity) -> "SignedAnswer":
-        """Return ``answer`` signed by its own key."""
-        payload = pack(answer)
-        return cls(payload, identity.sign("evaluation", payload))
 
 
 class Fate(IntEnum):
@@ -183,7 +165,7 @@ class EvaluationWord:
     fate: int  # of Fate
     reason: str  # with LATER and NEVER
     wait_ms: int  # with HELD and LATER: when to ask again
-    answer: tuple[SignedAnswer, ...]  # with DONE
+    answer: tuple[Signed[Answer], ...]  # with DONE
 
     def __post_init__(self) -> None:
         if self.fate not in tuple(Fate) or len(self.answer) != (self.fate == Fate.DONE):
@@ -192,7 +174,7 @@ class EvaluationWord:
             raise ValueError("a reason that cannot be shown, or too long a wait")
 
 
-def checked(signed: SignedAnswer, question: Question, key: bytes, data: bytes) -> tuple[Result, ...]:
+def checked(signed: Signed[Answer], question: Question, key: bytes, data: bytes) -> tuple[Result, ...]:
     """Return the results of a member's answer to a question.
 
     Args:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from protocol.exchange import MAX_AGE, Exchange, codec_named
 from protocol.manifest import Manifest
-from protocol.records import Claim, ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean, entry_of
+from protocol.records import Claim, ClaimStep, Contribution, Header, StepMean, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity
 from protocol.verdicts import AuditRules
 
@@ -182,6 +183,6 @@ def _header(local_steps: int) -> Header:
         residual=digest,
         lot_ms=2000,
     )
-    signed = SignedClaim.sign(claim, key)
+    signed = Signed.sign(claim, key)
     made = Contribution(digest, 10_000, digest, key.public_key, (signed.digest,), 1, (StepMean(digest, 1),) * local_steps, digest, digest)
-    return Header(SignedContribution.sign(made, key), (signed,))
+    return Header(Signed.sign(made, key), (signed,))

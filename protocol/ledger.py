@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from protocol.admission import PROVEN, SignedAdmission
+from protocol.admission import PROVEN, Admission
 from protocol.admitted import Admitted
 from protocol.course import Course
 from protocol.earnings import shares_of
@@ -26,10 +26,11 @@ from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
 from protocol.reputation import Pools, Reputation
-from protocol.revocation import SignedRevocation
+from protocol.revocation import Revocation
+from protocol.signed import Signed, is_signed
 from protocol.signing import Digest
 from protocol.turns import Settled, Step, Turn
-from protocol.verdicts import Settlement, SignedVerdict
+from protocol.verdicts import Settlement, Verdict
 from protocol.verified import Verified
 
 KEPT_TABLES = 8  # newest tables that are kept whole
@@ -206,7 +207,7 @@ class Ledger:
         digest = header.contribution.digest
         return listed_in(self.manifest, self.course, self.reputation.is_proven, digest, contribution, opened, round, unpaid)
 
-    def check_verdict(self, signed: SignedVerdict) -> None:
+    def check_verdict(self, signed: Signed[Verdict]) -> None:
         """Check that a verdict may stand before the next round's contributions, or before the settlement, whatever else stands there.
 
         Raises:
@@ -232,11 +233,11 @@ class Ledger:
             LedgerError: it may not follow this log.
         """
         record = self.verified.entry(entry)
-        if self.settled or (self.finished and not isinstance(record, SignedVerdict | Settlement)):
+        if self.settled or (self.finished and not (is_signed(record, Verdict) or isinstance(record, Settlement))):
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
         step: Step | None = None
-        if isinstance(record, SignedAdmission | SignedRevocation):
-            self._take_word(step := record)
+        if is_signed(record, Verdict):
+            self._take_verdict(record)
         elif isinstance(record, Header):
             self._take_contribution(record)
         elif isinstance(record, Round):
@@ -244,7 +245,7 @@ class Ledger:
         elif isinstance(record, Settlement):
             self._settle(step := self._checked_settlement(record))
         else:
-            self._take_verdict(record)
+            self._take_word(step := record)
         self._size += 1
         return step
 
@@ -260,17 +261,17 @@ class Ledger:
             self._take_word(step)
             self._size += 1
 
-    def _take_word(self, signed: SignedAdmission | SignedRevocation) -> None:
+    def _take_word(self, signed: Signed[Admission] | Signed[Revocation]) -> None:
         if not self.is_between_rounds:
             raise LedgerError("an admission, or a revocation, in the middle of a table")
-        if isinstance(signed, SignedRevocation):
+        if is_signed(signed, Revocation):
             self.admitted.revoke(signed, self.round + 1)
             return
         admission, invitation = self.admitted.take(signed, self.round + 1)
         if invitation.role == PROVEN:
             self.reputation.admit(admission.key)
 
-    def _take_verdict(self, signed: SignedVerdict) -> None:
+    def _take_verdict(self, signed: Signed[Verdict]) -> None:
         self.check_verdict(signed)
         table, digest = self._table, signed.digest
         if table.listed:

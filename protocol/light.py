@@ -8,15 +8,17 @@ through whose hands they go.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
-from protocol.admission import SignedAdmission, SignedPass
-from protocol.encoding import pack, unpack
+from protocol.admission import Admission, Pass
+from protocol.encoding import pack
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
+from protocol.fields import MAX_ROUND, check_digest, check_name
 from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, SignedClaim, SignedContribution, SignedTicket
-from protocol.signing import Digest, Identity, sha256, verify
+from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from protocol.signed import Signed, Signing
+from protocol.signing import Digest, sha256
 
 PREFIX = "/light/v1"
 WELCOME, PASSES, LEASES, BLOBS, RETURNS, WORDS = (
@@ -63,8 +65,8 @@ class EnterRequest:
 
     run: bytes
     key: bytes
-    shown: tuple[SignedPass, ...]  # the pass, where it has one
-    admission: tuple[SignedAdmission, ...]  # by its invitation, where it has none
+    shown: tuple[Signed[Pass], ...]  # the pass, where it has one
+    admission: tuple[Signed[Admission], ...]  # by its invitation, where it has none
 
     def __post_init__(self) -> None:
         for what in ("run", "key"):
@@ -76,6 +78,8 @@ class EnterRequest:
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """Asks a gateway for work."""
+
+    signing: ClassVar[Signing] = Signing("lease-request", MAX_REQUEST_BYTES, by="key")
 
     run: bytes
     gateway: bytes  # its key
@@ -91,30 +95,10 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedLeaseRequest(Signed):
-    """A request with its key's signature, so that nobody takes up the work of another's key."""
-
-    def open(self) -> LeaseRequest:
-        """Return the request, its signature checked.
-
-        Raises:
-            EncodingError: the payload is none.
-            SignatureError: its key did not sign it.
-        """
-        request = unpack(LeaseRequest, self.payload, max_bytes=MAX_REQUEST_BYTES)
-        verify("lease-request", request.key, self.payload, self.signature)
-        return request
-
-    @classmethod
-    def sign(cls, request: LeaseRequest, identity: Identity) -> "SignedLeaseRequest":
-        """Return ``request`` signed by its own key."""
-        payload = pack(request)
-        return cls(payload, identity.sign("lease-request", payload))
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
     """What a key is to do, and with what."""
+
+    signing: ClassVar[Signing] = Signing("lease", MAX_LEASE_BYTES, by="gateway")
 
     run: bytes
     gateway: bytes  # the founder that the claim names
@@ -150,32 +134,10 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedLease(Signed):
-    """A lease with its gateway's signature."""
-
-    def open(self) -> Lease:
-        """Return the lease, its signature checked.
-
-        Raises:
-            EncodingError: the payload is none.
-            SignatureError: its gateway did not sign it.
-        """
-        lease = unpack(Lease, self.payload, max_bytes=MAX_LEASE_BYTES)
-        verify("lease", lease.gateway, self.payload, self.signature)
-        return lease
-
-    @classmethod
-    def sign(cls, lease: Lease, gateway: Identity) -> "SignedLease":
-        """Return ``lease`` signed by its gateway."""
-        payload = pack(lease)
-        return cls(payload, gateway.sign("lease", payload))
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseAnswer:
     """A lease, or why there is none now, and when to ask again."""
 
-    lease: tuple[SignedLease, ...]
+    lease: tuple[Signed[Lease], ...]
     reason: str
     wait_ms: int
     is_over: int  # 1: the run is finished
@@ -190,7 +152,7 @@ class LeaseAnswer:
 class LightReturn:
     """What came of a lease."""
 
-    claim: SignedClaim
+    claim: Signed[Claim]
     counts: tuple[int, ...]  # lots of each local step that there was time for: of the lease's the first ones, at least one
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
 
@@ -223,8 +185,8 @@ class LightWord:
 
     fate: int  # of Fate
     reason: str  # with LOST
-    contribution: tuple[SignedContribution, ...]  # with TAKEN: the one that lists the claim, and its ticket
-    ticket: tuple[SignedTicket, ...]
+    contribution: tuple[Signed[Contribution], ...]  # with TAKEN: the one that lists the claim, and its ticket
+    ticket: tuple[Signed[Ticket], ...]
     wait_ms: int  # with HELD: when to ask again
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ NO_RESIDUALS = "a residual in a run whose bodies leave none"
 class Listed:
     """A contribution that may stand in a table, as far as the rules need it."""
 
-    contribution: bytes  # SignedContribution.digest
+    contribution: bytes  # Signed[Contribution].digest
     founder: bytes
     body: bytes  # root over its groups
     weighing: Weighing

@@ -10,7 +10,7 @@ from protocol.admission import EVERYBODY, AdmissionRule
 from protocol.encoding import decode, from_value, pack, unpack
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
 from protocol.exchange import Exchange
-from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
+from protocol.fields import MAX_ROUND, check_digest, check_name, require
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
 from protocol.recipe import USUAL, Recipe
 from protocol.shards import TravellingShards
@@ -168,9 +168,11 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedManifest(Signed):
+class SignedManifest:
     """A manifest's bytes and its first operator's signature, as they are served, and its version; this form is that of all versions."""
 
+    payload: bytes
+    signature: bytes
     protocol: int = PROTOCOL
     program: str = PROGRAM  # the oldest release that takes part: what to install, for who has another version
 

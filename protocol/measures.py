@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from protocol.encoding import pack, unpack
-from protocol.fields import MAX_ROUND, Signed, check_digest
-from protocol.signing import Identity, verify
+from protocol.fields import MAX_ROUND, check_digest
+from protocol.signed import Signing
 
 MAX_MEASURE_BYTES = 256
 MAX_SIGNED_BYTES = 384
@@ -15,6 +15,8 @@ MAX_SAMPLES = 2**32
 @dataclass(frozen=True, slots=True)
 class Measure:
     """How many of a peer's own held-out images the largest and the smallest subnet of a state get right."""
+
+    signing: ClassVar[Signing] = Signing("measure", MAX_MEASURE_BYTES, by="key")
 
     run: bytes
     key: bytes
@@ -33,28 +35,6 @@ class Measure:
             or not 0 <= min(self.largest, self.smallest) <= max(self.largest, self.smallest) <= self.samples
         ):
             raise ValueError("more right than there are images, or none")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedMeasure(Signed):
-    """A measure's bytes with its signer's signature (kind "measure")."""
-
-    def open(self) -> Measure:
-        """Return the measure, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no measure.
-            SignatureError: its key did not sign it.
-        """
-        measure = unpack(Measure, self.payload, max_bytes=MAX_MEASURE_BYTES)
-        verify("measure", measure.key, self.payload, self.signature)
-        return measure
-
-    @classmethod
-    def sign(cls, measure: Measure, identity: Identity) -> "SignedMeasure":
-        """Return ``measure`` signed by its own key."""
-        payload = pack(measure)
-        return cls(payload, identity.sign("measure", payload))
 
 
 @dataclass(frozen=True, slots=True)

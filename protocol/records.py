@@ -4,21 +4,23 @@ Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol
 so a decoded record is a valid one. Signatures are checked by ``open``, kind by kind. The manifest is in ``protocol.manifest``.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar, get_args
 
-from protocol.admission import SignedAdmission
+from protocol.admission import Admission
 from protocol.affinity import NOWHERE, Position
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, check_name, require
+from protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
 from protocol.merkle import MAX_SIZE
-from protocol.revocation import SignedRevocation
+from protocol.revocation import Revocation
 from protocol.shards import MAX_SHARDS
-from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
+from protocol.signed import Signed, Signing
+from protocol.signing import Digest, sha256
 from protocol.sizes import ALL, is_size, size_of
-from protocol.verdicts import Settlement, SignedVerdict
+from protocol.verdicts import Settlement, Verdict
 
 MAX_ENTRY_BYTES = 65_535  # what a bundle of C2SP's tlog-tiles has room for
 MAX_HEADER_BYTES = MAX_ENTRY_BYTES - 32  # the kind of its entry and the framing are fewer bytes
@@ -91,6 +93,8 @@ class ClaimStep:
 class Claim:
     """A peer's statement of its lots on one base, made once: whoever hands it in, and when, does not change its bytes."""
 
+    signing: ClassVar[Signing] = Signing("claim", MAX_CLAIM_BYTES, by="key")
+
     run: bytes
     round: int  # the round after the base
     base: bytes  # digest of the commit whose state the lots were trained on; the run's id before the first
@@ -131,36 +135,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedClaim(Signed):
-    """A claim's bytes with its signer's signature."""
-
-    def open(self) -> Claim:
-        """Return the claim, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no claim.
-            SignatureError: its key did not sign it.
-        """
-        claim = self.unchecked()
-        verify("claim", claim.key, self.payload, self.signature)
-        return claim
-
-    def unchecked(self) -> Claim:
-        """Return the claim, its signature not checked: for who knows that it was, of just these bytes.
-
-        Raises:
-            EncodingError: the payload is no claim.
-        """
-        return unpack(Claim, self.payload, max_bytes=MAX_CLAIM_BYTES)
-
-    @classmethod
-    def sign(cls, claim: Claim, identity: Identity) -> "SignedClaim":
-        """Return ``claim`` signed by its own key."""
-        payload = pack(claim)
-        return cls(payload, identity.sign("claim", payload))
-
-
-@dataclass(frozen=True, slots=True)
 class StepMean:
     """What a cohort's local step came to."""
 
@@ -176,11 +150,13 @@ class StepMean:
 class Contribution:
     """What a cohort hands in for one base: its claims, and the body that was coded from their vectors."""
 
+    signing: ClassVar[Signing] = Signing("contribution", MAX_CLAIM_BYTES, by="founder")
+
     run: bytes
     round: int  # the round after the base; it may count in a later one
     base: bytes
     founder: bytes
-    claims: tuple[bytes, ...]  # SignedClaim.digest of each member, in the order of their keys
+    claims: tuple[bytes, ...]  # Signed[Claim].digest of each member, in the order of their keys
     counted: int  # which of these claims are in the body, as bits, the first claim's the lowest: who dropped out is in none
     steps: tuple[StepMean, ...]  # one a local step; of one local step alone: the mean of what was given, residuals included
     body: bytes  # root over the body's groups
@@ -204,41 +180,11 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedContribution(Signed):
-    """A contribution's bytes with its founder's signature."""
-
-    def open(self) -> Contribution:
-        """Return the contribution, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no contribution.
-            SignatureError: its founder did not sign it.
-        """
-        contribution = self.unchecked()
-        verify("contribution", contribution.founder, self.payload, self.signature)
-        return contribution
-
-    def unchecked(self) -> Contribution:
-        """Return the contribution, its signature not checked: for who knows that it was, of just these bytes.
-
-        Raises:
-            EncodingError: the payload is no contribution.
-        """
-        return unpack(Contribution, self.payload, max_bytes=MAX_CLAIM_BYTES)
-
-    @classmethod
-    def sign(cls, contribution: Contribution, founder: Identity) -> "SignedContribution":
-        """Return ``contribution`` signed by its founder."""
-        payload = pack(contribution)
-        return cls(payload, founder.sign("contribution", payload))
-
-
-@dataclass(frozen=True, slots=True)
 class Header:
     """A contribution with the claims that it lists, in its order: as it is handed in, beside its body, and exactly what the log keeps."""
 
-    contribution: SignedContribution
-    claims: tuple[SignedClaim, ...]
+    contribution: Signed[Contribution]
+    claims: tuple[Signed[Claim], ...]
 
     def __post_init__(self) -> None:
         require(1 <= len(self.claims) <= MAX_COHORT, f"a header has 1 to {MAX_COHORT} claims")
@@ -248,36 +194,16 @@ class Header:
 class Ticket:
     """The log's word that a contribution and its body are on its disk, and will be in the table of a round."""
 
+    signing: ClassVar[Signing] = Signing("ticket", MAX_PAYLOAD_BYTES, by="")  # any operator of the run
+
     run: bytes
     round: int  # that it counts in
-    contribution: bytes  # SignedContribution.digest
+    contribution: bytes  # Signed[Contribution].digest
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
         check_digest(self.contribution, "contribution")
         require(1 <= self.round <= MAX_ROUND, "round out of range")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedTicket(Signed):
-    """A ticket's bytes with an operator's signature."""
-
-    def open(self, operators: Collection[bytes]) -> Ticket:
-        """Return the ticket, which one of ``operators`` signed: the run's.
-
-        Raises:
-            EncodingError: the payload is no ticket.
-            SignatureError: none of them signed it.
-        """
-        ticket = unpack(Ticket, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
-        verify_one_of("ticket", operators, self.payload, self.signature)
-        return ticket
-
-    @classmethod
-    def sign(cls, ticket: Ticket, operator: Identity) -> "SignedTicket":
-        """Return ``ticket`` signed by an operator."""
-        payload = pack(ticket)
-        return cls(payload, operator.sign("ticket", payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,14 +258,15 @@ class Entry:
 
 
 _ENTRIES: dict[str, type] = {
-    "admission": SignedAdmission,
-    "revocation": SignedRevocation,
+    "admission": Signed[Admission],
+    "revocation": Signed[Revocation],
     "contribution": Header,
     "round": Round,
-    "verdict": SignedVerdict,
+    "verdict": Signed[Verdict],
     "settlement": Settlement,
 }
-Logged = SignedAdmission | SignedRevocation | Header | Round | SignedVerdict | Settlement
+_KINDS: dict[type, str] = {next(iter(get_args(cls)), cls): kind for kind, cls in _ENTRIES.items()}
+Logged = Signed[Admission] | Signed[Revocation] | Header | Round | Signed[Verdict] | Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +309,12 @@ def open_entry(data: bytes) -> Logged:
 
 def entry_of(record: Logged) -> bytes:
     """Return the log entry of a record."""
-    kind = next(kind for kind, cls in _ENTRIES.items() if isinstance(record, cls))
-    return pack(Entry(kind, pack(record)))
+    return pack(Entry(kind_of(record), pack(record)))
+
+
+def kind_of(record: Logged) -> str:
+    """Return the kind of a record's entry."""
+    return _KINDS[record.of if isinstance(record, Signed) else type(record)]
 
 
 def commit_digest(entry: bytes) -> Digest:

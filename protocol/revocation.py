@@ -4,8 +4,10 @@ A key is out from then on, for good. An invitation lets nobody in any more; thos
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from protocol.fields import SignedRecord, check_digest, require
+from protocol.fields import check_digest, require
+from protocol.signed import Signed, Signing
 
 PEER, INVITED = "peer", "invitation"
 TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
@@ -18,6 +20,8 @@ MAX_PAGE_BYTES = MAX_PAGE * (MAX_REVOCATION_BYTES + 96)
 class Revocation:
     """What is taken back."""
 
+    signing: ClassVar[Signing] = Signing("revocation", MAX_REVOCATION_BYTES, by="operator")
+
     run: bytes
     operator: bytes  # who does
     what: str  # PEER or INVITED
@@ -27,13 +31,6 @@ class Revocation:
         for what in ("run", "operator", "target"):
             check_digest(getattr(self, what), what)
         require(self.what in (PEER, INVITED), f"a revocation is of a {PEER} or of an {INVITED}")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedRevocation(SignedRecord[Revocation]):
-    """A revocation's bytes with its operator's signature: exactly what the log keeps."""
-
-    record, kind, signed_by, max_bytes = Revocation, "revocation", "operator", MAX_REVOCATION_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class AskRevoked:
 class Revoked:
     """The next ones, in the log's order; none where there are no more."""
 
-    signed: tuple[SignedRevocation, ...]
+    signed: tuple[Signed[Revocation], ...]
 
     def __post_init__(self) -> None:
         require(len(self.signed) <= MAX_PAGE, f"at most {MAX_PAGE} revocations come at once")

@@ -28,7 +28,8 @@ from protocol.course import Course
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
 from protocol.manifest import Manifest
-from protocol.records import Contribution, Header, Round, SignedContribution, Ticket, commit_digest, entry_of
+from protocol.records import Contribution, Header, Round, Ticket, commit_digest, entry_of
+from protocol.signed import Signed
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 
@@ -72,7 +73,7 @@ class Sealed:
     opened: Contribution  # the header's
     claim: bytes  # digest of the one claim in it: whatever contribution lists that one counts this work
     samples: int
-    accepted: SignedContribution | None = None  # its cohort's, if that has the ticket
+    accepted: Signed[Contribution] | None = None  # its cohort's, if that has the ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +267,13 @@ class RoundMachine:
         if (ticket.run, ticket.contribution) == (self._run, sealed) and ticket.round >= self.round and self._ticket is None:
             self._ticket = ticket
 
-    def accepted(self, contribution: SignedContribution, ticket: Ticket) -> None:
+    def accepted(self, contribution: Signed[Contribution], ticket: Ticket) -> None:
         """SEALED -> TICKETED: the log has the cohort's contribution on its disk, which lists the sealed claim.
 
         One that does not list it, or a ticket for something else or a late one, changes nothing; nor does any once there is a ticket.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedContribution.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
         """
         sealed, opened = self._sealed, contribution.open()
         if sealed is None or self._ticket is not None or opened.run != self._run or sealed.claim not in opened.claims:

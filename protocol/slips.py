@@ -16,7 +16,8 @@ from protocol.manifest import Manifest
 from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.receipts import open_listing
-from protocol.records import Listing, Round, SignedClaim
+from protocol.records import Claim, Listing, Round
+from protocol.signed import Signed
 from protocol.signing import Digest, sha256
 
 MAX_SLIP_BYTES = 2**20 + 2**18
@@ -27,7 +28,7 @@ class Slip:
     """What a peer keeps of one round."""
 
     listing: Listing  # of the contribution that has its claim
-    claim: SignedClaim  # its own
+    claim: Signed[Claim]  # its own
     claims: tuple[RoundContributions, ...] = ()  # all of the round, under the listing's tree head, at most one; see ``peer.rounds.credit``
     paid: tuple[int, ...] = ()  # what the round is said to have paid, at most one: without ``claims`` nobody can tell whether it is true
 

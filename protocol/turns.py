@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.admission import SignedAdmission
+from protocol.admission import Admission
 from protocol.listed import Table
 from protocol.records import Round
-from protocol.revocation import SignedRevocation
+from protocol.revocation import Revocation
+from protocol.signed import Signed
 from protocol.signing import Digest
 from protocol.verdicts import Settlement, Verdict
 
@@ -35,4 +36,4 @@ class Settled:
     verdicts: Sequence[Verdict]  # that stand before it
 
 
-Step = Turn | Settled | SignedAdmission | SignedRevocation
+Step = Turn | Settled | Signed[Admission] | Signed[Revocation]

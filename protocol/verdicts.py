@@ -7,11 +7,11 @@ Verdicts stand in the log before the contributions of a round, and take effect w
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
-from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT
-from protocol.fields import MAX_ROUND, Signed, check_digest, check_key, require
-from protocol.signing import Identity, verify
+from protocol.fields import MAX_ROUND, check_digest, check_key, require
+from protocol.signed import Signing
 
 MAX_VERDICT_BYTES = 1024  # of a packed one
 MAX_PROVEN = 1024
@@ -67,10 +67,12 @@ class AuditRules:
 class Verdict:
     """What a named auditor says of one contribution; whoever has the weights, the samples and what was brought can compute it again."""
 
+    signing: ClassVar[Signing] = Signing("verdict", MAX_VERDICT_BYTES, by="auditor")
+
     run: bytes
     auditor: bytes  # a named one
     round: int  # whose contribution it is
-    contribution: bytes  # SignedContribution.digest
+    contribution: bytes  # Signed[Contribution].digest
     outcomes: tuple[int, ...]  # of Outcome, one a claim, in their order
     by: bytes  # who computed it: the auditor itself, or a volunteer whose work it took over
 
@@ -84,28 +86,6 @@ class Verdict:
         require(all(outcome in tuple(Outcome) for outcome in self.outcomes), "an unknown outcome")
         is_good = all(outcome == Outcome.GOOD for outcome in self.outcomes)
         require(is_good or self.by == self.auditor, "what takes something away its auditor has computed itself")
-
-
-@dataclass(frozen=True, slots=True)
-class SignedVerdict(Signed):
-    """A verdict's bytes with its auditor's signature: exactly what the log keeps."""
-
-    def open(self) -> Verdict:
-        """Return the verdict, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no verdict.
-            SignatureError: its auditor did not sign it.
-        """
-        verdict = unpack(Verdict, self.payload, max_bytes=MAX_VERDICT_BYTES)
-        verify("verdict", verdict.auditor, self.payload, self.signature)
-        return verdict
-
-    @classmethod
-    def sign(cls, verdict: Verdict, auditor: Identity) -> "SignedVerdict":
-        """Return ``verdict`` signed by its auditor."""
-        payload = pack(verdict)
-        return cls(payload, auditor.sign("verdict", payload))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from protocol.fields import Signed
-from protocol.records import Claim, Contribution, Logged, SignedClaim, SignedContribution, open_entry
-from protocol.verdicts import SignedVerdict, Verdict
+from protocol.records import Claim, Contribution, Logged, open_entry
+from protocol.signed import Signed
+from protocol.verdicts import Verdict
 
 MAX_BYTES = 4 << 20  # of entries, of claims, of contributions and of verdicts each
 
@@ -50,9 +50,10 @@ class Verified:
         once they did.
         """
         self._entries = _Newest(open_entry, len, max_bytes)
-        self._claims = _Newest(SignedClaim.unchecked if signed_before else SignedClaim.open, _num_bytes, max_bytes)
-        self._contributions = _Newest(SignedContribution.unchecked if signed_before else SignedContribution.open, _num_bytes, max_bytes)
-        self._verdicts = _Newest(SignedVerdict.open, _num_bytes, max_bytes)
+        read = Signed.unchecked if signed_before else Signed.open
+        self._claims: _Newest[Signed[Claim], Claim] = _Newest(read, _num_bytes, max_bytes)
+        self._contributions: _Newest[Signed[Contribution], Contribution] = _Newest(read, _num_bytes, max_bytes)
+        self._verdicts: _Newest[Signed[Verdict], Verdict] = _Newest(Signed.open, _num_bytes, max_bytes)
 
     def entry(self, data: bytes) -> Logged:
         """Return the record inside an entry's bytes, read now or before.
@@ -62,30 +63,30 @@ class Verified:
         """
         return self._entries(data)
 
-    def claim(self, signed: SignedClaim) -> Claim:
+    def claim(self, signed: Signed[Claim]) -> Claim:
         """Return the claim, its signature checked now or before.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedClaim.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
         """
         return self._claims(signed)
 
-    def contribution(self, signed: SignedContribution) -> Contribution:
+    def contribution(self, signed: Signed[Contribution]) -> Contribution:
         """Return the contribution, its signature checked now or before.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedContribution.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
         """
         return self._contributions(signed)
 
-    def verdict(self, signed: SignedVerdict) -> Verdict:
+    def verdict(self, signed: Signed[Verdict]) -> Verdict:
         """Return the verdict, its signature checked now or before.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedVerdict.open``.
+            EncodingError, SignatureError: as ``Signed.open``.
         """
         return self._verdicts(signed)
 
 
-def _num_bytes(signed: Signed) -> int:
+def _num_bytes(signed: Signed[Any]) -> int:
     return len(signed.payload)

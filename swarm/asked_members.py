@@ -21,15 +21,16 @@ from protocol.evaluations import (
     MAX_ARCHITECTURES,
     MAX_WORD_BYTES,
     METHOD,
+    Answer,
     EvaluationWord,
     Fate,
     Question,
     Result,
     Shape,
-    SignedAnswer,
     checked,
     differing,
 )
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint, Refused
@@ -57,7 +58,7 @@ class Lie:
     """A member's answer that others contradict, signed by it, where it is kept; or why it was none at all."""
 
     reason: str
-    answer: SignedAnswer | None
+    answer: Signed[Answer] | None
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class _Task:
 
     architectures: tuple[str, ...]
     wanted: int = 1  # answers
-    answers: dict[PublicKey, tuple[Results, SignedAnswer]] = field(default_factory=dict)
+    answers: dict[PublicKey, tuple[Results, Signed[Answer]]] = field(default_factory=dict)
     working: set[PublicKey] = field(default_factory=set)
     began_s: float = 0.0
     settled: Results | None = None
@@ -311,7 +312,7 @@ class AskedMembers:
 
     # What they said.
 
-    def _take(self, key: PublicKey, task: _Task, results: Results, signed: SignedAnswer, call: _Call) -> None:
+    def _take(self, key: PublicKey, task: _Task, results: Results, signed: Signed[Answer], call: _Call) -> None:
         if task.settled is not None:
             return
         task.answers[key] = results, signed

@@ -13,11 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.admission import GUEST, LIST, MAX_PASS_BYTES, SignedPass
+from protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
 from protocol.manifest import Manifest
 from protocol.revocation import TAKEN_BACK
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Handler, OwnNode, Refused
@@ -46,7 +47,7 @@ class NotAdmitted(RemoteFault):
 class Carried:
     """A record of the DHT in such a run."""
 
-    shown: tuple[SignedPass, ...]  # its owner's; none where the manifest names the key
+    shown: tuple[Signed[Pass], ...]  # its owner's; none where the manifest names the key
     value: bytes
 
     def __post_init__(self) -> None:
@@ -81,7 +82,7 @@ class Known:
         """Return whether a key is in, and no guest."""
         return key in self and (self._is_in(key) or self._passed[key] != GUEST)
 
-    def learn(self, key: PublicKey, shown: SignedPass) -> None:
+    def learn(self, key: PublicKey, shown: Signed[Pass]) -> None:
         """Take a pass that ``key`` shows.
 
         Raises:
@@ -92,7 +93,7 @@ class Known:
             raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
         if key in self._passed:
             return
-        self._passed[key] = shown.check(self._run, key, self._operators)
+        self._passed[key] = role_shown(shown, self._run, key, self._operators)
         if len(self._passed) > MAX_KNOWN:
             self._passed.popitem(last=False)
 
@@ -124,7 +125,7 @@ class Gate:
     """A node, held to a run's admission. Implements ``swarm.rpc.OwnNode``."""
 
     def __init__(
-        self, node: OwnNode, known: Known, own: SignedPass | None, why: str, keep: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self, node: OwnNode, known: Known, own: Signed[Pass] | None, why: str, keep: Callable[[], Coroutine[Any, Any, None]] | None = None
     ) -> None:
         """Prepare; ``open`` holds the DHT to it.
 
@@ -147,7 +148,7 @@ class Gate:
         await self._node.serve("pass", self._on_pass)
 
     async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
-        self._known.learn(caller, unpack(SignedPass, request, max_bytes=_MAX_SIGNED_PASS_BYTES))
+        self._known.learn(caller, unpack(Signed[Pass], request, max_bytes=_MAX_SIGNED_PASS_BYTES))
         return b""
 
     @property

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation
+from protocol.admission import Admission, Invitation
 from protocol.errors import RemoteFault, SignatureError, UserError
 from protocol.fields import check_digest
+from protocol.signed import Signed
 from protocol.signing import Identity
 from protocol.texts import max_letters, record_in, text_of
 from swarm.told import text_or_file
@@ -17,7 +18,7 @@ _MAX_BYTES = 512
 class Token:
     """What people hand on: an invitation and its secret."""
 
-    invitation: SignedInvitation
+    invitation: Signed[Invitation]
     secret: bytes  # the seed of the invitation's key
 
     def __post_init__(self) -> None:
@@ -40,16 +41,16 @@ class Token:
         """Return the invitation, its signature and its secret checked.
 
         Raises:
-            EncodingError, SignatureError: as ``SignedInvitation.open``, or the secret is another's.
+            EncodingError, SignatureError: as ``Signed.open``, or the secret is another's.
         """
         invitation = self.invitation.open()
         if Identity(self.secret).public_key != invitation.key:
             raise SignatureError("the secret in it is another's")
         return invitation
 
-    def admission(self, key: bytes) -> SignedAdmission:
+    def admission(self, key: bytes) -> Signed[Admission]:
         """Return the admission of ``key``."""
-        return SignedAdmission.sign(Admission(self.invitation, key), Identity(self.secret))
+        return Signed.sign(Admission(self.invitation, key), Identity(self.secret))
 
 
 def read_invitation(told: str) -> Token:

@@ -10,10 +10,11 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
 from protocol.manifest import Manifest, SignedManifest
-from protocol.measures import SignedMeasure
+from protocol.measures import Measure
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_listed, open_round_receipt
-from protocol.records import Contribution, Header, Listing, Receipt, Round, SignedTicket, Ticket
+from protocol.records import Contribution, Header, Listing, Receipt, Round, Ticket
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from protocol.table import Weighed, open_weighed
 from protocol.tiles import WIDTH, bundled
@@ -66,7 +67,7 @@ class Commitment:
 class Counted:
     """A contribution that a round counted, proven; it has a claim of this node, or of whom was asked about."""
 
-    digest: bytes  # SignedContribution.digest
+    digest: bytes  # Signed[Contribution].digest
     contribution: Contribution
     proof: Listing | None = field(default=None, compare=False)  # as it came, for whoever keeps it
 
@@ -87,13 +88,13 @@ class HandedIn:
 
     status: HandIn
     round: int
-    signed: SignedTicket | None  # with HAVE_TICKET
+    signed: Signed[Ticket] | None  # with HAVE_TICKET
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
 
     @property
     def ticket(self) -> Ticket | None:
         """The ticket, which was checked."""
-        return None if self.signed is None else unpack(Ticket, self.signed.payload, max_bytes=MAX_ANSWER_BYTES)
+        return None if self.signed is None else self.signed.unchecked()
 
 
 async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
@@ -117,13 +118,13 @@ async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
     await endpoint.serve("manifest", answer)
 
 
-def checked_ticket(signed: SignedTicket, operators: Operators, contribution: bytes) -> Ticket:
+def checked_ticket(signed: Signed[Ticket], operators: Operators, contribution: bytes) -> Ticket:
     """Return the ticket that an operator gave for a contribution.
 
     Raises:
         RemoteFault: it is no such ticket.
     """
-    ticket = signed.open(operators.keys)
+    ticket = signed.open_by(operators.keys)
     if (ticket.run, ticket.contribution) != (operators.run, contribution):
         raise EncodingError("a ticket for something else")
     return ticket
@@ -179,7 +180,7 @@ class LogClient:
         packed = next((each for each in answers if each), None)
         if packed is None:
             raise EncodingError("the log took all of a body and gave no ticket")
-        return self._with_ticket(unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES), digest)
+        return self._with_ticket(unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES), digest)
 
     async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
@@ -331,7 +332,7 @@ class LogClient:
             raise EncodingError("a part of a round without contributions")
         return page
 
-    async def tell_measure(self, signed: SignedMeasure) -> None:
+    async def tell_measure(self, signed: Signed[Measure]) -> None:
         """Tell the operator how good this peer finds the model.
 
         Raises:
@@ -364,5 +365,5 @@ class LogClient:
         signed = open_listed(listing.contribution, proven).contribution
         return Counted(signed.digest, signed.open(), listing)
 
-    def _with_ticket(self, signed: SignedTicket, contribution: bytes) -> HandedIn:
+    def _with_ticket(self, signed: Signed[Ticket], contribution: bytes) -> HandedIn:
         return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self.operators, contribution).round, signed)

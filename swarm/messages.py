@@ -9,8 +9,9 @@ from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
 from protocol.operators import MAX_COUNTED_BYTES
-from protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Included, Receipt, SignedTicket
+from protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Included, Receipt, Ticket
 from protocol.reputation import FALSE, WITHHELD, Fault
+from protocol.signed import Signed
 from protocol.tiles import WIDTH
 
 MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note
@@ -48,7 +49,7 @@ class HeaderAnswer:
     status: int  # of HandIn
     round: int  # that it counts in
     left_ms: int  # until the round's deadline
-    ticket: tuple[SignedTicket, ...]  # one with HAVE_TICKET, else none
+    ticket: tuple[Signed[Ticket], ...]  # one with HAVE_TICKET, else none
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
     there: bytes = b""  # with SEND_BODY the groups of the body that came before: bit p % 8 of byte p // 8; empty: none
 

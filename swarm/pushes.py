@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_AGE
 from protocol.fields import check_digest
-from protocol.records import Contribution, SignedContribution, SignedTicket, Ticket
+from protocol.records import Contribution, Ticket
+from protocol.signed import Signed
 
 MAX_PUSH_BYTES = 48 * 1024  # of a push's offers: below what is worth a stream of its own
 MAX_OFFERS, MAX_ROOTS = 256, 256  # of a push
@@ -17,8 +18,8 @@ MAX_HOPS = 255
 class BodyOffer:
     """What shows that a body is worth fetching: its contribution, and the log's word that it has both."""
 
-    contribution: SignedContribution
-    ticket: SignedTicket
+    contribution: Signed[Contribution]
+    ticket: Signed[Ticket]
 
     def open(self, run: bytes, operators: Collection[bytes]) -> tuple[Contribution, Ticket]:
         """Return what was signed, the signatures checked.
@@ -27,7 +28,7 @@ class BodyOffer:
             EncodingError: these do not belong together, or not to this run.
             SignatureError: its founder, or an operator, did not sign.
         """
-        ticket = self.ticket.open(operators)
+        ticket = self.ticket.open_by(operators)
         if (ticket.run, ticket.contribution) != (run, self.contribution.digest):
             raise EncodingError("a ticket of another run, or for another contribution")
         contribution = self.contribution.open()

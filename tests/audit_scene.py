@@ -23,10 +23,11 @@ from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
 from protocol.encoding import unpack
 from protocol.errors import LedgerError
 from protocol.operators import Operators
-from protocol.records import ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
+from protocol.records import ClaimStep, Contribution, Header, StepMean
 from protocol.reputation import Pools, Reputation, Work
+from protocol.signed import Signed
 from protocol.signing import Digest, Identity, PublicKey, sha256
-from protocol.verdicts import AuditRules, Outcome, SignedVerdict, Verdict
+from protocol.verdicts import AuditRules, Outcome, Verdict
 from swarm.budget import Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.operator_line import OperatorLine
@@ -63,11 +64,11 @@ def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False
             residual=vector_digest(vector(f"{name} residual {short}")) if residual else b"",
             steps=own,
         )
-        claims.append(SignedClaim.sign(claim, member))
+        claims.append(Signed.sign(claim, member))
     means = tuple(StepMean(vector_digest(vector(f"{name} mean {step}")), 2 ** len(claims) - 1) for step in range(steps))
     digests = tuple(signed.digest for signed in claims)
     contribution = Contribution(RUN, 3, BASE, members[0].public_key, digests, all_of(claims), means, sha256(name.encode()), b"")
-    return Header(SignedContribution.sign(contribution, members[0]), tuple(claims))
+    return Header(Signed.sign(contribution, members[0]), tuple(claims))
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class Scene:
 
     async def take(self, _caller: PublicKey, request: bytes) -> bytes:
         """Take a verdict, as ``aggregator.rounds.verdicts`` does."""
-        verdict = unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES).open()
+        verdict = unpack(Signed[Verdict], request, max_bytes=MAX_SIGNED_VERDICT_BYTES).open()
         self._reputation.check(verdict)
         if any((one.auditor, one.contribution) == (verdict.auditor, verdict.contribution) for one in self.waiting):
             raise LedgerError("said already")

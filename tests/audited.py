@@ -8,8 +8,9 @@ from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of
 from protocol.reputation import Audit
+from protocol.signed import Signed
 from protocol.signing import Identity
-from protocol.verdicts import AuditRules, Outcome, Settlement, SignedVerdict, Verdict
+from protocol.verdicts import AuditRules, Outcome, Settlement, Verdict
 from tests.contributions import header_of, in_order, round_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
@@ -50,12 +51,12 @@ def works_of(ledger: Ledger, peers: Iterable[Identity], payout: bytes | None = N
     return in_order(header_of(ledger, peer, **named) for peer in peers)
 
 
-def go_on(ledger: Ledger, peers: Iterable[Identity], verdicts: Iterable[SignedVerdict] = (), payout: bytes | None = None) -> None:
+def go_on(ledger: Ledger, peers: Iterable[Identity], verdicts: Iterable[Signed[Verdict]] = (), payout: bytes | None = None) -> None:
     """Append verdicts, in their order, and a round in which all these peers worked."""
     hand_in(ledger, works_of(ledger, peers, payout), verdicts)
 
 
-def hand_in(ledger: Ledger, headers: Iterable[Header], verdicts: Iterable[SignedVerdict] = ()) -> None:
+def hand_in(ledger: Ledger, headers: Iterable[Header], verdicts: Iterable[Signed[Verdict]] = ()) -> None:
     """Append verdicts, in their order, and a round of these."""
     before, table = sorted(verdicts, key=lambda verdict: verdict.digest), in_order(headers)
     listed = [ledger.listed(header, ledger.round + 1) for header in table]
@@ -63,7 +64,7 @@ def hand_in(ledger: Ledger, headers: Iterable[Header], verdicts: Iterable[Signed
         ledger.append(entry)
 
 
-def settle(ledger: Ledger, verdicts: Iterable[SignedVerdict] = ()) -> None:
+def settle(ledger: Ledger, verdicts: Iterable[Signed[Verdict]] = ()) -> None:
     """Append verdicts, in their order, and the settlement."""
     for verdict in sorted(verdicts, key=lambda verdict: verdict.digest):
         ledger.append(entry_of(verdict))
@@ -83,9 +84,9 @@ def verdict_of(
     auditor: Identity = AUDITOR,
     round: int | None = None,
     **changes: Any,
-) -> SignedVerdict:
+) -> Signed[Verdict]:
     """Return what an auditor says of what lists a peer's claim: of each claim an outcome, by default that all are good."""
     audit = audit_of(ledger, peer, round)
     said = tuple(map(int, outcomes or (Outcome.GOOD,) * len(audit.work.keys)))
     verdict = Verdict(ledger.run, auditor.public_key, audit.round, audit.work.contribution, said, auditor.public_key)
-    return SignedVerdict.sign(replace(verdict, **changes), auditor)
+    return Signed.sign(replace(verdict, **changes), auditor)

@@ -6,7 +6,8 @@ from typing import Any
 
 from protocol.ledger import Ledger
 from protocol.listed import Listed, open_ms_after, paid_once, weighed_in
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
+from protocol.records import Claim, Contribution, Header, Round, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.table import weights, weights_root
 from tests.claim_steps import means_of, steps_of
@@ -22,7 +23,7 @@ def claim_of(
     lots: tuple[int, ...] = (2, 2),
     cohort: str = "here",
     **changes: Any,
-) -> SignedClaim:
+) -> Signed[Claim]:
     """Return a peer's claim, which names itself as the founder.
 
     Args:
@@ -47,10 +48,10 @@ def claim_of(
         residual=b"",
         lot_ms=10,
     )
-    return SignedClaim.sign(replace(claim, **changes), identity)
+    return Signed.sign(replace(claim, **changes), identity)
 
 
-def listing(claims: Iterable[SignedClaim], founder: Identity, *, body: bytes | None = None, left: bytes = b"") -> Header:
+def listing(claims: Iterable[Signed[Claim]], founder: Identity, *, body: bytes | None = None, left: bytes = b"") -> Header:
     """Return what a founder hands in of these claims; run and base are those of the first.
 
     Args:
@@ -75,7 +76,7 @@ def listing(claims: Iterable[SignedClaim], founder: Identity, *, body: bytes | N
         body=root,
         residual=left,
     )
-    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+    return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
 def header_of(ledger: Ledger, identity: Identity, *, body: bytes | None = None, left: bytes = b"", **changes: Any) -> Header:
@@ -93,7 +94,7 @@ def cohort_header_of(
 
 def with_contribution(header: Header, identity: Identity, **changes: Any) -> Header:
     """Return the header with the same claims and a changed contribution, signed by ``identity``."""
-    return replace(header, contribution=SignedContribution.sign(replace(header.contribution.open(), **changes), identity))
+    return replace(header, contribution=Signed.sign(replace(header.contribution.open(), **changes), identity))
 
 
 def in_order(headers: Iterable[Header]) -> list[Header]:

@@ -31,10 +31,11 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of
+from protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from protocol.table import Weighed, weighed_bytes, weights_root
-from protocol.verdicts import SignedVerdict
+from protocol.verdicts import Verdict
 from swarm import messages
 from swarm.blobs import Blob, Shelf
 from swarm.budget import Faults
@@ -97,7 +98,7 @@ class MemoryLog:
         self.headers: list[Header] = []  # as they came
         self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
         self.handed: dict[bytes, tuple[Header, Blob]] = {}  # with their bodies
-        self.verdicts: dict[bytes, SignedVerdict] = {}  # that wait for a round
+        self.verdicts: dict[bytes, Signed[Verdict]] = {}  # that wait for a round
         self.left_ms = 60_000
         # What it does wrong.
         self.says_later = False
@@ -227,7 +228,7 @@ class MemoryLog:
         self._wake()
         return entry
 
-    def judge(self, signed: SignedVerdict) -> None:
+    def judge(self, signed: Signed[Verdict]) -> None:
         """Have a verdict stand before the next round's contributions."""
         self.ledger.check_verdict(signed)
         self.verdicts[signed.digest] = signed
@@ -313,7 +314,7 @@ class MemoryLog:
         return pack(credit_word(self.ledger, ask.key, earned))
 
     async def _on_verdict(self, _caller: PublicKey, request: bytes) -> bytes:
-        self.judge(unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES))
+        self.judge(unpack(Signed[Verdict], request, max_bytes=MAX_SIGNED_VERDICT_BYTES))
         return b""
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
@@ -334,8 +335,8 @@ class MemoryLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _ticket(self, contribution: bytes) -> SignedTicket:
-        return SignedTicket.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), self.operators[-1])
+    def _ticket(self, contribution: bytes) -> Signed[Ticket]:
+        return Signed.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), self.operators[-1])
 
     def _receipt(self, entry: bytes) -> Receipt:
         index = self._tree.size - 1

@@ -27,7 +27,7 @@ from exact.outcome import Outcome, outcome
 from exact.residuals import vector_digest
 from exact.vectors import vector_groups
 from protocol import auditing
-from protocol.admission import Admission, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admission import Admission, Invitation, Pass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.draws import auditor_of, number
@@ -39,7 +39,7 @@ from protocol.lots import lot_seed, sample_indices, work_of
 from protocol.manifest import Manifest, Optimizer, SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.offers import SignedOffer, TableOffer
+from protocol.offers import TableOffer
 from protocol.private import PrivateData
 from protocol.records import (
     MAX_HEADER_BYTES,
@@ -49,17 +49,15 @@ from protocol.records import (
     Contribution,
     Header,
     Round,
-    SignedClaim,
-    SignedContribution,
-    SignedTicket,
     StepMean,
     Threshold,
     Ticket,
     commit_digest,
     entry_of,
 )
-from protocol.revocation import Revocation, SignedRevocation
+from protocol.revocation import Revocation
 from protocol.rewards import architecture_cost, share_out
+from protocol.signed import Signed
 from protocol.signing import Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import (
@@ -73,7 +71,7 @@ from protocol.table import (
     weights,
     weights_root,
 )
-from protocol.verdicts import SignedVerdict, Verdict
+from protocol.verdicts import Verdict
 from protocol.versions import PROGRAM, PROTOCOL
 from swarm import messages
 from swarm.memory import MemoryNetwork
@@ -178,8 +176,8 @@ CLAIM = Claim(
     residual=b"",
     lot_ms=250,
 )
-SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
-CONTRIBUTION = SignedContribution.sign(
+SIGNED_CLAIM = Signed.sign(CLAIM, KEY)
+CONTRIBUTION = Signed.sign(
     Contribution(
         RUN,
         1,
@@ -195,11 +193,9 @@ CONTRIBUTION = SignedContribution.sign(
 )
 MATES_STEP = ClaimStep(4, 4, (), ZEROS)
 MATES_WORK = work_of(4, RUN, MATE.public_key, [MATES_STEP])
-MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, steps=(MATES_STEP,), work=MATES_WORK), MATE)
+MATES_CLAIM = Signed.sign(replace(CLAIM, key=MATE.public_key, steps=(MATES_STEP,), work=MATES_WORK), MATE)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
-COHORTS = SignedContribution.sign(
-    replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY
-)
+COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
 # A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
 TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
@@ -305,28 +301,28 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
     yield "header of the first contribution, with its claim: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
-    ticket = SignedTicket.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
+    ticket = Signed.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
     yield "signature of the ticket `[run, 1, digest of that first contribution]`", f"`{ticket.signature.hex()}`"
     position = Position(1, b"h" * 16, b"", ((tag_of(MATE.public_key), 3),))
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
     what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
     yield what, f"`{sha256(pack(announcement)).hex()}`"
-    verdict = SignedVerdict.sign(Verdict(RUN, KEY.public_key, 1, CONTRIBUTION.digest, (0,), KEY.public_key), KEY)
+    verdict = Signed.sign(Verdict(RUN, KEY.public_key, 1, CONTRIBUTION.digest, (0,), KEY.public_key), KEY)
     what = "verdict `[run, key, 1, digest of that first contribution, [0], key]`: digest when signed; its signature"
     yield what, f"`{verdict.digest.hex()}`; `{verdict.signature.hex()}`"
     yield 'number("audit") of the digest 00..1f, beacon Z', str(number("audit", ZEROS, COUNTING))
     auditor = auditor_of(ZEROS, COUNTING, (), sorted((KEY.public_key, MATE.public_key)))
     yield "of *key* and *mate*, both named, whose word that it is good counts", "*key*" if auditor == KEY.public_key else "*mate*"
-    invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, "member"), KEY)
+    invitation = Signed.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, "member"), KEY)
     yield 'signature of the invitation `[run, key, mate, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
-    admission = SignedAdmission.sign(Admission(invitation, KEY.public_key), MATE)
+    admission = Signed.sign(Admission(invitation, KEY.public_key), MATE)
     yield "SHA-256 of the entry of *key*'s admission by it, which *mate* signs", f"`{sha256(entry_of(admission)).hex()}`"
-    shown = SignedPass.sign(Pass(RUN, KEY.public_key, MATE.public_key, "member"), KEY)
+    shown = Signed.sign(Pass(RUN, KEY.public_key, MATE.public_key, "member"), KEY)
     yield 'signature of the pass `[run, key, mate, "member"]`', f"`{shown.signature.hex()}`"
-    revocation = SignedRevocation.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
+    revocation = Signed.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
     what = 'signature of the revocation `[run, key, "peer", mate]`; SHA-256 of its entry'
     yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"
-    offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
+    offer = Signed.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (
         "D after a round of D = 1000 with 144 samples and `lot_ms` 250, 20, 100, the exchange being the manifest's",

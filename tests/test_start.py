@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from protocol.admission import GUEST, Invitation, SignedInvitation
+from protocol.admission import GUEST, Invitation
+from protocol.signed import Signed
 from protocol.signing import Identity, peer_name
 from runtime.disk import load_identity
 from swarm.invitation import Token
@@ -25,7 +26,7 @@ PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local.cli", "automl.cli")
 KEPT = Path(__file__).parent / "formats" / "0.1.0" / "log"  # a run's folder, without its key
 NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
 _KEY = Identity(bytes(32))
-GUESTS = Token(SignedInvitation.sign(Invitation(bytes(32), _KEY.public_key, _KEY.public_key, 1, 1, GUEST), _KEY), bytes(32)).to_text()
+GUESTS = Token(Signed.sign(Invitation(bytes(32), _KEY.public_key, _KEY.public_key, 1, 1, GUEST), _KEY), bytes(32)).to_text()
 
 # Runs a program as its entry point does, and writes which top-level modules it imported, however it ended, to the file named first.
 _COUNTED = """

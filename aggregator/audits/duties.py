@@ -11,24 +11,13 @@ from typing import Protocol
 
 from aggregator.audits.brought import Audited, Brought
 from aggregator.rounds.refusals import NotTheirs, is_too_much, noted
-from protocol.auditing import (
-    DUTIES,
-    FINDING,
-    MAX_DUTIES,
-    MAX_SIGNED_FINDING_BYTES,
-    NEED,
-    AskDuties,
-    Duties,
-    Duty,
-    Need,
-    Needed,
-    SignedFinding,
-)
+from protocol.auditing import DUTIES, FINDING, MAX_DUTIES, MAX_SIGNED_FINDING_BYTES, NEED, AskDuties, Duties, Duty, Finding, Need, Needed
 from protocol.closing import NotTaken
 from protocol.draws import number
 from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError
 from protocol.reputation import Audit, Reputation
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 from swarm.rpc import Endpoint
@@ -46,7 +35,7 @@ class _Left:
 
     volunteer: bytes
     until: int  # round
-    finding: SignedFinding | None = None
+    finding: Signed[Finding] | None = None
 
 
 class Facts(Protocol):
@@ -190,7 +179,7 @@ class DutiesDesk:
         if is_too_much(self._faults, caller):
             raise NotTaken("too much that was wrong came from there lately")
         with noted(self._faults, caller):
-            signed = unpack(SignedFinding, request, max_bytes=MAX_SIGNED_FINDING_BYTES)
+            signed = unpack(Signed[Finding], request, max_bytes=MAX_SIGNED_FINDING_BYTES)
             finding = signed.open()
             if finding.run != self._facts.run or finding.by != caller:
                 raise NotTheirs("a finding of somebody else, or of another run")

@@ -7,7 +7,8 @@ from pathlib import Path
 from aggregator.log.stored import StoredLog
 from protocol.notes import parse_tree_head, split_note
 from protocol.records import Header, Round, open_entry
-from protocol.verdicts import Outcome, SignedVerdict, Verdict
+from protocol.signed import is_signed
+from protocol.verdicts import Outcome, Verdict
 
 _AT_A_TIME = 256  # entries
 
@@ -45,7 +46,7 @@ def verdicts_in(directory: Path) -> Iterator[Seen]:
         for index, record in enumerate(map(open_entry, log.entries(first, min(first + _AT_A_TIME, size))), first):
             if isinstance(record, Header):
                 keys[record.contribution.digest] = round_, tuple(signed.unchecked().key for signed in record.claims)
-            elif isinstance(record, SignedVerdict):
+            elif is_signed(record, Verdict):
                 verdict = record.open()
                 yield Seen(index, verdict, keys[verdict.contribution][1])
             elif isinstance(record, Round):

@@ -4,12 +4,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.admission import Admission, SignedAdmission
-from protocol.encoding import unpack
-from protocol.fields import Signed
-from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Header, Logged, Round, open_entry
-from protocol.revocation import Revocation, SignedRevocation
-from protocol.verdicts import MAX_VERDICT_BYTES, Settlement, SignedVerdict, Verdict
+from protocol.admission import Admission
+from protocol.records import Claim, Contribution, Header, Logged, Round, kind_of, open_entry
+from protocol.revocation import Revocation
+from protocol.signed import Signed
+from protocol.verdicts import Settlement, Verdict
 from protocol.verified import Verified
 
 Said = Admission | Revocation | Contribution | Round | Verdict | Settlement
@@ -32,17 +31,14 @@ def opened(entry: bytes, verified: Verified | None = None) -> Opened:
         EncodingError: it is no entry.
     """
     record = open_entry(entry) if verified is None else verified.entry(entry)
-    if isinstance(record, SignedAdmission):
-        return Opened("admission", unpack(Admission, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
-    if isinstance(record, SignedRevocation):
-        return Opened("revocation", unpack(Revocation, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
-    if isinstance(record, Header):
-        if verified is None:
-            return Opened("contribution", record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
-        return Opened("contribution", verified.contribution(record.contribution), record, tuple(map(verified.claim, record.claims)))
-    if isinstance(record, SignedVerdict):
-        return Opened("verdict", unpack(Verdict, record.payload, max_bytes=MAX_VERDICT_BYTES), record)
-    return Opened("round" if isinstance(record, Round) else "settlement", record, record)
+    kind = kind_of(record)
+    if isinstance(record, Signed):
+        return Opened(kind, record.unchecked(), record)
+    if not isinstance(record, Header):
+        return Opened(kind, record, record)
+    if verified is None:
+        return Opened(kind, record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
+    return Opened(kind, verified.contribution(record.contribution), record, tuple(map(verified.claim, record.claims)))
 
 
 def fields(one: Opened) -> dict[str, Any]:
@@ -57,7 +53,7 @@ def fields(one: Opened) -> dict[str, Any]:
     return plain if isinstance(one.record, Round | Settlement) else plain | _signed(one.record)
 
 
-def _signed(record: Signed) -> dict[str, Any]:
+def _signed(record: Signed[Any]) -> dict[str, Any]:
     return {"digest": record.digest.hex(), "signature": record.signature.hex()}
 
 

@@ -16,8 +16,9 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault
 from protocol.ledger import MAX_VERDICTS
 from protocol.records import entry_of, open_entry
+from protocol.signed import Signed, is_signed
 from protocol.signing import PublicKey
-from protocol.verdicts import SignedVerdict
+from protocol.verdicts import Verdict
 from swarm import waits
 from swarm.rpc import Busy, Endpoint
 from swarm.tasks import within
@@ -39,7 +40,7 @@ class KeptVerdicts:
         self._told: tuple[Ballot, frozenset[bytes]] = NOBODY, frozenset()  # which writer has what from here, or gave it
         self._size = -1  # of the log: what it refuses with so many entries was forgotten
 
-    def request(self, verdicts: Sequence[SignedVerdict], ballot: Ballot | None = None) -> bytes:
+    def request(self, verdicts: Sequence[Signed[Verdict]], ballot: Ballot | None = None) -> bytes:
         """Return the request to another operator to keep these, which may follow the log; ``ballot``: of who acknowledges them."""
         return pack(AskVerdicts(self._log.head.size, tuple(map(entry_of, verdicts)), () if ballot is None else (ballot,)))
 
@@ -48,13 +49,13 @@ class KeptVerdicts:
         found = sorted((digest, verdict) for digest, verdict in self._waiting.stored.items() if digest > after)
         return pack(Page(tuple(entry_of(verdict) for _, verdict in found[:MAX_VERDICTS_AT_ONCE])))
 
-    async def all_of(self, key: PublicKey, ballot: Ballot) -> list[SignedVerdict]:
+    async def all_of(self, key: PublicKey, ballot: Ballot) -> list[Signed[Verdict]]:
         """Return what waits at another operator and may stand in the log, for the writer of a ballot.
 
         Raises:
             Unreachable, RemoteFault: it does not say.
         """
-        found, after = list[SignedVerdict](), b""
+        found, after = list[Signed[Verdict]](), b""
         while True:
             request = pack(AskWaiting(ballot, after))
             answer = await self._endpoint.call(key, WAITING, request, timeout_s=waits.CALL_S, large_answer=True)
@@ -86,7 +87,7 @@ class KeptVerdicts:
         if writer is not None:
             self._note(writer, verdicts)
 
-    def _good(self, verdicts: Sequence[SignedVerdict]) -> list[SignedVerdict]:
+    def _good(self, verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
         """Return those that may follow the log. What its auditor can't have said, or what is decided by now, a writer drops too."""
         good = []
         for verdict in verdicts:
@@ -128,14 +129,14 @@ class KeptVerdicts:
                 return
             self._note(writer, page)
 
-    def _note(self, writer: Ballot, verdicts: Sequence[SignedVerdict]) -> None:
+    def _note(self, writer: Ballot, verdicts: Sequence[Signed[Verdict]]) -> None:
         before, has = self._told
         has = (has if before == writer else frozenset()) | {verdict.digest for verdict in verdicts}
         self._told = writer, has & self._waiting.stored.keys()  # of what is in the log nobody asks any more
 
 
-def _verdict_in(entry: bytes) -> SignedVerdict:
+def _verdict_in(entry: bytes) -> Signed[Verdict]:
     signed = open_entry(entry)
-    if not isinstance(signed, SignedVerdict):
+    if not is_signed(signed, Verdict):
         raise EncodingError("an entry that is no verdict")
     return signed

@@ -30,8 +30,9 @@ from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdate
 from protocol.closing import NotTaken
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, StorageError, Unreachable
+from protocol.signed import Signed
 from protocol.signing import PublicKey
-from protocol.verdicts import SignedVerdict
+from protocol.verdicts import Verdict
 from swarm import waits
 from swarm.blobs import Blob
 from swarm.rpc import Busy, Refused
@@ -166,7 +167,7 @@ class Writer:
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
 
-    async def keep_verdicts(self, verdicts: Sequence[SignedVerdict]) -> None:
+    async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         """Return once verdicts, which are on this operator's disk and may follow its log, are on a quorum's.
 
         Raises:
@@ -175,7 +176,7 @@ class Writer:
         """
         await self._while_it_lasts(self._keep_verdicts(verdicts))
 
-    async def _keep_verdicts(self, verdicts: Sequence[SignedVerdict]) -> None:
+    async def _keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         seat = self._seat
         done = {seat.key}
         request = seat.verdicts.request(verdicts, self.ballot)
@@ -186,18 +187,18 @@ class Writer:
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
 
-    async def waiting_verdicts(self) -> list[SignedVerdict]:
+    async def waiting_verdicts(self) -> list[Signed[Verdict]]:
         """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older writer any more.
 
         Raises:
             Deposed: the turn ended before that.
             StorageError: the disk failed.
         """
-        found = list[SignedVerdict]()
+        found = list[Signed[Verdict]]()
         await self._while_it_lasts(self._gather_verdicts(found))
         return found
 
-    async def _gather_verdicts(self, found: list[SignedVerdict]) -> None:
+    async def _gather_verdicts(self, found: list[Signed[Verdict]]) -> None:
         seat = self._seat
         done = {seat.key}
         await seat.listen_to(self.ballot)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aggregator.rounds.refusals import is_too_much, noted
-from protocol.admission import MAX_ADMISSION_BYTES, Pass, SignedAdmission, SignedPass
+from protocol.admission import MAX_ADMISSION_BYTES, Admission, Pass
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError
 from protocol.ledger import Ledger
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.budget import Faults
 from swarm.gate import NotAdmitted
@@ -72,11 +73,11 @@ class AdmissionDesk:
             if is_too_much(self.faults, caller):
                 raise NotAdmitted("too much that is no good came from this key: try again in a minute")
             with noted(self.faults, caller):
-                key = await self._admit(caller, unpack(SignedAdmission, request, max_bytes=_MAX_REQUEST_BYTES))
+                key = await self._admit(caller, unpack(Signed[Admission], request, max_bytes=_MAX_REQUEST_BYTES))
         ledger = self._ledger()
-        return pack(SignedPass.sign(Pass(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
+        return pack(Signed.sign(Pass(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
 
-    async def _admit(self, caller: PublicKey, signed: SignedAdmission) -> PublicKey:
+    async def _admit(self, caller: PublicKey, signed: Signed[Admission]) -> PublicKey:
         """Put an admission into the log, unless its key is in already; return that key.
 
         Who is in may bring one of another key: a gateway those of light contributors, which call no node.

@@ -23,8 +23,9 @@ from protocol.closing import Closing
 from protocol.errors import StorageError
 from protocol.listed import Listed, open_ms_after, paid_once
 from protocol.records import Round, entry_of
+from protocol.signed import Signed
 from protocol.table import weights_root
-from protocol.verdicts import Settlement, SignedVerdict
+from protocol.verdicts import Settlement, Verdict
 from swarm.blobs import Blob, Shelf
 from swarm.tasks import within
 
@@ -33,7 +34,7 @@ _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower
 logger = logging.getLogger("manta.commits")
 Result = TypeVar("Result")
 Write = Callable[[Sequence[bytes], Next | None, Sequence[Blob]], Awaitable[None]]
-Others = Callable[[], Awaitable[Sequence[SignedVerdict]]]
+Others = Callable[[], Awaitable[Sequence[Signed[Verdict]]]]
 
 
 class Commits:

@@ -31,7 +31,8 @@ from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
 from protocol.manifest import Manifest
-from protocol.records import MAX_HEADER_BYTES, Claim, Header, SignedTicket, Ticket, entry_of
+from protocol.records import MAX_HEADER_BYTES, Claim, Header, Ticket, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 from swarm.budget import Faults
@@ -282,7 +283,7 @@ class Intake:
         round_: int,
         now: int,
         *,
-        tickets: tuple[SignedTicket, ...] = (),
+        tickets: tuple[Signed[Ticket], ...] = (),
         blamed: tuple[bytes, ...] = (),
         there: bytes = b"",
     ) -> HeaderAnswer:
@@ -406,8 +407,8 @@ class Intake:
         error = None if task.cancelled() else task.exception()
         self.stop(None if isinstance(error, RemoteFault) else error)
 
-    def _ticket(self, round_: int, contribution: bytes) -> SignedTicket:
-        return SignedTicket.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
+    def _ticket(self, round_: int, contribution: bytes) -> Signed[Ticket]:
+        return Signed.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
 
 
 def go_beside(one: Listed, other: Listed, manifest: Manifest) -> bool:

@@ -11,7 +11,8 @@ from typing import TypedDict
 from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError, RemoteFault, StorageError
 from protocol.ledger import Ledger
-from protocol.measures import MAX_SIGNED_BYTES, Measure, SignedMeasure, Spread
+from protocol.measures import MAX_SIGNED_BYTES, Measure, Spread
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from runtime.disk import replace_file
 
@@ -22,7 +23,7 @@ logger = logging.getLogger("manta.operator")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    measures: tuple[SignedMeasure, ...]
+    measures: tuple[Signed[Measure], ...]
 
 
 class OwnQuality(TypedDict):
@@ -52,7 +53,7 @@ class Measures:
     def __init__(self, path: Path) -> None:
         """Take up what the file has; one that is damaged is passed over, for peers measure again."""
         self._path = path
-        self._kept: dict[bytes, tuple[SignedMeasure, Measure]] = {}
+        self._kept: dict[bytes, tuple[Signed[Measure], Measure]] = {}
         try:
             data = path.read_bytes()
             for signed in unpack(_File, data, max_bytes=len(data)).measures:
@@ -70,7 +71,7 @@ class Measures:
             EncodingError, SignatureError: it is no measure, or not signed.
             LedgerError: it is not the caller's, of another run or of a state that is not committed, or its key has earned nothing here.
         """
-        signed = unpack(SignedMeasure, data, max_bytes=MAX_SIGNED_BYTES)
+        signed = unpack(Signed[Measure], data, max_bytes=MAX_SIGNED_BYTES)
         measure = signed.open()
         if (measure.run, measure.key) != (ledger.run, caller):
             raise LedgerError("a measure of another run, or in another's name")

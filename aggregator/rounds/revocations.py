@@ -12,7 +12,8 @@ from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError
 from protocol.ledger import Ledger
 from protocol.records import entry_of
-from protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked, SignedRevocation
+from protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.rpc import Endpoint
 
@@ -61,12 +62,12 @@ class RevocationDesk:
         logger.info("admission taken back what=%s entries=%d", what, self._ledger().size)
 
 
-def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: bytes) -> SignedRevocation:
+def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: bytes) -> Signed[Revocation]:
     """Return what takes back a key, or an invitation by the key that names it, signed.
 
     Raises:
         LedgerError: there is nothing to take back.
     """
-    signed = SignedRevocation.sign(Revocation(ledger.run, operator.public_key, what, target), operator)
+    signed = Signed.sign(Revocation(ledger.run, operator.public_key, what, target), operator)
     ledger.admitted.check_revocation(signed)
     return signed

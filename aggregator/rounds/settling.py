@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from protocol.closing import NotTaken
 from protocol.ledger import Ledger
-from protocol.verdicts import Settlement, SignedVerdict, Verdict
+from protocol.signed import is_signed
+from protocol.verdicts import Settlement, Verdict
 
 
 class Settling:
@@ -44,7 +45,7 @@ class Settling:
         ledger = self._ledger()
         if not self.is_due or not isinstance(ledger.verified.entry(entries[-1]), Settlement):
             return
-        signed = [record for record in map(ledger.verified.entry, entries) if isinstance(record, SignedVerdict)]
+        signed = [record for record in map(ledger.verified.entry, entries) if is_signed(record, Verdict)]
         left_s = self.left_s([ledger.verified.verdict(each) for each in signed])
         if left_s:
             raise NotTaken(f"verdicts are waited for, for {left_s:.0f} s more: settle the run later")

@@ -15,14 +15,15 @@ from protocol.closing import NotTaken
 from protocol.encoding import unpack
 from protocol.errors import LedgerError, StorageError, Unreachable
 from protocol.ledger import MAX_VERDICTS, Ledger
+from protocol.signed import Signed
 from protocol.signing import PublicKey
-from protocol.verdicts import SignedVerdict, Verdict
+from protocol.verdicts import Verdict
 from swarm.budget import Faults
 from swarm.rpc import Busy, Endpoint
 
 _PAGE = 64  # that others are asked to keep at once
 
-KeepVerdicts = Callable[[Sequence[SignedVerdict]], Awaitable[None]]
+KeepVerdicts = Callable[[Sequence[Signed[Verdict]]], Awaitable[None]]
 
 
 class Verdicts:
@@ -59,7 +60,7 @@ class Verdicts:
         self._takes_no_more = False  # the settlement is being written
 
     async def start(self) -> None:
-        """Answer from now on: a packed SignedVerdict by nothing, once it is on the disk."""
+        """Answer from now on: a packed Signed[Verdict] by nothing, once it is on the disk."""
         await self._endpoint.serve(VERDICT, self._on_verdict)
 
     async def close(self) -> None:
@@ -67,7 +68,7 @@ class Verdicts:
         while self._keeping is not None and not self._keeping.done():
             await asyncio.wait((self._keeping,))
 
-    async def hand_in(self, signed: SignedVerdict) -> None:
+    async def hand_in(self, signed: Signed[Verdict]) -> None:
         """Take a verdict; it is on the disk when this returns, and on those of a quorum. The same one again is welcome.
 
         Raises:
@@ -97,12 +98,12 @@ class Verdicts:
         verified = self._ledger().verified
         return [verified.verdict(signed) for _, signed in sorted(self._waiting.stored.items())]
 
-    async def for_round(self) -> list[SignedVerdict]:
+    async def for_round(self) -> list[Signed[Verdict]]:
         """Return what stands before the next round's contributions, in the log's order; what the ledger refuses by now is forgotten."""
         await self._waiting.drop_refused(self._ledger)
         return [signed for _, signed in sorted(self._waiting.stored.items())][:MAX_VERDICTS]
 
-    async def for_settlement(self, others: Callable[[], Awaitable[Sequence[SignedVerdict]]] | None) -> list[SignedVerdict]:
+    async def for_settlement(self, others: Callable[[], Awaitable[Sequence[Signed[Verdict]]]] | None) -> list[Signed[Verdict]]:
         """Return what stands before the settlement, in the log's order; nothing is taken any more.
 
         Args:
@@ -118,7 +119,7 @@ class Verdicts:
         await self._waiting.add(self._waiting.all())
         return await self.for_round()
 
-    async def committed(self, verdicts: Sequence[SignedVerdict]) -> None:
+    async def committed(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         """Forget what the log has now."""
         self._waiting.drop(verdict.digest for verdict in verdicts)
         self._safe &= self._waiting.stored.keys()
@@ -138,7 +139,7 @@ class Verdicts:
         if is_too_much(self._faults, caller):
             raise NotTaken("too much of this key was refused lately: hand it in again later")
         with noted(self._faults, caller):
-            await self.hand_in(unpack(SignedVerdict, request, max_bytes=MAX_SIGNED_VERDICT_BYTES))
+            await self.hand_in(unpack(Signed[Verdict], request, max_bytes=MAX_SIGNED_VERDICT_BYTES))
         return b""
 
     def _check_room(self, verdict: Verdict) -> None:

@@ -16,7 +16,8 @@ from protocol.closing import NotTaken
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
-from protocol.verdicts import SignedVerdict
+from protocol.signed import Signed, is_signed
+from protocol.verdicts import Verdict
 from runtime.appended_file import AppendedFile
 
 WAITING = "verdicts.waiting"
@@ -41,16 +42,16 @@ class Waiting:
         """
         self._file = AppendedFile(directory / WAITING, MAX_SIGNED_BYTES)
         self._stop = stop
-        self._stored: dict[bytes, SignedVerdict] = {verdict.digest: verdict for verdict in _read(self._file)}
+        self._stored: dict[bytes, Signed[Verdict]] = {verdict.digest: verdict for verdict in _read(self._file)}
         self._size = self._file.path.stat().st_size if self._file.path.exists() else 0
-        self._next: dict[bytes, SignedVerdict] = {}  # to be stored
-        self._now: dict[bytes, SignedVerdict] = {}  # being stored
+        self._next: dict[bytes, Signed[Verdict]] = {}  # to be stored
+        self._now: dict[bytes, Signed[Verdict]] = {}  # being stored
         self._storing: asyncio.Task[None] | None = None
         self._error: StorageError | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
     @property
-    def stored(self) -> Mapping[bytes, SignedVerdict]:
+    def stored(self) -> Mapping[bytes, Signed[Verdict]]:
         """What is on the disk and waits, by digest."""
         return MappingProxyType(self._stored)
 
@@ -58,11 +59,11 @@ class Waiting:
         """Whether a verdict waits, or is about to."""
         return digest in self._stored or digest in self._now or digest in self._next
 
-    def all(self) -> list[SignedVerdict]:
+    def all(self) -> list[Signed[Verdict]]:
         """Return what waits, or is about to."""
         return [*self._stored.values(), *self._now.values(), *self._next.values()]
 
-    async def add(self, verdicts: Sequence[SignedVerdict]) -> None:
+    async def add(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         """Store verdicts, those that come meanwhile by the same sync; they are on the disk when this returns.
 
         Raises:
@@ -125,7 +126,7 @@ class Waiting:
     async def _rewrite(self) -> None:
         await self._on_disk(self._write_anew, list(self._stored.values()))
 
-    async def _on_disk(self, work: Callable[[Sequence[SignedVerdict]], None], verdicts: Sequence[SignedVerdict]) -> bool:
+    async def _on_disk(self, work: Callable[[Sequence[Signed[Verdict]]], None], verdicts: Sequence[Signed[Verdict]]) -> bool:
         try:
             await asyncio.get_running_loop().run_in_executor(self._disk, work, verdicts)
         except StorageError as error:
@@ -134,14 +135,14 @@ class Waiting:
             return False
         return True
 
-    def _append(self, verdicts: Sequence[SignedVerdict]) -> None:
+    def _append(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         self._size = self._file.append([entry_of(verdict) for verdict in verdicts])
 
-    def _write_anew(self, verdicts: Sequence[SignedVerdict]) -> None:
+    def _write_anew(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         self._size = self._file.write_anew([entry_of(verdict) for verdict in verdicts])
 
 
-def _refused(ledger: Ledger, waiting: Sequence[SignedVerdict]) -> dict[bytes, str]:
+def _refused(ledger: Ledger, waiting: Sequence[Signed[Verdict]]) -> dict[bytes, str]:
     """Return by digest why some of these may not stand in the log any more."""
     refused = dict[bytes, str]()
     for verdict in waiting:
@@ -152,19 +153,19 @@ def _refused(ledger: Ledger, waiting: Sequence[SignedVerdict]) -> dict[bytes, st
     return refused
 
 
-def _read(file: AppendedFile) -> list[SignedVerdict]:
+def _read(file: AppendedFile) -> list[Signed[Verdict]]:
     """Return what waits in a file, without what a crash tore off, which is cut off the file.
 
     Raises:
         StorageError: it cannot be read, or something in it is not what was written and synced.
     """
-    found = list[SignedVerdict]()
+    found = list[Signed[Verdict]]()
     for entry in file.read(mend=True):
         try:
             verdict = open_entry(entry)
         except EncodingError as error:
             raise StorageError(f"{file.path} holds what this program did not write: {error}; use the version that wrote it") from error
-        if not isinstance(verdict, SignedVerdict):
+        if not is_signed(verdict, Verdict):
             raise StorageError(f"{file.path} holds an entry that never waits there; restore it from a backup")
         found.append(verdict)
     return found

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.log.storage import read_manifest
-from protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation, SignedInvitation
+from protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation
 from protocol.errors import StorageError, UserError
+from protocol.signed import Signed
 from protocol.signing import Identity
 from runtime.disk import IDENTITY, load_identity, write_durably
 from swarm.invitation import Token
@@ -49,7 +50,7 @@ def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None
         raise UserError(f"{directory / IDENTITY} is missing, the key of the log in {directory}; restore it from a backup")
     operator, secret, last = load_identity(directory / IDENTITY), os.urandom(32), until_round or manifest.num_rounds
     made = Invitation(signed.run, operator.public_key, Identity(secret).public_key, keys, last, role)
-    token = Token(SignedInvitation.sign(made, operator), secret)
+    token = Token(Signed.sign(made, operator), secret)
     return Made(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[role]}, until round {last}")
 
 

@@ -30,7 +30,7 @@ def target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
         except SignatureError as error:
             raise UserError(f"--peer: {peer!r} is no peer's id ({error}); manta-peer identity prints it") from error
     assert invitation is not None
-    return INVITED, read_invitation(invitation).invitation.read().key
+    return INVITED, read_invitation(invitation).invitation.unchecked().key
 
 
 def revoke(directory: Path, what: str, target: bytes) -> str:

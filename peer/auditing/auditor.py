@@ -23,23 +23,13 @@ from peer.auditing.fetching import Fetching, NotNow
 from peer.auditing.messages import Ask, Found, Said
 from peer.auditing.volunteers import Volunteers
 from peer.status import StatusBoard
-from protocol.auditing import (
-    DUTIES,
-    FINDING,
-    MAX_DUTIES_BYTES,
-    VERDICT,
-    AskDuties,
-    Duties,
-    Duty,
-    Finding,
-    SignedFinding,
-    vectors_of,
-)
+from protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.records import Claim, Contribution
+from protocol.signed import Signed, is_signed
 from protocol.signing import Identity, peer_name
-from protocol.verdicts import AuditRules, SignedVerdict, Verdict
+from protocol.verdicts import AuditRules, Verdict
 from swarm import waits
 from swarm.operator_line import OperatorLine
 from swarm.tasks import within
@@ -67,7 +57,7 @@ class _Open:
     """A contribution that this auditor was told of, until it is paid."""
 
     round: int  # that has it
-    said: SignedVerdict | SignedFinding | None = None
+    said: Signed[Verdict] | Signed[Finding] | None = None
     given_up: tuple[int, float] | None = None  # the newest round when it could not be judged, and until when it is not tried again in it
     needed: set[int] = field(default_factory=set)  # steps that turned out not to fit, of which operators may not know yet
 
@@ -255,11 +245,11 @@ class Auditor:
         if one.said is None:
             return False
         self._board.write()
-        method = VERDICT if isinstance(one.said, SignedVerdict) else FINDING
+        method = VERDICT if is_signed(one.said, Verdict) else FINDING
         await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
         return has_computed
 
-    def _taken_over(self, duty: Duty) -> SignedVerdict | None:
+    def _taken_over(self, duty: Duty) -> Signed[Verdict] | None:
         """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""
         if not self._is_named or not duty.finding or not self._is_volunteers(duty):
             return None
@@ -270,7 +260,7 @@ class Auditor:
         self._board.update(audits_taken_over=self._board.status.audits_taken_over + 1)
         return self._verdict(duty, finding.outcomes, finding.by)
 
-    async def _judged(self, duty: Duty, one: _Open) -> SignedVerdict | SignedFinding | None:
+    async def _judged(self, duty: Duty, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
         working = await self._turns.work(self._computed(duty, one))
         if working.cancelled():
             await self._release()
@@ -286,11 +276,11 @@ class Auditor:
         if self._is_named:
             return self._verdict(duty, found.outcomes, self._identity.public_key)
         finding = Finding(self._run, self._identity.public_key, duty.round, _digest(duty), found.outcomes)
-        return SignedFinding.sign(finding, self._identity)
+        return Signed.sign(finding, self._identity)
 
-    def _verdict(self, duty: Duty, outcomes: tuple[int, ...], by: bytes) -> SignedVerdict:
+    def _verdict(self, duty: Duty, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
         verdict = Verdict(self._run, self._identity.public_key, duty.round, _digest(duty), outcomes, by)
-        return SignedVerdict.sign(verdict, self._identity)
+        return Signed.sign(verdict, self._identity)
 
     # What it takes.
 

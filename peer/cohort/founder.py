@@ -17,9 +17,10 @@ from peer.cohort.messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, 
 from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector, norm_of
 from protocol.errors import EncodingError, RemoteFault, Unreachable
 from protocol.listed import trained_fault
-from protocol.records import Claim, SignedClaim
+from protocol.records import Claim
 from protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.near import Offer, off_loop
@@ -39,7 +40,7 @@ class _Gift:
     vector: Vector
     norm: float
     samples: int
-    claim: SignedClaim
+    claim: Signed[Claim]
 
 
 @dataclass
@@ -104,7 +105,7 @@ class FounderSeat(Seat):
         self._ends_ms = timetable.ends_ms(0, timetable.start_ms)
         self._given = _Collection()  # for that step
         self._handed = _Collection()
-        self._so_far: dict[PublicKey, SignedClaim] = {}  # of whoever counted in a step: its claim up to the last one in which it did
+        self._so_far: dict[PublicKey, Signed[Claim]] = {}  # of whoever counted in a step: its claim up to the last one in which it did
         self._over_ms: float | None = None  # when the work was over
         self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest, as its claim names it
         self._own_there = asyncio.Event()
@@ -245,7 +246,7 @@ class FounderSeat(Seat):
         if self._over_ms is None:
             self._over_ms = self._desk.now_ms()
 
-    async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
+    async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """See ``Seat``."""
         self.work_over()
         await self._close_roster()
@@ -305,7 +306,7 @@ class FounderSeat(Seat):
         taken = collection.taken.get(caller)
         return Word((), collection.refused.get(caller, GONE)) if taken is None else Word((taken,), "")
 
-    def _fitting(self, caller: PublicKey, signed: SignedClaim, steps: int, *, is_whole: bool = False) -> Claim:
+    def _fitting(self, caller: PublicKey, signed: Signed[Claim], steps: int, *, is_whole: bool = False) -> Claim:
         """Return a member's claim up to its first ``steps`` local steps, or its last one, which ``is_whole``.
 
         Raises:
@@ -361,7 +362,7 @@ class FounderSeat(Seat):
         caller: PublicKey,
         offer: Offer,
         samples: int,
-        claim: SignedClaim,
+        claim: Signed[Claim],
         *,
         names: bytes,
         may_be_own: bool = False,

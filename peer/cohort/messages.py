@@ -5,7 +5,8 @@ from enum import IntEnum
 
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
 from protocol.fields import MAX_ROUND, check_digest, check_name
-from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, SignedClaim, SignedContribution, SignedTicket
+from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from protocol.signed import Signed
 from swarm.near import Offer
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods
@@ -73,7 +74,7 @@ class Give:
 
     base: bytes
     step: int
-    claim: SignedClaim
+    claim: Signed[Claim]
     vector: Offer
 
     def __post_init__(self) -> None:
@@ -102,7 +103,7 @@ class HandOver:
     """Gives the founder a claim and the vector that goes with it."""
 
     base: bytes
-    claim: SignedClaim
+    claim: Signed[Claim]
     vector: Offer
 
     def __post_init__(self) -> None:
@@ -113,8 +114,8 @@ class HandOver:
 class Taken:
     """The cohort's contribution is on the log's disk."""
 
-    contribution: SignedContribution
-    ticket: SignedTicket
+    contribution: Signed[Contribution]
+    ticket: Signed[Ticket]
     weights: tuple[int, ...]  # of the members listed, in order, where all gave the same vector: so each can tell its mean; else empty
     mean: tuple[Offer, ...]  # where they did not, and need it
 

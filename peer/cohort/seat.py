@@ -19,9 +19,10 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
-from protocol.records import ClaimStep, SignedClaim, SignedContribution, SignedTicket
+from protocol.records import Claim, ClaimStep, Contribution, Ticket
 from protocol.rosters import Silence
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.near import Vectors, off_loop
@@ -29,7 +30,7 @@ from swarm.near_calls import NearCalls
 from swarm.near_mates import Mates
 
 Vector = NDArray[np.float32]
-Claimed = Callable[[], Awaitable[SignedClaim]]  # makes a claim, where one is needed
+Claimed = Callable[[], Awaitable[Signed[Claim]]]  # makes a claim, where one is needed
 
 GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
@@ -42,8 +43,8 @@ logger = logging.getLogger("manta.cohort")
 class Accepted:
     """The log has the cohort's contribution, which lists this peer's claim, on its disk."""
 
-    contribution: SignedContribution
-    ticket: SignedTicket
+    contribution: Signed[Contribution]
+    ticket: Signed[Ticket]
     mean: Vector | None  # (N,): what was coded, where a member needs it for its residual; None: it does not, or it could not be had
 
 
@@ -56,10 +57,10 @@ class Gathered:
     def __init__(
         self,
         keys: Sequence[PublicKey],
-        claims: Sequence[SignedClaim],
+        claims: Sequence[Signed[Claim]],
         vectors: Sequence[Vector],
         weights: Sequence[int],
-        so_far: Mapping[PublicKey, SignedClaim] | None = None,
+        so_far: Mapping[PublicKey, Signed[Claim]] | None = None,
     ) -> None:
         """Take the mean; the sequences are in the order of the keys.
 
@@ -196,12 +197,12 @@ class Seat:
     def work_over(self) -> None:
         """The last lot is trained: from here on what was learnt is sealed, and then gathered."""
 
-    async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
+    async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """Founder: return what the members hand over in time, with its own; None: nobody did. What comes of it is said by ``tell``."""
         del claim, given, weight
         return None
 
-    async def hand_over(self, claim: SignedClaim, given: Vector, weight: int, until_ms: float) -> Accepted | None:
+    async def hand_over(self, claim: Signed[Claim], given: Vector, weight: int, until_ms: float) -> Accepted | None:
         """Member: give what was learnt to the founder, and return what the log said to it; None: hand in alone."""
         del claim, given, weight, until_ms
         return None
@@ -288,7 +289,7 @@ class MemberSeat(Seat):
         self._ends_ms = desk.now_ms() + opened.ends_ms
         return mean
 
-    async def hand_over(self, claim: SignedClaim, given: Vector, weight: int, until_ms: float) -> Accepted | None:
+    async def hand_over(self, claim: Signed[Claim], given: Vector, weight: int, until_ms: float) -> Accepted | None:
         """See ``Seat``."""
         del weight  # the founder reads it off the claim
         if self._is_alone:
@@ -316,13 +317,13 @@ class MemberSeat(Seat):
         mean = await self._mean_of(word.taken[0], given, until_ms) if desk.tells_mean else None
         return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
 
-    def _check(self, taken: Taken, claim: SignedClaim) -> None:
+    def _check(self, taken: Taken, claim: Signed[Claim]) -> None:
         """Check that the log has a contribution that lists this claim.
 
         Raises:
             RemoteFault: the founder's word does not show it.
         """
-        contribution, ticket = taken.contribution.open(), taken.ticket.open(self._desk.manifest.operators)
+        contribution, ticket = taken.contribution.open(), taken.ticket.open_by(self._desk.manifest.operators)
         base = (self._desk.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")

@@ -19,7 +19,8 @@ from peer.contact.visiting import visiting_node
 from peer.contact.whereabouts import find_addresses
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable, UserError
-from protocol.offers import MAX_OFFER_BYTES, SignedOffer, TableOffer
+from protocol.offers import MAX_OFFER_BYTES, TableOffer
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob, Shelf, sizes_of
@@ -66,7 +67,7 @@ def load_table(path: Path, supernet: str) -> bytes:
 async def publish_table(endpoint: Endpoint, identity: Identity, run: bytes, shelf: Shelf, table: bytes) -> None:
     """Hand ``table`` to whoever asks, as this identity's word; its bytes are fetched by their root from the ``shelf``."""
     root = shelf.pin(Blob.cut(table, _PIECE_BYTES))
-    offer = pack(SignedOffer.sign(TableOffer(run, identity.public_key, root, len(table)), identity))
+    offer = pack(Signed.sign(TableOffer(run, identity.public_key, root, len(table)), identity))
 
     async def answer(_caller: PublicKey, _request: bytes) -> bytes:
         return offer
@@ -92,7 +93,7 @@ async def find_tables(endpoint: Endpoint, run: bytes, supernet: str, members: Se
 
 async def _table_of(endpoint: Endpoint, run: bytes, supernet: str, member: PublicKey) -> LatencyTable:
     answer = await endpoint.call(member, _METHOD, b"", timeout_s=waits.OFFER_S)
-    offer = unpack(SignedOffer, answer, max_bytes=_MAX_SIGNED_BYTES).open()
+    offer = unpack(Signed[TableOffer], answer, max_bytes=_MAX_SIGNED_BYTES).open()
     if (offer.run, offer.key) != (run, member):
         raise EncodingError("an offer for another run, or in another's name")
     if offer.size > MAX_BYTES:

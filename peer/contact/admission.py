@@ -7,12 +7,13 @@ from peer.contact.finding import NotThere
 from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
 from peer.contact.revoked import RevokedKeys
 from peer.store import PeerStore
-from protocol.admission import GUEST, LIST, SignedPass
+from protocol.admission import GUEST, LIST, Pass
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.operators import Operators
+from protocol.signed import Signed
 from protocol.signing import Identity
 from swarm import waits
 from swarm.gate import Gate, Known, stranger_told
@@ -40,7 +41,7 @@ async def enter(
         if manifest.admission.how == LIST:
             raise not_listed(manifest, identity)
         own = await _pass(node, identity, store, config, manifest, signed.run)
-        if trains and own.read().role == GUEST:
+        if trains and own.unchecked().role == GUEST:
             raise only_a_guest(manifest)
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run))
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
@@ -51,7 +52,7 @@ async def enter(
     return gate
 
 
-async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> SignedPass:
+async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> Signed[Pass]:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
     kept = store.own_pass(run).read()

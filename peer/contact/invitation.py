@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 
-from protocol.admission import GUEST, SignedAdmission, SignedPass
+from protocol.admission import GUEST, Admission, Pass, role_shown
 from protocol.encoding import unpack
 from protocol.errors import UserError
 from protocol.light import MAX_SIGNED_PASS_BYTES
 from protocol.manifest import Manifest
+from protocol.signed import Signed
 from protocol.signing import Identity, peer_name
 from swarm.invitation import read_invitation
 
@@ -17,30 +18,30 @@ def check_invitation(told: str) -> None:
     Raises:
         UserError: it is none, or a guest's.
     """
-    if read_invitation(told).invitation.read().role == GUEST:
+    if read_invitation(told).invitation.unchecked().role == GUEST:
         raise UserError("--invitation: it is for guests, who look on and train nothing; ask for one to train by")
 
 
-def admission_by(told: str, identity: Identity, run: bytes) -> SignedAdmission:
+def admission_by(told: str, identity: Identity, run: bytes) -> Signed[Admission]:
     """Return the admission of one's own key by the invitation that a person gave.
 
     Raises:
         UserError: it is none, or to another run.
     """
     token = read_invitation(told)
-    if token.invitation.read().run != run:
-        raise UserError(f"--invitation: it is to another run, {token.invitation.read().run.hex()}; give that run's address")
+    if token.invitation.unchecked().run != run:
+        raise UserError(f"--invitation: it is to another run, {token.invitation.unchecked().run.hex()}; give that run's address")
     return token.admission(identity.public_key)
 
 
-def pass_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> SignedPass:
+def pass_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> Signed[Pass]:
     """Return the packed pass of ``key``.
 
     Raises:
         RemoteFault: it is none, or another key's, or none of the run's operators signed it.
     """
-    shown = unpack(SignedPass, data, max_bytes=MAX_SIGNED_PASS_BYTES)
-    shown.check(run, key, operators)
+    shown = unpack(Signed[Pass], data, max_bytes=MAX_SIGNED_PASS_BYTES)
+    role_shown(shown, run, key, operators)
     return shown
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from protocol.encoding import unpack
 from protocol.errors import MantaError, Unreachable
 from protocol.manifest import Manifest
-from protocol.records import Round, SignedContribution, SignedTicket
+from protocol.records import Contribution, Round, Ticket
+from protocol.signed import Signed
 from protocol.signing import PublicKey, sha256
 from protocol.table import Weighed, open_weighed, weighed_bytes
 from swarm import waits
@@ -107,7 +108,7 @@ class Spread:
 
     # What happens here.
 
-    def own(self, contribution: SignedContribution, ticket: SignedTicket, blob: Blob) -> None:
+    def own(self, contribution: Signed[Contribution], ticket: Signed[Ticket], blob: Blob) -> None:
         """Hand out the body of this peer's cohort from the close of the headers of its ticket's round on, and tell of it.
 
         Raises:

@@ -19,7 +19,8 @@ from peer.aside.turns import Turns
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
-from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result, SignedAnswer
+from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint
@@ -261,7 +262,7 @@ class EvaluationDesk:
             results.append(measured.result)
             if len(results) == len(job.question.architectures):
                 answer = Answer(self._subject.run, self._identity.public_key, job.question.digest, self._subject.data, tuple(results))
-                self._end(job, EvaluationWord(int(Fate.DONE), "", 0, (SignedAnswer.sign(answer, self._identity),)))
+                self._end(job, EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, self._identity),)))
             await self._turns.rest(began_s, measured.cpu_ms / 1000)
             if job.word is not None:
                 return

@@ -32,18 +32,18 @@ from protocol.light import (
     Fate,
     Lease,
     LeaseAnswer,
+    LeaseRequest,
     LightReturn,
     LightWord,
-    SignedLease,
-    SignedLeaseRequest,
     Welcome,
     max_return_bytes,
     why_no_leases,
 )
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import SignedContribution, SignedTicket
+from protocol.records import Contribution, Ticket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 
 _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a step is leased in any case
@@ -203,12 +203,12 @@ class GatewayDesk:
     # What contributors ask.
 
     async def lease(self, request: bytes, address: str) -> LeaseAnswer:
-        """Return a lease for the key of a packed SignedLeaseRequest, or why there is none.
+        """Return a lease for the key of a packed Signed[LeaseRequest], or why there is none.
 
         Raises:
             RemoteFault: it is malformed, not signed, or for another run or gateway; or its key is not in the run.
         """
-        asked = unpack(SignedLeaseRequest, request, max_bytes=MAX_REQUEST_BYTES).open()
+        asked = unpack(Signed[LeaseRequest], request, max_bytes=MAX_REQUEST_BYTES).open()
         if (asked.run, asked.gateway) != (self._run, self._identity.public_key):
             raise EncodingError("a request for another run, or to another gateway")
         if asked.key == self._identity.public_key:
@@ -227,7 +227,7 @@ class GatewayDesk:
         good_ms = round(leased.until_ms - self._now_ms())
         if lease is None or good_ms <= 0 or self._work is not work:
             return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
-        return LeaseAnswer((SignedLease.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
+        return LeaseAnswer((Signed.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
 
     async def _made(self, work: Work, leased: Leased) -> Lease | None:
         task = work.ready.get(leased.key)
@@ -303,7 +303,9 @@ class GatewayDesk:
 
     # What becomes of it.
 
-    def _settle(self, fates: dict[bytes, str], accepted: tuple[SignedContribution, SignedTicket] | None, keys: frozenset[bytes]) -> None:
+    def _settle(
+        self, fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]
+    ) -> None:
         """Remember what became of returns: by name the reason why it is lost, empty where the log has it."""
         for name, reason in fates.items():
             if reason or accepted is None:

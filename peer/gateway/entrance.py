@@ -6,13 +6,14 @@ What a gateway knows of who is in, it knows as every node does (``swarm.gate``);
 from collections import OrderedDict
 from collections.abc import Callable
 
-from protocol.admission import GUEST, SignedAdmission, SignedPass
+from protocol.admission import GUEST, Admission, Pass, role_shown
 from protocol.admitted import LOOKS_ON
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
 from protocol.manifest import Manifest
 from protocol.operators import Operators
+from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.gate import NOT_ADMITTED, Known, NotAdmitted
@@ -45,7 +46,7 @@ class Entrance:
         if not self._known.trains(PublicKey(key)):
             raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
 
-    async def enter(self, request: bytes) -> SignedPass:
+    async def enter(self, request: bytes) -> Signed[Pass]:
         """Return the pass of the key of a packed EnterRequest, which may lease from now on.
 
         Raises:
@@ -62,10 +63,10 @@ class Entrance:
             raise NotAdmitted(LOOKS_ON)
         return shown
 
-    async def _given(self, signed: SignedAdmission, key: bytes) -> SignedPass:
+    async def _given(self, signed: Signed[Admission], key: bytes) -> Signed[Pass]:
         """Return what the log gives for an admission; what can be seen to be none is not brought to it."""
         admission = signed.open()
-        invitation = admission.invitation.read()
+        invitation = admission.invitation.unchecked()
         if admission.key != key or invitation.run != self._run or invitation.operator not in self._manifest.operators:
             raise NotAdmitted("an admission of another key, to another run, or by somebody who is no operator of it")
         if invitation.role == GUEST:
@@ -81,6 +82,6 @@ class Entrance:
             if len(self._refused) > _MAX_REFUSED:
                 self._refused.popitem(last=False)
             raise NotAdmitted(str(error)) from error
-        shown = unpack(SignedPass, answer, max_bytes=MAX_SIGNED_PASS_BYTES)
-        shown.check(self._run, key, self._manifest.operators)
+        shown = unpack(Signed[Pass], answer, max_bytes=MAX_SIGNED_PASS_BYTES)
+        role_shown(shown, self._run, key, self._manifest.operators)
         return shown

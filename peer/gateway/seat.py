@@ -13,9 +13,10 @@ from math import isfinite
 from peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
 from protocol.leases import Leases
 from protocol.manifest import Manifest
-from protocol.records import SignedClaim, SignedContribution, SignedTicket
+from protocol.records import Claim, Contribution, Ticket
 from protocol.rosters import Durations, outliers
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.near import off_loop
 from swarm.tasks import within
@@ -24,7 +25,7 @@ NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the othe
 LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"
 NOT_TAKEN = "the log did not take it together with the gateway's own"
 
-OnFate = Callable[[dict[bytes, str], tuple[SignedContribution, SignedTicket] | None, frozenset[bytes]], None]
+OnFate = Callable[[dict[bytes, str], tuple[Signed[Contribution], Signed[Ticket]] | None, frozenset[bytes]], None]
 
 logger = logging.getLogger("manta.gateway")
 
@@ -35,11 +36,11 @@ class Gift:
 
     vector: Vector  # (N,)
     samples: int
-    claim: SignedClaim
+    claim: Signed[Claim]
     name: bytes  # of the return
 
 
-def _no_fate(fates: dict[bytes, str], accepted: tuple[SignedContribution, SignedTicket] | None, keys: frozenset[bytes]) -> None:
+def _no_fate(fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]) -> None:
     del fates, accepted, keys
 
 
@@ -136,7 +137,7 @@ class GatewaySeat(Seat):
             self._over_ms = self._now_ms()
         self._changed.set()
 
-    async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
+    async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """See ``Seat``."""
         await self._lingered()
         self.shut()

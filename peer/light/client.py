@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.admission import SignedPass
+from protocol.admission import Pass
 from protocol.encoding import Record, pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import (
@@ -28,11 +28,12 @@ from protocol.light import (
     WORDS,
     EnterRequest,
     LeaseAnswer,
+    LeaseRequest,
     LightReturn,
     LightWord,
-    SignedLeaseRequest,
     Welcome,
 )
+from protocol.signed import Signed
 from protocol.signing import peer_name, sha256
 from swarm.light_pay import MAX_PAY_BYTES, PAY, LightPay
 from swarm.traffic import PIECE_BYTES
@@ -117,16 +118,16 @@ class GatewayClient:
             raise RemoteFault(f"{self.gateway.url} is {peer_name(welcome.gateway)}, not {self.gateway.name}")
         return welcome
 
-    def enter(self, request: EnterRequest) -> SignedPass:
+    def enter(self, request: EnterRequest) -> Signed[Pass]:
         """Return the pass of a key that shows what lets it in; the pass is not checked here.
 
         Raises:
             NotLetIn: nothing does.
             Unreachable, RemoteFault: see ``welcome``; or the gateway reaches no log.
         """
-        return self._record(SignedPass, PASSES, pack(request), MAX_SIGNED_PASS_BYTES)
+        return self._record(Signed[Pass], PASSES, pack(request), MAX_SIGNED_PASS_BYTES)
 
-    def lease(self, request: SignedLeaseRequest) -> LeaseAnswer:
+    def lease(self, request: Signed[LeaseRequest]) -> LeaseAnswer:
         """Return the gateway's answer to a request for work.
 
         Raises:

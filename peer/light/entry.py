@@ -3,12 +3,13 @@
 from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
 from peer.light.client import GatewayClient, NotLetIn
 from peer.store import PeerStore
-from protocol.admission import GUEST, LIST, SignedPass
+from protocol.admission import GUEST, LIST, Pass, role_shown
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, UserError
 from protocol.light import EnterRequest
 from protocol.manifest import Manifest
+from protocol.signed import Signed
 from protocol.signing import Identity
 
 
@@ -38,7 +39,7 @@ class Entry:
         shown = self._kept(manifest, run)
         if shown is None and self._told is None:
             raise not_invited(manifest, self._identity)
-        if shown is not None and shown.read().role == GUEST:
+        if shown is not None and shown.unchecked().role == GUEST:
             raise only_a_guest(manifest)
         admission = () if shown is not None or self._told is None else (admission_by(self._told, self._identity, run),)
         request = EnterRequest(run, key, () if shown is None else (shown,), admission)
@@ -48,11 +49,11 @@ class Entry:
             if shown is not None:
                 raise UserError(f"{manifest.name} does not let your key in any more ({error}): ask its operator why") from error
             raise not_let_in(manifest, error) from error
-        found.check(run, key, manifest.operators)
+        role_shown(found, run, key, manifest.operators)
         if shown is None:
             self._store.own_pass(run).write(pack(found))
 
-    def _kept(self, manifest: Manifest, run: bytes) -> SignedPass | None:
+    def _kept(self, manifest: Manifest, run: bytes) -> Signed[Pass] | None:
         kept = self._store.own_pass(run).read()
         if kept is None:
             return None

@@ -22,8 +22,9 @@ from peer.light.work import Done, LightWork, NoUse
 from peer.store import PeerStore
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
-from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
+from protocol.light import Fate, Lease, LeaseRequest, LightWord
 from protocol.manifest import Manifest
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, peer_name
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
@@ -141,7 +142,7 @@ class Contributor:
         run = bytes.fromhex(self.status.run)
         request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.lot_ms, way_ms)
         began_s = time.monotonic()
-        answer = self._client.lease(SignedLeaseRequest.sign(request, self._identity))
+        answer = self._client.lease(Signed.sign(request, self._identity))
         if answer.lease:
             lease = answer.lease[0].open()
             if (lease.run, lease.gateway, lease.key) != (run, self._gateway, self._identity.public_key):
@@ -316,7 +317,7 @@ class Contributor:
             RemoteFault: it does not.
         """
         assert self._manifest is not None
-        contribution, ticket = word.contribution[0].open(), word.ticket[0].open(self._manifest.operators)
+        contribution, ticket = word.contribution[0].open(), word.ticket[0].open_by(self._manifest.operators)
         run = bytes.fromhex(self.status.run)
         if (ticket.run, ticket.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
             raise EncodingError("a ticket for something else")

@@ -17,7 +17,8 @@ from peer.status import credit_fields
 from peer.store import SLIPS, PeerStore
 from protocol.errors import MantaError, RemoteFault
 from protocol.manifest import SignedManifest
-from protocol.records import SignedClaim
+from protocol.records import Claim
+from protocol.signed import Signed
 from protocol.slips import Slip, prove
 from runtime.atomic_file import DamagedFile
 from swarm.light_pay import LightPay
@@ -31,7 +32,7 @@ logger = logging.getLogger("manta.light")
 @dataclass
 class _Owed:
     contribution: bytes
-    claim: SignedClaim
+    claim: Signed[Claim]
     ask_s: float
     pause_s: float = _AGAIN_S[0]
 
@@ -59,7 +60,7 @@ class Pay:
             logger.warning("what was kept of the credit is passed over reason=%s", error)
         self._show()
 
-    def counts(self, contribution: bytes, claim: SignedClaim) -> None:
+    def counts(self, contribution: bytes, claim: Signed[Claim]) -> None:
         """The log has a claim in hand: a round will count it."""
         self._owed.append(_Owed(contribution, claim, time.monotonic() + _AGAIN_S[0]))
 

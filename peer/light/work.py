@@ -30,8 +30,9 @@ from protocol.exchange import MAX_LOT_MS
 from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
 from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
-from protocol.records import SignedClaim
+from protocol.records import Claim
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 
 _REMEMBERED = 16  # lots
@@ -177,7 +178,7 @@ class LightWork:
             raise NoUse("a gradient that is not finite")
         pile.add(lot, place, result)
 
-    def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, SignedClaim]:
+    def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, Signed[Claim]]:
         """Return the vector coded, and the claim of what that decodes to."""
         if not bool(np.isfinite(vector).all()):
             raise NoUse("what was learnt is not finite")

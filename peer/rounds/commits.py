@@ -13,8 +13,9 @@ from protocol.exchange import MAX_AGE, codec_named
 from protocol.manifest import Manifest
 from protocol.pace import Pace
 from protocol.receipts import ProvenRound
-from protocol.records import Round, SignedClaim
+from protocol.records import Claim, Round
 from protocol.rounds import Phase, RoundMachine, Sealed
+from protocol.signed import Signed
 from swarm.log_client import Commitment, Counted, LogClient, Told
 
 _KEPT = MAX_AGE + 32  # commits: back to the oldest base of a table, and some that may come while a state is fetched over a slow line
@@ -37,7 +38,7 @@ class Commits:
         lap: Lap,
         *,
         on_news: Callable[[Round], None],
-        on_counted: Callable[[int, SignedClaim, Counted | None], None] = lambda *_: None,
+        on_counted: Callable[[int, Signed[Claim], Counted | None], None] = lambda *_: None,
         on_listed: Callable[[int, bytes, bytes], None] = lambda *_: None,
     ) -> None:
         """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer,

@@ -24,8 +24,9 @@ from protocol.encoding import pack
 from protocol.errors import MantaError, StorageError
 from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound
-from protocol.records import SignedClaim
+from protocol.records import Claim
 from protocol.reputation import Fault
+from protocol.signed import Signed
 from protocol.slips import Slip
 from runtime.atomic_file import DamagedFile
 from swarm import waits
@@ -100,7 +101,7 @@ class Credit:
         """Find out what was earned so far."""
         self._begin(self._ask((*self._unpaid, 0)))
 
-    def counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
+    def counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
         """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
 
         Args:
@@ -126,7 +127,7 @@ class Credit:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _counted(self, round_: int, claim: SignedClaim, found: Counted | None) -> None:
+    async def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
         if found is not None and found.proof is not None:
             slip = Slip(found.proof, claim)
             self._unpaid[round_] = slip

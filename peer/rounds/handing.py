@@ -23,8 +23,9 @@ from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, ma
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
-from protocol.records import Header, SignedClaim, SignedContribution, SignedTicket
+from protocol.records import Claim, Contribution, Header, Ticket
 from protocol.rounds import RoundMachine
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob
@@ -46,7 +47,7 @@ class InHand:
     blob: Blob
     body: Body
     learnt: Learnt | None = None  # None: sealed in an earlier life
-    claim: SignedClaim | None = None
+    claim: Signed[Claim] | None = None
     given: Vector | None = None  # (N,): what was learnt and the part of the residual, before coding
     seat: Seat | None = None  # while the cohort may hand it in
     is_common: bool = False  # audits compute its steps again, and in some of them others had a part
@@ -144,7 +145,7 @@ class Handing:
         await asyncio.to_thread(lambda: self._store.sealed(self._run).save(Kept(made.header, made.blob.join())))
         return True
 
-    def _made(self, learnt: Learnt, seat: Seat, residual: Residual, lot_ms: int) -> tuple[Made | None, Vector, SignedClaim]:
+    def _made(self, learnt: Learnt, seat: Seat, residual: Residual, lot_ms: int) -> tuple[Made | None, Vector, Signed[Claim]]:
         whole = given(learnt.vector, residual.values, self._manifest.exchange.residual_percent, learnt.coverage)
         claim = claim_of(
             learnt,
@@ -227,7 +228,7 @@ class Handing:
             await self._evidence.keep_mean(contribution.unchecked(), gathered.mean)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(now_ms() - begun_ms)
-        self._machine.accepted(contribution, answer.signed.open(self._log.operators.keys))
+        self._machine.accepted(contribution, answer.signed.open_by(self._log.operators.keys))
         self._keep_body(made.blob, made.body)
         self._brought(contribution, answer, made.blob)
         return answer
@@ -235,7 +236,7 @@ class Handing:
     def _made_of(self, gathered: Gathered, learnt: Learnt) -> Made:
         return made_of(gathered.claims, gathered.mean, learnt, self._identity, self._run, self._codec.name, gathered.dropped)
 
-    def _brought(self, contribution: SignedContribution, answer: HandedIn, blob: Blob) -> None:
+    def _brought(self, contribution: Signed[Contribution], answer: HandedIn, blob: Blob) -> None:
         """The log has a ticket for what this peer brought."""
         assert answer.signed is not None
         self.bytes_handed_in += sum(map(len, blob.pieces))
@@ -259,7 +260,7 @@ class Handing:
                 logger.warning("the founder coded something else than it says round=%d", opened.round)
                 left = None
         await self._taken(accepted.contribution, accepted.ticket, left)
-        ticket = accepted.ticket.open(self._log.operators.keys)
+        ticket = accepted.ticket.open_by(self._log.operators.keys)
         self._machine.accepted(accepted.contribution, ticket)
         return HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket)
 
@@ -270,15 +271,15 @@ class Handing:
         body = parse(codec, data, len(mean))
         return Blob.of(body_groups(codec, data, len(mean))), body, left_over(mean, body, floor)
 
-    async def _taken(self, contribution: SignedContribution, ticket: SignedTicket, left: Vector | None) -> None:
+    async def _taken(self, contribution: Signed[Contribution], ticket: Signed[Ticket], left: Vector | None) -> None:
         if self._codec.is_sparse:
             await self._residuals.sealed(contribution.digest, left)
         await self._promised(contribution, ticket)
 
-    async def _promised(self, contribution: SignedContribution, ticket: SignedTicket) -> None:
+    async def _promised(self, contribution: Signed[Contribution], ticket: Signed[Ticket]) -> None:
         """The log has a contribution with this peer's claim: audits may ask for what it rests on."""
         if self._evidence is not None:
-            round_ = ticket.open(self._log.operators.keys).round
+            round_ = ticket.open_by(self._log.operators.keys).round
             await self._evidence.handed_in(round_, contribution.digest, contribution.unchecked().base)
 
     # Alone.

@@ -15,7 +15,8 @@ from automl.spaces.space import space_named
 from peer.status import StatusBoard
 from peer.training.work import ComputeThread, now_ms
 from protocol.errors import MantaError
-from protocol.measures import Measure, SignedMeasure
+from protocol.measures import Measure
+from protocol.signed import Signed
 from protocol.signing import Identity
 from swarm.log_client import LogClient
 
@@ -93,6 +94,6 @@ class Measuring:
 
     async def _tell(self, measure: Measure) -> None:
         try:
-            await self._log.tell_measure(SignedMeasure.sign(measure, self._identity))
+            await self._log.tell_measure(Signed.sign(measure, self._identity))
         except MantaError as error:  # the figures are for people: nothing waits for them
             logger.info("measure not told round=%d reason=%s", measure.round, error)

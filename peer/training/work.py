@@ -16,9 +16,10 @@ from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, left_over, residual_digest, vector_digest
 from protocol.exchange import codec_named
-from protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
+from protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
 from protocol.rosters import MAX_LEFT_OUT
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 
@@ -164,7 +165,7 @@ def claim_of(
     lot_ms: int,
     shards: int = 0,
     partner: bytes = b"",
-) -> SignedClaim:
+) -> Signed[Claim]:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone.
 
     Its credit adds up to the key ``payout``. ``given`` is the digest of what is given for the body, ``residual`` that of the residual of
@@ -172,7 +173,7 @@ def claim_of(
     """
     vector = vector_digest(learnt.vector) if learnt.pile.step_lots else b""  # of one local step it is what was learnt
     claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
-    return SignedClaim.sign(replace(claim, given=given, residual=residual, partner=partner), identity)
+    return Signed.sign(replace(claim, given=given, residual=residual, partner=partner), identity)
 
 
 def claim_so_far(
@@ -188,10 +189,10 @@ def claim_so_far(
     lot_ms: int,
     shards: int = 0,
     partner: bytes = b"",
-) -> SignedClaim:
+) -> Signed[Claim]:
     """Return the claim up to the step under way, of whose mean gradient ``vector`` is the digest: what a member gives with that."""
     claim = _claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
-    return SignedClaim.sign(replace(claim, partner=partner), identity)
+    return Signed.sign(replace(claim, partner=partner), identity)
 
 
 def _claim(
@@ -224,13 +225,13 @@ def _claim(
 
 
 def made_of(
-    claims: Sequence[SignedClaim],
+    claims: Sequence[Signed[Claim]],
     given: Vector,
     learnt: Learnt,
     founder: Identity,
     run: bytes,
     codec: str,
-    dropped: Sequence[SignedClaim] = (),
+    dropped: Sequence[Signed[Claim]] = (),
 ) -> Made:
     """Return the contribution of these claims whose body is the coded ``given`` (N,).
 
@@ -255,7 +256,7 @@ def made_of(
     digests = tuple(signed.digest for _, signed, _ in listed)
     residual = b"" if left is None else residual_digest(left)
     opened = Contribution(run, base.round + 1, base.commit, founder.public_key, digests, counted, tuple(steps), blob.root, residual)
-    header = Header(SignedContribution.sign(opened, founder), tuple(signed for _, signed, _ in listed))
+    header = Header(Signed.sign(opened, founder), tuple(signed for _, signed, _ in listed))
     return Made(header, blob, body, left if residual else None)
 
 

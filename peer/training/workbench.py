@@ -28,8 +28,9 @@ from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far
 from protocol.lots import place_of_lot
 from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import SignedClaim
+from protocol.records import Claim
 from protocol.rounds import RoundMachine, Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 
 logger = logging.getLogger("manta.peer")
@@ -198,7 +199,7 @@ class Workbench:
         gradient: Vector = pile.gradient()
         own = await self._compute.run(vector_digest, gradient)
 
-        async def claimed() -> SignedClaim:
+        async def claimed() -> Signed[Claim]:
             return await self._compute.run(
                 claim_so_far,
                 base,

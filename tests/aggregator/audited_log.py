@@ -10,8 +10,9 @@ from aggregator.log.verify import Verification, verify_directory
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity
-from protocol.verdicts import Settlement, SignedVerdict
+from protocol.verdicts import Settlement, Verdict
 from tests.audited import OPERATOR, audited_ledger, works_of
 from tests.contributions import PEERS, in_order, round_of
 from tests.runs import FixedCourse
@@ -31,11 +32,11 @@ class AuditedRun:
         """What the log adds up to."""
         return self.log.ledger
 
-    def round(self, *verdicts: SignedVerdict, peers: Iterable[Identity] = PEERS[:3], payout: bytes | None = None) -> None:
+    def round(self, *verdicts: Signed[Verdict], peers: Iterable[Identity] = PEERS[:3], payout: bytes | None = None) -> None:
         """Commit a round in which these peers worked, each alone, after these verdicts; their claims name ``payout``, if it is given."""
         self.hand_in(works_of(self.ledger, peers, payout), *verdicts)
 
-    def hand_in(self, headers: Iterable[Header], *verdicts: SignedVerdict) -> None:
+    def hand_in(self, headers: Iterable[Header], *verdicts: Signed[Verdict]) -> None:
         """Commit a round of these contributions, after these verdicts."""
         before, table = _entries(verdicts), in_order(headers)
         listed = [self.ledger.listed(header, self.ledger.round + 1) for header in table]
@@ -46,7 +47,7 @@ class AuditedRun:
         while not self.ledger.finished:
             self.round(peers=peers)
 
-    def settle(self, *verdicts: SignedVerdict) -> None:
+    def settle(self, *verdicts: Signed[Verdict]) -> None:
         """Commit the settlement, after these verdicts."""
         self.log.commit([*_entries(verdicts), entry_of(Settlement(self.ledger.run, self.ledger.last_commit))])
 
@@ -55,5 +56,5 @@ class AuditedRun:
         return verify_directory(self.directory, course_of=lambda _: FixedCourse())
 
 
-def _entries(verdicts: Iterable[SignedVerdict]) -> list[bytes]:
+def _entries(verdicts: Iterable[Signed[Verdict]]) -> list[bytes]:
     return [entry_of(verdict) for verdict in sorted(verdicts, key=lambda verdict: verdict.digest)]

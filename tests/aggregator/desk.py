@@ -18,7 +18,8 @@ from protocol.encoding import pack, unpack
 from protocol.exchange import GROUP_VALUES
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
-from protocol.records import SignedTicket, Ticket
+from protocol.records import Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
@@ -137,7 +138,7 @@ class Desk:
 
     def opened(self, packed: bytes) -> Ticket:
         """Return the ticket in an answer, signed by the operator."""
-        return unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES).open([OPERATOR.public_key])
+        return unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES).open_by([OPERATOR.public_key])
 
     def commit(self) -> tuple[bytes, ...]:
         """Let the round close now, commit it and open the next one; return what was in it."""

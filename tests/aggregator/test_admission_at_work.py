@@ -15,11 +15,12 @@ from peer.config import PeerConfig
 from peer.contact.admission import enter
 from peer.contact.finding import NotThere
 from peer.store import PeerStore
-from protocol.admission import GUEST, MEMBER, AdmissionRule, SignedAdmission, SignedPass
+from protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, Pass, role_shown
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, peer_name
 from swarm.gate import NOT_ADMITTED
 from swarm.invitation import Token
@@ -103,7 +104,7 @@ def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory
         carol = await entered(program, CAROL, invitation(directory).text)
         for _ in range(2):
             answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
-            unpack(SignedPass, answer, max_bytes=512).check(run, BOB.public_key, program.operator._log.ledger.manifest.operators)
+            role_shown(unpack(Signed[Pass], answer, max_bytes=512), run, BOB.public_key, program.operator._log.ledger.manifest.operators)
         with pytest.raises(Refused, match="used up"):
             await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
         assert program.operator._log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
@@ -150,7 +151,7 @@ def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, monkeypatch
 
         await refused(pack(admission), "another key than the one that brings it")
         await refused(entry_of(admission), "expected")
-        await refused(pack(SignedAdmission(admission.payload, bytes(64))), "does not verify")
+        await refused(pack(Signed(Admission, admission.payload, bytes(64))), "does not verify")
         for _ in range(6):
             await refused(b"\x9b", "cut")
         await refused(pack(token.admission(BOB.public_key)), "try again in a minute")

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation
+from protocol.admission import Admission, Invitation
 from protocol.encoding import decode, encode, pack
 from protocol.manifest import SignedManifest
-from protocol.records import ClaimStep, Header, SignedClaim, StepMean, Threshold, entry_of
+from protocol.records import Claim, ClaimStep, Header, StepMean, Threshold, entry_of
 from protocol.revocation import INVITED
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, SignedVerdict, Verdict
+from protocol.verdicts import Outcome, Verdict
 from tests.contributions import header_of, with_contribution
 from tests.docs.ledgers import FIVE, FOUR, MADE, RULES, in_turn, is_drawn, together
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, THREE, TWO, WIDE, Entries, Log, in_digest_order, log_of, resigned
@@ -75,7 +76,7 @@ def with_fields(log: Log, place: int, value: object) -> Entries:
 
 def with_payload(log: Log, payload: bytes) -> Entries:
     """Return the entry of a contribution of ONE whose only claim has these bytes."""
-    claim = SignedClaim(payload, ONE.sign("claim", payload))
+    claim = Signed(Claim, payload, ONE.sign("claim", payload))
     return of(with_contribution(replace(log.header(), claims=(claim,)), ONE, claims=(claim.digest,)))
 
 
@@ -134,14 +135,14 @@ cases(
 @case("S2", "plain")
 def a_claim_is_signed_for_another_version(log: Log) -> Entries:
     payload = log.header().claims[0].payload
-    claim = SignedClaim(payload, ONE._private.sign(b"manta/claim/v11\n" + payload))
+    claim = Signed(Claim, payload, ONE._private.sign(b"manta/claim/v11\n" + payload))
     return of(with_contribution(replace(log.header(), claims=(claim,)), ONE, claims=(claim.digest,)))
 
 
 @case("S2", "accused", 6)
 def a_verdict_is_signed_as_a_claim(log: Log) -> Entries:
     payload = log.verdict(FIVE).payload
-    return [entry_of(SignedVerdict(payload, in_turn(log, 1, FIVE)[0].sign("claim", payload)))]
+    return [entry_of(Signed(Verdict, payload, in_turn(log, 1, FIVE)[0].sign("claim", payload)))]
 
 
 cases(
@@ -156,8 +157,8 @@ cases(
 def admitted(log: Log, *, secret: Identity = SECRET, signer: Identity = OPERATOR) -> bytes:
     """Return the entry of an admission of ONE's: by SECRET's invitation of OPERATOR's, whoever signs."""
     payload = pack(Invitation(log.ledger.run, OPERATOR.public_key, SECRET.public_key, 8, 9, "member"))
-    invitation = SignedInvitation(payload, signer.sign("invitation", payload))
-    return entry_of(SignedAdmission.sign(Admission(invitation, ONE.public_key), secret))
+    invitation = Signed(Invitation, payload, signer.sign("invitation", payload))
+    return entry_of(Signed.sign(Admission(invitation, ONE.public_key), secret))
 
 
 # Kinds and order.
@@ -247,7 +248,7 @@ cases(
 def verdict(log: Log, auditor: Identity, contribution: bytes, round_: int, *outcomes: Outcome, **changes: Any) -> Entries:
     """Return the entry of a verdict, whether or not there is such an audit."""
     said = Verdict(log.ledger.run, auditor.public_key, round_, contribution, tuple(map(int, outcomes or (GOOD,))), auditor.public_key)
-    return [entry_of(SignedVerdict.sign(replace(said, **changes), auditor))]
+    return [entry_of(Signed.sign(replace(said, **changes), auditor))]
 
 
 def listed(log: Log, peer: Identity, round_: int) -> bytes:
@@ -311,7 +312,7 @@ cases(
 def something_is_taken_away_by_anothers_work(log: Log) -> Entries:
     audit, auditor = log.audit(FIVE), AUDITORS[0]
     payload = encode((log.ledger.run, auditor.public_key, audit.round, audit.work.contribution, (int(VOID),), ONE.public_key))
-    return [entry_of(SignedVerdict(payload, auditor.sign("verdict", payload)))]
+    return [entry_of(Signed(Verdict, payload, auditor.sign("verdict", payload)))]
 
 
 cases(

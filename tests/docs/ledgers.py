@@ -8,8 +8,9 @@ from protocol.private import PrivateData
 from protocol.records import Header
 from protocol.revocation import INVITED
 from protocol.shards import TravellingShards
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules, Outcome, SignedVerdict
+from protocol.verdicts import AuditRules, Outcome, Verdict
 from tests.claim_steps import steps_of
 from tests.contributions import PEERS, claim_of, listing
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, THREE, TWO, WIDE, Log, in_digest_order, log_of
@@ -133,7 +134,7 @@ def audited() -> Log:
     """One auditor: a newcomer becomes proven, rounds are paid later, a key falls; the settlement pays the rest."""
     log = log_of(audits=(RULES,), num_rounds=9)
     while not log.ledger.finished:
-        round_, waiting = log.ledger.round, list[SignedVerdict]()
+        round_, waiting = log.ledger.round, list[Signed[Verdict]]()
         for peer in (ONE, TWO):
             waiting += [log.verdict(peer)] if is_drawn(log, peer) else []
         if is_drawn(log, THREE, round_ - 2):
@@ -152,7 +153,7 @@ def accused() -> Log:
     )
     log = log_of(audits=(rules,), num_rounds=8, exchange=replace(WIDE, local_steps=2))
     while not log.ledger.finished:
-        verdicts, newest = list[SignedVerdict](), log.ledger.round - 1
+        verdicts, newest = list[Signed[Verdict]](), log.ledger.round - 1
         if log.ledger.round % 3 == 2:  # the auditor drawn and another one, against one claim each
             drawn, other, _ = in_turn(log, newest)
             verdicts = [log.verdict(ONE, GOOD, GOOD, VOID, auditor=drawn), log.verdict(ONE, GOOD, VOID, VOID, auditor=other)]

@@ -7,15 +7,16 @@ from typing import Any
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
 from automl.training.course import RunCourse
-from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation
+from protocol.admission import Admission, Invitation
 from protocol.ledger import Ledger
 from protocol.listed import paid_once
 from protocol.manifest import SignedManifest
-from protocol.records import Header, SignedClaim, entry_of
+from protocol.records import Header, entry_of
 from protocol.reputation import Audit
-from protocol.revocation import PEER, Revocation, SignedRevocation
+from protocol.revocation import PEER, Revocation
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
-from protocol.verdicts import Outcome, Settlement, SignedVerdict, Verdict
+from protocol.verdicts import Outcome, Settlement, Verdict
 from protocol.verified import Verified
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of, with_contribution
 from tests.runs import EXCHANGE, manifest_of
@@ -65,7 +66,7 @@ class Log:
             self.ledger.append(entry)
             self.entries.append(entry)
 
-    def round(self, headers: Iterable[Header], verdicts: Iterable[SignedVerdict] = (), **lies: Any) -> Entries:
+    def round(self, headers: Iterable[Header], verdicts: Iterable[Signed[Verdict]] = (), **lies: Any) -> Entries:
         """Return the entries of the next round of these, which hold but for ``lies``."""
         before, table = in_digest_order(verdicts), in_order(headers)
         listed = paid_once([self.ledger.listed(header, self.ledger.round + 1) for header in table])
@@ -85,13 +86,13 @@ class Log:
 
     def verdict(
         self, peer: Identity, *outcomes: Outcome, auditor: Identity | None = None, round: int | None = None, **changes: Any
-    ) -> SignedVerdict:
+    ) -> Signed[Verdict]:
         """Return an auditor's word on what lists a peer's claim, by default that of the one drawn that all is good."""
         audit = self.audit(peer, round)
         auditor = auditor or next(each for each in AUDITORS if each.public_key == audit.auditor)
         said = tuple(map(int, outcomes)) or (0,) * len(audit.work.keys)
         verdict = Verdict(self.ledger.run, auditor.public_key, audit.round, audit.work.contribution, said, auditor.public_key)
-        return SignedVerdict.sign(replace(verdict, **changes), auditor)
+        return Signed.sign(replace(verdict, **changes), auditor)
 
     def settlement(self, **lies: Any) -> bytes:
         """Return the entry that ends an audited run."""
@@ -100,12 +101,12 @@ class Log:
     def admission(self, peer: Identity, *, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> bytes:
         """Return the entry by which a peer comes in, by an invitation for eight keys with changes."""
         invitation = replace(Invitation(self.ledger.run, operator.public_key, secret.public_key, 8, 9, "member"), **changes)
-        return entry_of(SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, operator), peer.public_key), secret))
+        return entry_of(Signed.sign(Admission(Signed.sign(invitation, operator), peer.public_key), secret))
 
     def revocation(self, target: Identity, what: str = PEER, *, operator: Identity = OPERATOR, **changes: Any) -> bytes:
         """Return the entry by which a key, or an invitation, is taken back."""
         revocation = replace(Revocation(self.ledger.run, operator.public_key, what, target.public_key), **changes)
-        return entry_of(SignedRevocation.sign(revocation, operator))
+        return entry_of(Signed.sign(revocation, operator))
 
     def everybody(self) -> set[PublicKey]:
         """Return all keys that may be proven."""
@@ -121,7 +122,7 @@ def log_of(rounds: int = 0, **changes: Any) -> Log:
     return log
 
 
-def in_digest_order(verdicts: Iterable[SignedVerdict]) -> Entries:
+def in_digest_order(verdicts: Iterable[Signed[Verdict]]) -> Entries:
     """Return the entries of verdicts as they stand before a round."""
     return [entry_of(verdict) for verdict in sorted(verdicts, key=lambda verdict: verdict.digest)]
 
@@ -129,6 +130,6 @@ def in_digest_order(verdicts: Iterable[SignedVerdict]) -> Entries:
 def resigned(header: Header, signer: Identity, place: int = 0, **changes: Any) -> Header:
     """Return the header with one of its claims changed and signed by ``signer``, and so a contribution of other claims."""
     claims = list(header.claims)
-    claims[place] = SignedClaim.sign(replace(claims[place].open(), **changes), signer)
+    claims[place] = Signed.sign(replace(claims[place].open(), **changes), signer)
     founder = next(peer for peer in PEERS if peer.public_key == header.contribution.open().founder)
     return with_contribution(replace(header, claims=tuple(claims)), founder, claims=tuple(claim.digest for claim in claims))

@@ -15,8 +15,9 @@ from protocol.errors import RemoteFault
 from protocol.records import Header, entry_of
 from protocol.reputation import Audit
 from protocol.revocation import INVITED
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, SignedVerdict, Verdict
+from protocol.verdicts import Outcome, Verdict
 from tests.claim_steps import steps_of
 from tests.contributions import PEERS, claim_of, listing, round_of
 from tests.docs.ledgers import RULES
@@ -120,14 +121,14 @@ class Both:
 
     def verdicts(self) -> None:
         """Judge some of what was drawn."""
-        said = list[SignedVerdict]()
+        said = list[Signed[Verdict]]()
         for audit in self.ours.reputation.audits.values():
             for auditor in self.rng.sample(AUDITORS, self.rng.choice((0, 0, 1, 2))):
                 outcomes = self.outcomes(audit, auditor)
                 by = auditor if any(outcomes) or self.once_in(2) else self.rng.choice(WHO)
                 round_ = audit.round + self.once_in(30)
                 verdict = Verdict(self.ours.run, auditor.public_key, round_, audit.work.contribution, outcomes, by.public_key)
-                said.append(SignedVerdict.sign(verdict, auditor))
+                said.append(Signed.sign(verdict, auditor))
         entries = in_digest_order(said)
         for entry in entries[::-1] if self.once_in(10) else entries:
             self.is_taken(entry)

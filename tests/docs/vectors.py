@@ -12,35 +12,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from protocol.admission import Pass, SignedAdmission, SignedPass
-from protocol.auditing import (
-    AskDuties,
-    AskVector,
-    AskWanted,
-    Duties,
-    Duty,
-    Fate,
-    Finding,
-    Need,
-    Needed,
-    Page,
-    Placed,
-    SignedFinding,
-    Wanted,
-    WantedOf,
-)
+from protocol.admission import Admission, Pass
+from protocol.auditing import AskDuties, AskVector, AskWanted, Duties, Duty, Fate, Finding, Need, Needed, Page, Placed, Wanted, WantedOf
 from protocol.draws import Candidate, auditor_of, drawn, number
 from protocol.encoding import pack
-from protocol.fields import Signed
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, Ticket, open_entry
 from protocol.reputation import Pools, Reputation
-from protocol.revocation import SignedRevocation
 from protocol.rewards import share_out
+from protocol.signed import Signed, is_signed
 from protocol.signing import sha256
 from protocol.table import Weighed
-from protocol.verdicts import Outcome, Settlement, SignedVerdict, Verdict
+from protocol.verdicts import Outcome, Settlement, Verdict
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log
@@ -107,18 +91,19 @@ def signed_records(entries: Entries) -> Iterator[tuple[str, object]]:
     """Yield the records of a log with what is signed in them, by their names."""
     for entry in entries:
         record = open_entry(entry)
-        yield type(record).__name__, record
+        yield f"Signed{record.of.__name__}" if isinstance(record, Signed) else type(record).__name__, record
         if isinstance(record, Header):
             yield "SignedContribution", record.contribution
             yield "Contribution", record.contribution.open()
             for claim in record.claims:
                 yield "SignedClaim", claim
                 yield "Claim", claim.open()
-        elif isinstance(record, SignedAdmission):
+        elif is_signed(record, Admission):
             admission = record.open()
-            yield from (("Admission", admission), ("SignedInvitation", admission.invitation), ("Invitation", admission.invitation.read()))
-        elif isinstance(record, SignedRevocation | SignedVerdict):
-            yield type(record).__name__.removeprefix("Signed"), record.open()
+            yield from (("Admission", admission), ("SignedInvitation", admission.invitation))
+            yield "Invitation", admission.invitation.open()
+        elif isinstance(record, Signed):
+            yield record.of.__name__, record.open()
 
 
 def receipts(log: Log) -> Iterator[tuple[str, object]]:
@@ -138,9 +123,9 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
     digest, run = header.contribution.digest, log.ledger.run
     yield from (
         ("Ticket", ticket := Ticket(run, 1, digest)),
-        ("SignedTicket", SignedTicket.sign(ticket, OPERATOR)),
+        ("SignedTicket", Signed.sign(ticket, OPERATOR)),
         ("Pass", shown := Pass(run, OPERATOR.public_key, ONE.public_key, "member")),
-        ("SignedPass", SignedPass.sign(shown, OPERATOR)),
+        ("SignedPass", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),
         ("AskWanted", AskWanted((Placed(1, digest),))),
         ("Wanted", Wanted((WantedOf(int(Fate.BRING), (sha256(b"mean"),)), WantedOf(int(Fate.NOTHING), ())))),
@@ -149,12 +134,12 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("AskDuties", AskDuties(7)),
         ("Need", Need(digest, 1)),
         ("Finding", finding := Finding(run, TWO.public_key, 1, digest, (0,) * len(header.claims))),
-        ("SignedFinding", signed := SignedFinding.sign(finding, TWO)),
+        ("SignedFinding", signed := Signed.sign(finding, TWO)),
         ("Duties", Duties((duty(header, signed),), 1, 1)),
     )
 
 
-def duty(header: Header, finding: SignedFinding) -> Duty:
+def duty(header: Header, finding: Signed[Finding]) -> Duty:
     """Return a duty with a volunteer's finding."""
     return Duty(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (Needed(0, 2),), (TWO.public_key,), (finding,))
 
@@ -167,7 +152,7 @@ def records(logs: dict[str, Log]) -> list[dict[str, Any]]:
             found.setdefault(kind, record)
     found |= {kind: record for make in (receipts, messages) for kind, record in make(logs["cohorts"])}
     return [
-        {"record": kind, "packed": pack(record), **({"digest": record.digest} if isinstance(record, Signed) else {})}
+        {"record": kind, "packed": pack(record), **({"digest": sha256(pack(record))} if kind.startswith("Signed") else {})}
         for kind, record in sorted(found.items())
     ]
 

@@ -14,8 +14,9 @@ from exact.residuals import vector_digest
 from peer.cohort.cohort import Cohort, Gathered, Seat
 from protocol.cohorts import meeting_secret
 from protocol.lots import work_of
-from protocol.records import ClaimStep, Header, SignedClaim
+from protocol.records import Claim, ClaimStep, Header
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob
 from swarm.neighbours import Neighbours
@@ -77,7 +78,7 @@ class Mate:
         self._note(step, vector_digest(vector))
         claim = self._claimed(given=b"")
 
-        async def claimed() -> SignedClaim:
+        async def claimed() -> Signed[Claim]:
             return claim
 
         return await self.seat.average(step, vector, claimed)
@@ -91,14 +92,14 @@ class Mate:
         for step in range(self.liar.manifest.exchange.local_steps):
             await self.step(step, self.liar.vector(scale))
 
-    def claim(self, vector: Vector | None = None, **changes: Any) -> SignedClaim:
+    def claim(self, vector: Vector | None = None, **changes: Any) -> Signed[Claim]:
         """Return what it claims of the round, and that it gives this vector, or any."""
         for step in range(len(self._steps), self.liar.manifest.exchange.local_steps):
             self._note(step, sha256(b"not given"))
         given = {} if vector is None else {"given": vector_digest(vector)}
         return self._claimed(**given, **changes)
 
-    def _claimed(self, **changes: Any) -> SignedClaim:
+    def _claimed(self, **changes: Any) -> Signed[Claim]:
         assert self.base is not None
         steps = tuple(self._steps)
         lots = work_of(self.liar.num_architectures(self.base.round + 1), self.base.commit, self.key, steps)
@@ -119,11 +120,11 @@ class Mate:
         assert gathered is not None
         return gathered
 
-    async def hand_over(self, claim: SignedClaim, vector: Vector) -> Any:
+    async def hand_over(self, claim: Signed[Claim], vector: Vector) -> Any:
         """As a member, give a claim and a vector to the founder; return its word."""
         return await self.seat.hand_over(claim, vector, SAMPLES, self._ends_ms)
 
-    def made(self, claims: Sequence[SignedClaim], values: Vector) -> Made:
+    def made(self, claims: Sequence[Signed[Claim]], values: Vector) -> Made:
         """Return a contribution of these claims with a body of these values, signed by this mate as the founder."""
         assert self.base is not None
         codec = self.liar.manifest.exchange.codec

@@ -32,7 +32,8 @@ from aggregator.rounds.follower import Follower, Next
 from aggregator.rounds.intake import Intake
 from automl.training.update import State, next_state, state_pieces
 from exact.vectors import vector_groups
-from protocol.records import SignedTicket
+from protocol.records import Ticket
+from protocol.signed import Signed
 from swarm.blobs import Blob
 
 WHAT = sys.argv.pop(1)
@@ -52,7 +53,7 @@ def dies_open() -> None:
     """Die when the second ticket of a round is signed, once a round was committed."""
     true_ticket = Intake._ticket
 
-    def ticket(self: Intake, round_: int, contribution: bytes) -> SignedTicket:
+    def ticket(self: Intake, round_: int, contribution: bytes) -> Signed[Ticket]:
         tickets[round_] += 1
         if tickets[round_] >= 2 and rounds:
             die(f"open round={self._ledger().round} tickets={tickets[round_]}")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from peer.cohort.cohort import Accepted
-from protocol.records import SignedTicket, Ticket
+from protocol.records import Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity
 from swarm.messages import HandIn
 from swarm.rpc import Refused
@@ -164,7 +165,7 @@ async def as_founder(mate: Mate) -> list[Made]:
     return [mate.made(gathered.claims[:count], mate.liar.vector()) for count in (3, 2)]
 
 
-async def ticket_of(mate: Mate, made: Made) -> SignedTicket:
+async def ticket_of(mate: Mate, made: Made) -> Signed[Ticket]:
     """Hand a contribution in; return the log's ticket."""
     handed = await mate.liar.log.hand_in(made.header, made.groups)
     while handed.signed is None:
@@ -186,7 +187,7 @@ def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(sc
     async def story(mate: Mate) -> None:
         together, _ = await as_founder(mate)
         ticket = Ticket(mate.liar.run, base_of(mate) + 1, together.header.contribution.digest)
-        await mate.seat.tell(Accepted(together.header.contribution, SignedTicket.sign(ticket, mate.liar.identity), None))
+        await mate.seat.tell(Accepted(together.header.contribution, Signed.sign(ticket, mate.liar.identity), None))
         await honest_are_listed(scene, base_of(mate), together=False)
 
     play(scene, story, [next(SMALL)])

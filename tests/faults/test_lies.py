@@ -24,7 +24,8 @@ from exact.outcome import outcome
 from exact.vectors import vector_group_sizes
 from protocol.encoding import pack
 from protocol.exchange import CLIP, MAX_AGE, MAX_FLOOR, WINDOW
-from protocol.records import Announcement, SignedClaim
+from protocol.records import Announcement, Claim
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, peer_id, sha256
 from protocol.table import limit_square, weights
 from swarm.blobs import METHOD
@@ -227,7 +228,7 @@ def test_nobody_brings_what_is_anothers(scene: Scene) -> None:
         # In the name of an honest peer, under the liar's signature.
         victim = bytes.fromhex(scene.status("one")["key"])
         claim = replace(liar.made().header.claims[0].open(), key=victim, founder=victim)
-        signed = SignedClaim(pack(claim), liar.identity.sign("claim", pack(claim)))
+        signed = Signed(Claim, pack(claim), liar.identity.sign("claim", pack(claim)))
         contribution = with_contribution(liar.made().header, liar.identity, founder=victim, claims=(signed.digest,)).contribution
         await is_refused(liar.bring(replace(liar.made().header, contribution=contribution, claims=(signed,))), "signature")
         # With a true claim of its own, in a contribution that another convened.

@@ -11,8 +11,9 @@ from exact.residuals import vector_digest
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from peer.cohort.seat import Claimed
 from protocol.cohorts import Group
-from protocol.records import Claim, ClaimStep, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
+from protocol.records import Claim, ClaimStep, Contribution, Ticket
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -58,16 +59,16 @@ def claim_of_steps(identity: Identity, steps: Sequence[ClaimStep], *, founder: P
     )
 
 
-def so_far(identity: Identity, founder: PublicKey, *given: Any) -> SignedClaim:
+def so_far(identity: Identity, founder: PublicKey, *given: Any) -> Signed[Claim]:
     """Return what a peer claims up to a step; it gave these vectors, each of a lot."""
     steps = [ClaimStep(step, step, (), vector_digest(vector)) for step, vector in enumerate(given)]
-    return SignedClaim.sign(claim_of_steps(identity, steps, founder=founder), identity)
+    return Signed.sign(claim_of_steps(identity, steps, founder=founder), identity)
 
 
-def made(claim: SignedClaim) -> Claimed:
+def made(claim: Signed[Claim]) -> Claimed:
     """Return what makes a claim, which is made already."""
 
-    async def claimed() -> SignedClaim:
+    async def claimed() -> Signed[Claim]:
         return claim
 
     return claimed
@@ -122,7 +123,7 @@ class Mate:
         given = vector_of(self.number, step) if vector is None else vector
         return await self.seat.average(step, given, made(self.so_far(step, given, samples=samples, **changes)))
 
-    def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> SignedClaim:
+    def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> Signed[Claim]:
         """Return what this peer claims up to a step, which is noted for the claims to come."""
         count, first = samples // self.band.manifest.lot_samples, self.steps[step - 1].last + 1 if step else 0
         self.steps = [*self.steps[:step], ClaimStep(first, first + count - 1, (), vector_digest(given))]
@@ -130,7 +131,7 @@ class Mate:
 
     def claim(
         self, given: Any = None, round_: int | None = None, *, lots: int = 2, names: bytes | None = None, **changes: Any
-    ) -> SignedClaim:
+    ) -> Signed[Claim]:
         """Return what this peer claims: the steps that it gave, and in the others as many lots as make ``lots``, but one at least.
 
         It names what it has ``given``, or another vector; of one step it learnt what it gave.
@@ -143,9 +144,9 @@ class Mate:
             self.steps.append(ClaimStep(first, first + count - 1, (), digest if most == 1 else sha256(b"vector")))
         return self._claimed(round_ or self.round, {"given": digest if names is None else names, **changes})
 
-    def _claimed(self, round_: int, changes: dict[str, Any]) -> SignedClaim:
+    def _claimed(self, round_: int, changes: dict[str, Any]) -> Signed[Claim]:
         claim = claim_of_steps(self.identity, self.steps, founder=self.seat.founder, round_=round_, cohort=self.name)
-        return SignedClaim.sign(replace(claim, **changes), self.identity)
+        return Signed.sign(replace(claim, **changes), self.identity)
 
     def accepted(self, gathered: Gathered, *, with_mean: bool = False, **changes: Any) -> Accepted:
         """Return what this founder's contribution becomes at the log."""
@@ -154,7 +155,7 @@ class Mate:
         opened, steps = gathered.claims[0].open(), means_of([signed.open() for signed in listed])
         counted = sum(1 << place for place, signed in enumerate(listed) if signed in gathered.claims)
         contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, counted, steps, sha256(b"body"), b"")
-        signed = SignedContribution.sign(replace(contribution, **changes), self.identity)
+        signed = Signed.sign(replace(contribution, **changes), self.identity)
         return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
 
     async def found(
@@ -179,9 +180,9 @@ class Mate:
         self.band.network.endpoints.pop(self.key, None)
 
 
-def ticket_for(signed: SignedContribution, operator: Identity = OPERATOR, **changes: Any) -> SignedTicket:
+def ticket_for(signed: Signed[Contribution], operator: Identity = OPERATOR, **changes: Any) -> Signed[Ticket]:
     """Return the log's ticket for a contribution."""
-    return SignedTicket.sign(replace(Ticket(RUN, 1, signed.digest), **changes), operator)
+    return Signed.sign(replace(Ticket(RUN, 1, signed.digest), **changes), operator)
 
 
 class Band:

@@ -19,9 +19,10 @@ from peer.gateway.work import NOTHING_LENT, Lent
 from peer.light.work import Done, LightWork
 from peer.training.work import ComputeThread
 from protocol.encoding import pack
-from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord, SignedLeaseRequest
-from protocol.records import Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
+from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
+from protocol.records import Claim, Contribution, Ticket
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of
 from tests.memory_log import OPERATOR, signed_manifest, start_of
@@ -61,7 +62,7 @@ class Gateway:
         """Return a commit that the gateway might go on to."""
         return replace(self.base, round=round_, commit=sha256(b"commit %d" % round_))
 
-    def accepted(self, *claims: SignedClaim) -> Accepted:
+    def accepted(self, *claims: Signed[Claim]) -> Accepted:
         """Return what the log says to a contribution of these claims."""
         digests = tuple(signed.digest for signed in sorted(claims, key=lambda signed: signed.open().key))
         opened = Contribution(
@@ -75,8 +76,8 @@ class Gateway:
             body=sha256(b"body"),
             residual=b"",
         )
-        contribution = SignedContribution.sign(opened, GATEWAY)
-        return Accepted(contribution, SignedTicket.sign(Ticket(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
+        contribution = Signed.sign(opened, GATEWAY)
+        return Accepted(contribution, Signed.sign(Ticket(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
 
 
 class Light:
@@ -90,7 +91,7 @@ class Light:
     def request(self, *, lot_ms: int = 0, **changes: Any) -> bytes:
         """Return a request for work."""
         request = LeaseRequest(self.gateway.signed.run, GATEWAY.public_key, self.identity.public_key, lot_ms, 0)
-        return pack(SignedLeaseRequest.sign(replace(request, **changes), self.identity))
+        return pack(Signed.sign(replace(request, **changes), self.identity))
 
     async def ask(self, *, lot_ms: int = 0) -> LeaseAnswer:
         """Ask for work."""

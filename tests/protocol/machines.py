@@ -1,8 +1,9 @@
 """A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
 
 from protocol.manifest import SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket
+from protocol.records import Claim, Contribution, Header, Round, Ticket
 from protocol.rounds import RoundMachine, Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import FixedCourse, manifest_of
@@ -30,21 +31,21 @@ STANDINGS = [START, *map(Standing.after, ROUNDS)]
 
 def claim_of(
     base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
-) -> SignedClaim:
+) -> Signed[Claim]:
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
     steps = steps_of((lots, 0), base.commit, key)
-    return SignedClaim.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", 10), peer)
+    return Signed.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", 10), peer)
 
 
-def listing(claims: list[SignedClaim], founder: Identity) -> Header:
+def listing(claims: list[Signed[Claim]], founder: Identity) -> Header:
     """What a founder hands in of these claims."""
     ordered = sorted(claims, key=lambda signed: signed.open().key)
     first, root = ordered[0].open(), sha256(b"body" + ordered[0].digest)
     digests = tuple(signed.digest for signed in ordered)
     counted, steps = all_of(ordered), means_of([signed.open() for signed in ordered])
     contribution = Contribution(first.run, first.round, first.base, founder.public_key, digests, counted, steps, root, b"")
-    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+    return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
 def header_of(base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:

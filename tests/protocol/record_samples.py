@@ -17,12 +17,11 @@ from protocol.records import (
     Contribution,
     Header,
     Round,
-    SignedClaim,
-    SignedContribution,
     StepMean,
     Threshold,
     Ticket,
 )
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import Settlement, Verdict
 
@@ -42,11 +41,11 @@ CLAIM = Claim(
     residual=b"",
     lot_ms=250,
 )
-SIGNED_CLAIM = SignedClaim.sign(CLAIM, ALICE)
+SIGNED_CLAIM = Signed.sign(CLAIM, ALICE)
 CONTRIBUTION = Contribution(
     RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), 1, (StepMean(sha256(b"mean of a step"), 1),), sha256(b"body"), b""
 )
-SIGNED_CONTRIBUTION = SignedContribution.sign(CONTRIBUTION, ALICE)
+SIGNED_CONTRIBUTION = Signed.sign(CONTRIBUTION, ALICE)
 HEADER = Header(SIGNED_CONTRIBUTION, (SIGNED_CLAIM,))
 TICKET = Ticket(RUN, 4, SIGNED_CONTRIBUTION.digest)
 THRESHOLD = Threshold(1, 12_345, 640)
@@ -86,7 +85,7 @@ LARGEST_ANNOUNCEMENT = replace(
     position=replace(POSITION, distances=tuple((bytes([tag]) * 8, NUM_STEPS - 1) for tag in range(MAX_DISTANCES))),
 )
 LARGEST_CONTRIBUTION = replace(CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, residual=sha256(b"residual"))
-LARGEST_HEADER = Header(SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE), (SignedClaim.sign(LARGEST_CLAIM, ALICE),) * MAX_COHORT)
+LARGEST_HEADER = Header(Signed.sign(LARGEST_CONTRIBUTION, ALICE), (Signed.sign(LARGEST_CLAIM, ALICE),) * MAX_COHORT)
 LARGEST_ROUND = replace(
     ROUND,
     round=MAX_ROUND,

@@ -13,8 +13,9 @@ from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
 from protocol.listed import open_ms_after, weighed_in
 from protocol.manifest import SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket, entry_of
+from protocol.records import Claim, Contribution, Header, Round, Ticket, entry_of
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
+from protocol.signed import Signed
 from protocol.signing import Digest, Identity, sha256
 from protocol.table import weights, weights_root
 from protocol.verified import Verified
@@ -51,15 +52,15 @@ def body_of(work: bytes) -> bytes:
     return b"body" + work
 
 
-def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> SignedClaim:
+def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> Signed[Claim]:
     """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
     root, key = sha256(b"lots %d" % lots), identity.public_key
     steps = steps_of((lots, 0), base.commit, key)
     claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (lots, 0), root, residual, 10)
-    return SignedClaim.sign(claim, identity)
+    return Signed.sign(claim, identity)
 
 
-def listing(claims: Iterable[SignedClaim], founder: Identity, body: bytes) -> Header:
+def listing(claims: Iterable[Signed[Claim]], founder: Identity, body: bytes) -> Header:
     """What a founder hands in of claims on one base."""
     ordered = sorted(claims, key=lambda signed: VERIFIED.claim(signed).key)
     first, digests = VERIFIED.claim(ordered[0]), tuple(signed.digest for signed in ordered)
@@ -67,7 +68,7 @@ def listing(claims: Iterable[SignedClaim], founder: Identity, body: bytes) -> He
     contribution = Contribution(
         RUN, first.round, first.base, founder.public_key, digests, counted, steps, sha256(body), sha256(b"left" + body)
     )
-    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+    return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
 @dataclass
@@ -276,7 +277,7 @@ class Peer:
         self.state = held.state if held else None  # stands for the weights themselves
         self.lots: list[int] = []  # trained, not sealed
         self.lot: Standing | None = None  # what the lot under way is trained on
-        self.offered: dict[bytes, dict[bytes, SignedClaim]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
+        self.offered: dict[bytes, dict[bytes, Signed[Claim]]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
         self.together: dict[bytes, tuple[Header, bytes]] = {}  # its cohorts' contributions, with their bodies
         self.has_tried_cohort = False
         if self.kept is not None:
@@ -347,12 +348,12 @@ class Peer:
     # Its cohort.
 
     @property
-    def claim(self) -> SignedClaim:
+    def claim(self) -> Signed[Claim]:
         """The sealed one."""
         assert self.machine.sealed is not None
         return self.machine.sealed.header.claims[0]
 
-    def take_claim(self, signed: SignedClaim) -> None:
+    def take_claim(self, signed: Signed[Claim]) -> None:
         claim = VERIFIED.claim(signed)
         if claim.founder == self.key:
             self.offered[claim.base][claim.key] = signed

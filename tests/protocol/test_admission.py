@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, role_shown
 from protocol.admitted import LOOKS_ON, NOT_ADMITTED
 from protocol.encoding import pack
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import entry_of, open_entry
+from protocol.signed import Signed, is_signed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import AuditRules
 from swarm.invitation import Token
@@ -28,13 +29,13 @@ def invited_run(**changes: Any) -> Ledger:
     return ledger_of(admission=AdmissionRule("invitation"), **changes)
 
 
-def invitation(ledger: Ledger, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> SignedInvitation:
+def invitation(ledger: Ledger, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> Signed[Invitation]:
     made = Invitation(ledger.run, operator.public_key, secret.public_key, keys=2, until_round=3, role="member")
-    return SignedInvitation.sign(replace(made, **changes), operator)
+    return Signed.sign(replace(made, **changes), operator)
 
 
-def admission(signed: SignedInvitation, peer: Identity, secret: Identity = SECRET) -> bytes:
-    return entry_of(SignedAdmission.sign(Admission(signed, peer.public_key), secret))
+def admission(signed: Signed[Invitation], peer: Identity, secret: Identity = SECRET) -> bytes:
+    return entry_of(Signed.sign(Admission(signed, peer.public_key), secret))
 
 
 def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
@@ -113,7 +114,7 @@ def test_nobody_comes_in_in_the_middle_of_a_table() -> None:
     [
         (lambda ledger: invitation(ledger, CAROL), LedgerError, "no operator of the run"),
         (lambda ledger: invitation(ledger, run=sha256(b"another")), LedgerError, "another run"),
-        (lambda ledger: SignedInvitation.sign(invitation(ledger).read(), CAROL), SignatureError, "invitation"),
+        (lambda ledger: Signed.sign(invitation(ledger).unchecked(), CAROL), SignatureError, "invitation"),
         (lambda ledger: replace(invitation(ledger), payload=pack(Admission(invitation(ledger), bytes(31) + b"\x05"))), EncodingError, ""),
     ],
 )
@@ -127,7 +128,7 @@ def test_only_who_has_the_secret_lets_in_and_what_the_log_shows_is_no_use_to_who
     entry = admission(invitation(ledger), ALICE)
     ledger.append(entry)
     shown = open_entry(entry)
-    assert isinstance(shown, SignedAdmission)
+    assert is_signed(shown, Admission)
     copied = shown.open().invitation
     refused(ledger, admission(copied, BOB, BOB), SignatureError)
     refused(ledger, entry_of(replace(shown, payload=pack(Admission(copied, BOB.public_key)))), SignatureError)
@@ -172,7 +173,7 @@ def test_a_rule_that_says_two_things_is_none(rule: dict[str, Any]) -> None:
     "changes", [{"keys": 0}, {"until_round": 0}, {"role": "boss"}, {"key": bytes(32)}, {"operator": bytes(32)}, {"run": b"run"}]
 )
 def test_an_invitation_out_of_range_is_none(changes: dict[str, Any]) -> None:
-    sound = invitation(invited_run()).read()
+    sound = invitation(invited_run()).unchecked()
     with pytest.raises(ValueError, match=next(iter(changes))):
         replace(sound, **changes)
 
@@ -208,12 +209,12 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
 
 def test_a_pass_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
-    shown = SignedPass.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
-    assert shown.check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
+    shown = Signed.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
+    assert role_shown(shown, run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
     for wrong in ((sha256(b"other"), ALICE.public_key), (run, BOB.public_key)):
         with pytest.raises(EncodingError):
-            shown.check(*wrong, [OPERATOR.public_key])
+            role_shown(shown, *wrong, [OPERATOR.public_key])
     with pytest.raises(SignatureError):
-        shown.check(run, ALICE.public_key, [BOB.public_key])
+        role_shown(shown, run, ALICE.public_key, [BOB.public_key])
     with pytest.raises(SignatureError):
-        SignedPass.sign(shown.read(), BOB).check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])
+        role_shown(Signed.sign(shown.unchecked(), BOB), run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])

@@ -13,7 +13,8 @@ from protocol.ledger import Ledger
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.receipts import ProvenRound
-from protocol.records import Header, SignedClaim, entry_of
+from protocol.records import Claim, Header, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity
 from protocol.table import TableError
 from tests.audited import audited_ledger
@@ -67,7 +68,7 @@ def test_aged_work_is_of_the_round_that_it_counts_in() -> None:
 
 
 def forged(header: Header) -> Header:
-    return Header(header.contribution, tuple(SignedClaim(claim.payload, bytes(64)) for claim in header.claims))
+    return Header(header.contribution, tuple(Signed(Claim, claim.payload, bytes(64)) for claim in header.claims))
 
 
 CHANGES: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {

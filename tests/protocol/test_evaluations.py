@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from protocol import evaluations
 from protocol.encoding import encode, pack, to_value, unpack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.evaluations import Answer, EvaluationWord, Fate, Question, Result, SignedAnswer, checked, difference
+from protocol.evaluations import Answer, EvaluationWord, Fate, Question, Result, checked, difference
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 
 PEER, OTHER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -46,7 +47,7 @@ def test_the_largest_answer_fits_its_bound() -> None:
     largest = _result(array("i", [evaluations.MAX_LOSS]) * evaluations.MAX_SAMPLES, (5,), (2**39,) * evaluations.MAX_FIGURES)
     answer = Answer(RUN, PEER.public_key, QUESTION.digest, DATA, (largest,) * evaluations.MAX_ARCHITECTURES)
     assert len(pack(answer)) <= evaluations.MAX_ANSWER_BYTES
-    word = EvaluationWord(int(Fate.DONE), "", 0, (SignedAnswer.sign(answer, PEER),))
+    word = EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, PEER),))
     assert len(pack(word)) <= evaluations.MAX_WORD_BYTES
     longest = replace(QUESTION, architectures=tuple(chr(97 + place) * 400 for place in range(evaluations.MAX_ARCHITECTURES)))
     assert len(pack(longest)) <= evaluations.MAX_QUESTION_BYTES
@@ -95,7 +96,7 @@ def test_a_malformed_result_is_refused(fields: tuple[bytes, bytes, tuple[int, ..
 
 
 def test_a_word_without_its_meaning_is_refused() -> None:
-    signed = SignedAnswer.sign(ANSWER, PEER)
+    signed = Signed.sign(ANSWER, PEER)
     for fields in (
         (7, "", 0, ()),
         (int(Fate.DONE), "", 0, ()),
@@ -108,9 +109,9 @@ def test_a_word_without_its_meaning_is_refused() -> None:
 
 
 def test_an_answer_is_its_members_to_that_question_on_that_data() -> None:
-    assert checked(SignedAnswer.sign(ANSWER, PEER), QUESTION, PEER.public_key, DATA) == ANSWER.results
+    assert checked(Signed.sign(ANSWER, PEER), QUESTION, PEER.public_key, DATA) == ANSWER.results
     with pytest.raises(SignatureError):
-        SignedAnswer.sign(ANSWER, OTHER).open()
+        Signed.sign(ANSWER, OTHER).open()
     for changes in (
         {"run": sha256(b"another run")},
         {"question": replace(QUESTION, nonce=b"m" * 16).digest},  # one of before, sent again
@@ -119,9 +120,9 @@ def test_an_answer_is_its_members_to_that_question_on_that_data() -> None:
         {"results": (_result(), _result(LOSSES[:200], (3,)))},
     ):
         with pytest.raises(RemoteFault):
-            checked(SignedAnswer.sign(replace(ANSWER, **changes), PEER), QUESTION, PEER.public_key, DATA)  # type: ignore[arg-type]
+            checked(Signed.sign(replace(ANSWER, **changes), PEER), QUESTION, PEER.public_key, DATA)  # type: ignore[arg-type]
     with pytest.raises(RemoteFault):  # another member's, who signed it itself
-        checked(SignedAnswer.sign(replace(ANSWER, key=OTHER.public_key), OTHER), QUESTION, PEER.public_key, DATA)
+        checked(Signed.sign(replace(ANSWER, key=OTHER.public_key), OTHER), QUESTION, PEER.public_key, DATA)
 
 
 def _moved(by: int, count: int) -> "array[int]":

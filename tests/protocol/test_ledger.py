@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import protocol.ledger
-import protocol.records
+import protocol.signed
 from protocol.encoding import encode
 from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.exchange import MAX_AGE
@@ -277,7 +277,7 @@ def test_what_was_listed_is_not_verified_again_as_an_entry_nor_in_another_ledger
     def never(kind: str, *_: bytes) -> None:
         raise AssertionError(kind)
 
-    monkeypatch.setattr(protocol.records, "verify", never)
+    monkeypatch.setattr(protocol.signed, "verify", never)
     append(ledger, header)
     ledger.append(entry_of(round_of(ledger, [listed])))
 

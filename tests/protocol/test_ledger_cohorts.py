@@ -8,7 +8,8 @@ import pytest
 from protocol.errors import ClaimError, LedgerError, SignatureError
 from protocol.exchange import MAX_COHORT
 from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.records import ClaimStep, SignedClaim, entry_of
+from protocol.records import Claim, ClaimStep, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, cohort_header_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import append, ledger_of, refused
@@ -23,7 +24,7 @@ def keys(*peers: Identity) -> tuple[bytes, ...]:
     return tuple(peer.public_key for peer in peers)
 
 
-def claims_of(ledger: Ledger, founder: Identity, *members: Identity, **changes: Any) -> list[SignedClaim]:
+def claims_of(ledger: Ledger, founder: Identity, *members: Identity, **changes: Any) -> list[Signed[Claim]]:
     return [claim_of(ledger, member, founder=founder.public_key, **changes) for member in members]
 
 
@@ -173,7 +174,7 @@ def test_members_whose_work_on_this_base_counted_already_are_named() -> None:
 def test_what_leaving_claims_out_would_not_help_names_nobody() -> None:
     ledger = ledger_of()
     header = cohort_header_of(ledger, [A, B, C])
-    forged = replace(header, claims=(header.claims[0], SignedClaim.sign(header.claims[1].open(), D), header.claims[2]))
+    forged = replace(header, claims=(header.claims[0], Signed.sign(header.claims[1].open(), D), header.claims[2]))
     with pytest.raises(SignatureError):
         ledger.listed(forged, 1)
     for change in ({"base": OTHER}, {"round": 2}, {"run": OTHER}, {"residual": LEFT}):

@@ -9,7 +9,8 @@ import pytest
 from protocol.errors import LedgerError, SignatureError
 from protocol.exchange import MAX_AGE
 from protocol.ledger import Ledger
-from protocol.records import Header, SignedClaim, SignedContribution, entry_of
+from protocol.records import Header, entry_of
+from protocol.signed import Signed
 from protocol.signing import sha256
 from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
 from tests.protocol.ledgers import append, ledger_of, refused
@@ -40,7 +41,7 @@ def test_a_faulty_claim_is_refused_as_an_entry_and_in_a_header(ledger: Ledger, f
 
 def test_a_claim_signed_by_another_key_is_refused(ledger: Ledger) -> None:
     good = header_of(ledger, PEERS[3])
-    forged = replace(good, claims=(SignedClaim.sign(good.claims[0].open(), PEERS[4]),))
+    forged = replace(good, claims=(Signed.sign(good.claims[0].open(), PEERS[4]),))
     refused(ledger, entry_of(forged), SignatureError)
     with pytest.raises(SignatureError):
         ledger.listed(forged, 2)
@@ -105,7 +106,7 @@ def test_a_contribution_on_another_base_than_its_claim_is_refused() -> None:
 
 def test_a_contribution_signed_by_another_than_its_founder_is_refused(ledger: Ledger) -> None:
     good = header_of(ledger, PEERS[3])
-    forged = replace(good, contribution=SignedContribution.sign(good.contribution.open(), PEERS[4]))
+    forged = replace(good, contribution=Signed.sign(good.contribution.open(), PEERS[4]))
     with pytest.raises(SignatureError):
         ledger.listed(forged, 2)
     refused(ledger, entry_of(forged), SignatureError)

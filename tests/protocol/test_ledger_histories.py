@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
-from protocol.records import Round, SignedClaim, entry_of
+from protocol.records import Claim, Round, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused, seen
@@ -128,7 +129,7 @@ class Histories(RuleBasedStateMachine):
         self.log: list[bytes] = []
         self.done: list[list[Listed]] = []  # tables of committed rounds
         self.table: list[Listed] = []
-        self.pending: list[tuple[Work, SignedClaim]] = []  # claims of the contribution that comes next
+        self.pending: list[tuple[Work, Signed[Claim]]] = []  # claims of the contribution that comes next
         self.paid: Counter[bytes] = Counter()
         self.open_ms = EXCHANGE.first_open_ms
 

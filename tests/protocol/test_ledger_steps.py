@@ -10,9 +10,10 @@ from protocol.admission import LIST, AdmissionRule
 from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
 from protocol.lots import place_of_lot, work_of
-from protocol.records import ClaimStep, Header, SignedClaim, StepMean, entry_of
+from protocol.records import Claim, ClaimStep, Header, StepMean, entry_of
 from protocol.reputation import FALSE, Fault
 from protocol.residuals import left_by
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import Outcome
 from tests.audited import RULES, hand_in, verdict_of
@@ -32,7 +33,7 @@ def ledger(*, is_audited: bool = False, local_steps: int = STEPS, **changes: Any
     return ledger_of(exchange=replace(EXCHANGE, local_steps=local_steps, **changes), audits=audits)
 
 
-def claimed(log: Ledger, peer: Identity, steps: Sequence[ClaimStep], founder: Identity = A, **changes: Any) -> SignedClaim:
+def claimed(log: Ledger, peer: Identity, steps: Sequence[ClaimStep], founder: Identity = A, **changes: Any) -> Signed[Claim]:
     lots = (sum(step.count for step in steps) // 2,) * 2
     return claim_of(log, peer, steps=tuple(steps), lots=lots, founder=founder.public_key, **changes)
 

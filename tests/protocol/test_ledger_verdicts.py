@@ -9,8 +9,9 @@ import pytest
 from protocol.errors import LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, Settlement, SignedVerdict
+from protocol.verdicts import Outcome, Settlement
 from tests.audited import AUDITOR, AUDITORS, audit_of, audited_ledger, go_on, settle, verdict_of, works_of
 from tests.contributions import PEERS, header_of
 from tests.protocol.ledgers import append, ledger_of, refused, seen
@@ -64,7 +65,7 @@ def test_verdicts_are_sorted_and_none_stands_twice() -> None:
 def test_a_verdict_is_a_named_auditor_s_on_a_contribution_that_was_drawn(changes: dict[str, Any], match: str) -> None:
     ledger = played(audited_ledger())
     signer = PEERS[5] if "auditor" in changes else AUDITOR
-    verdict = SignedVerdict.sign(replace(verdict_of(ledger, A).open(), **changes), signer)
+    verdict = Signed.sign(replace(verdict_of(ledger, A).open(), **changes), signer)
     with pytest.raises(LedgerError, match=match):
         ledger.check_verdict(verdict)
     refused(ledger, entry_of(verdict), match=match)
@@ -84,7 +85,7 @@ def test_what_may_still_be_brought_is_not_withheld() -> None:
 
 def test_no_verdict_stands_in_an_open_run() -> None:
     audited, ledger = played(audited_ledger()), ledger_of()
-    refused(ledger, entry_of(SignedVerdict.sign(replace(verdict_of(audited, A).open(), run=ledger.run), AUDITOR)), match="no named auditor")
+    refused(ledger, entry_of(Signed.sign(replace(verdict_of(audited, A).open(), run=ledger.run), AUDITOR)), match="no named auditor")
 
 
 def test_a_false_claim_is_not_paid_nor_anything_else_of_its_key() -> None:

@@ -17,11 +17,10 @@ from protocol.light import (
     LeaseRequest,
     LightReturn,
     LightWord,
-    SignedLease,
-    SignedLeaseRequest,
     max_return_bytes,
 )
-from protocol.records import SignedClaim, SignedContribution, SignedTicket
+from protocol.records import Claim, Contribution, Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 
 KEY, GATEWAY = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -30,24 +29,24 @@ REQUEST = LeaseRequest(RUN, GATEWAY.public_key, KEY.public_key, 100, 50)
 LEASE = Lease(
     RUN, GATEWAY.public_key, KEY.public_key, 3, BASE, -32, "here", "r24 u1.0:k3e2", 4, 9_000, sha256(b"w"), 400, sha256(b"s"), 20, 1442, b""
 )
-CLAIM = SignedClaim(b"p" * 300, b"s" * 64)
+CLAIM = Signed(Claim, b"p" * 300, b"s" * 64)
 
 
 def test_a_request_and_a_lease_come_back_as_they_were_signed_and_fit_their_bounds() -> None:
-    request, lease = SignedLeaseRequest.sign(REQUEST, KEY), SignedLease.sign(LEASE, GATEWAY)
-    assert unpack(SignedLeaseRequest, pack(request), max_bytes=MAX_REQUEST_BYTES).open() == REQUEST
+    request, lease = Signed.sign(REQUEST, KEY), Signed.sign(LEASE, GATEWAY)
+    assert unpack(Signed[LeaseRequest], pack(request), max_bytes=MAX_REQUEST_BYTES).open() == REQUEST
     answer = LeaseAnswer((lease,), "", 0, 0)
     assert unpack(LeaseAnswer, pack(answer), max_bytes=MAX_LEASE_BYTES).lease[0].open() == LEASE
 
 
 def test_nobody_asks_in_anothers_name_and_nobody_leases_in_a_gateways() -> None:
     with pytest.raises(SignatureError):
-        SignedLeaseRequest.sign(REQUEST, GATEWAY).open()
+        Signed.sign(REQUEST, GATEWAY).open()
     with pytest.raises(SignatureError):
-        SignedLease.sign(LEASE, KEY).open()
-    signed = SignedLease.sign(LEASE, GATEWAY)
+        Signed.sign(LEASE, KEY).open()
+    signed = Signed.sign(LEASE, GATEWAY)
     with pytest.raises(SignatureError):
-        SignedLease(pack(replace(LEASE, lots_a_step=5)), signed.signature).open()
+        Signed(Lease, pack(replace(LEASE, lots_a_step=5)), signed.signature).open()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_a_request_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> N
 
 
 def test_a_word_has_the_ticket_exactly_if_the_log_has_the_claim() -> None:
-    contribution, ticket = SignedContribution(b"c" * 4000, b"s" * 64), SignedTicket(b"t" * 100, b"s" * 64)
+    contribution, ticket = Signed(Contribution, b"c" * 4000, b"s" * 64), Signed(Ticket, b"t" * 100, b"s" * 64)
     taken = LightWord(int(Fate.TAKEN), "", (contribution,), (ticket,), 0)
     assert unpack(LightWord, pack(taken), max_bytes=MAX_WORD_BYTES) == taken
     for wrong in ((Fate.HELD, (contribution,), (ticket,)), (Fate.TAKEN, (), ()), (Fate.LOST, (), (ticket,)), (3, (), ())):
@@ -105,5 +104,5 @@ def test_a_return_is_named_by_all_of_it_and_bounded() -> None:
 
 
 def test_the_longest_return_of_a_lease_fits_what_is_allowed_for_it() -> None:
-    back = LightReturn(SignedClaim(bytes(32_600), bytes(64)), (8,) * 512, bytes(5000))
+    back = LightReturn(Signed(Claim, bytes(32_600), bytes(64)), (8,) * 512, bytes(5000))
     assert len(pack(back)) <= max_return_bytes(5000)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from protocol.encoding import pack
 from protocol.errors import EncodingError, SignatureError
 from protocol.fields import MAX_ROUND
-from protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, Measure, SignedMeasure, Spread
+from protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, Measure, Spread
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
@@ -19,16 +20,16 @@ MEASURE = Measure(sha256(b"run"), ALICE.public_key, 7, 100, 90, 80)
 
 
 def test_a_signed_measure_comes_back_and_the_longest_fits() -> None:
-    assert SignedMeasure.sign(MEASURE, ALICE).open() == MEASURE
+    assert Signed.sign(MEASURE, ALICE).open() == MEASURE
     longest = Measure(MEASURE.run, MEASURE.key, MAX_ROUND, MAX_SAMPLES, MAX_SAMPLES, MAX_SAMPLES)
     assert len(pack(longest)) <= MAX_MEASURE_BYTES
-    assert len(pack(SignedMeasure.sign(longest, ALICE))) <= MAX_SIGNED_BYTES
+    assert len(pack(Signed.sign(longest, ALICE))) <= MAX_SIGNED_BYTES
 
 
 def test_a_measure_in_anothers_name_or_changed_is_refused() -> None:
     with pytest.raises(SignatureError):
-        SignedMeasure.sign(MEASURE, BOB).open()
-    signed = SignedMeasure.sign(MEASURE, ALICE)
+        Signed.sign(MEASURE, BOB).open()
+    signed = Signed.sign(MEASURE, ALICE)
     with pytest.raises(SignatureError):
         replace(signed, payload=pack(replace(MEASURE, largest=91))).open()
     with pytest.raises(EncodingError):

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.admission import Admission, AdmissionRule, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admission import Admission, AdmissionRule, Invitation, Pass, role_shown
 from protocol.errors import EncodingError, RemoteFault
 from protocol.ledger import Ledger
-from protocol.records import SignedTicket, Ticket, entry_of
+from protocol.records import Ticket, entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
@@ -23,7 +24,7 @@ def run_named(name: str) -> Ledger:
 
 def admission_to(ledger: Ledger, peer: Identity) -> bytes:
     invitation = Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=3, until_round=9, role="member")
-    return entry_of(SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, OPERATOR), peer.public_key), SECRET))
+    return entry_of(Signed.sign(Admission(Signed.sign(invitation, OPERATOR), peer.public_key), SECRET))
 
 
 def history_of(ledger: Ledger) -> list[bytes]:
@@ -58,15 +59,15 @@ def test_no_entry_is_taken_twice_side_by_side() -> None:
         refused(ledger, entry)
 
 
-def pass_in(run: bytes) -> SignedPass:
-    return SignedPass.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
+def pass_in(run: bytes) -> Signed[Pass]:
+    return Signed.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
 
 
 @pytest.mark.parametrize(
     "shown",
     [
-        lambda run: pass_in(run).check(sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
-        lambda run: pass_in(run).check(run, BOB.public_key, [OPERATOR.public_key]),
+        lambda run: role_shown(pass_in(run), sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
+        lambda run: role_shown(pass_in(run), run, BOB.public_key, [OPERATOR.public_key]),
     ],
     ids=["in another run", "by another key"],
 )
@@ -76,15 +77,15 @@ def test_a_pass_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
 
 
 def test_a_ticket_of_one_kind_of_promise_is_none_of_another() -> None:
-    ticket = SignedTicket.sign(Ticket(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
-    taken_for_a_pass = SignedPass(ticket.payload, ticket.signature)
+    ticket = Signed.sign(Ticket(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
+    taken_for_a_pass = Signed(Pass, ticket.payload, ticket.signature)
     with pytest.raises(RemoteFault):
-        taken_for_a_pass.check(sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
+        role_shown(taken_for_a_pass, sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), (2**255 - 19).to_bytes(32, "little"), b"short"])
 def test_a_key_of_low_order_or_none_is_nobodys_in_an_admission(key: bytes) -> None:
-    invitation = SignedInvitation.sign(
+    invitation = Signed.sign(
         Invitation(sha256(b"run"), OPERATOR.public_key, SECRET.public_key, keys=1, until_round=1, role="member"), OPERATOR
     )
     with pytest.raises(ValueError, match="key"):
@@ -95,13 +96,11 @@ def test_a_key_of_low_order_or_none_is_nobodys_in_an_admission(key: bytes) -> No
 
 def test_an_admission_with_a_signature_plus_the_order_of_the_group_is_refused() -> None:
     ledger = run_named("first")
-    invitation = SignedInvitation.sign(
-        Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=1, until_round=9, role="member"), OPERATOR
-    )
-    good = SignedAdmission.sign(Admission(invitation, ALICE.public_key), SECRET)
-    refused(ledger, entry_of(SignedAdmission(good.payload, _plus_order(good.signature))), RemoteFault)
-    other = SignedInvitation(invitation.payload, _plus_order(invitation.signature))
-    refused(ledger, entry_of(SignedAdmission.sign(Admission(other, ALICE.public_key), SECRET)), RemoteFault)
+    invitation = Signed.sign(Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=1, until_round=9, role="member"), OPERATOR)
+    good = Signed.sign(Admission(invitation, ALICE.public_key), SECRET)
+    refused(ledger, entry_of(Signed(Admission, good.payload, _plus_order(good.signature))), RemoteFault)
+    other = Signed(Invitation, invitation.payload, _plus_order(invitation.signature))
+    refused(ledger, entry_of(Signed.sign(Admission(other, ALICE.public_key), SECRET)), RemoteFault)
     ledger.append(entry_of(good))
     assert ledger.size == 1
 

@@ -7,7 +7,8 @@ from protocol.admitted import NOT_ADMITTED
 from protocol.errors import ClaimError, LedgerError, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import entry_of
-from protocol.revocation import INVITED, PEER, Revocation, SignedRevocation
+from protocol.revocation import INVITED, PEER, Revocation
+from protocol.signed import Signed
 from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
@@ -15,7 +16,7 @@ from tests.protocol.test_admission import ALICE, BOB, CAROL, OTHER_SECRET, SECRE
 
 
 def revocation(ledger: Ledger, what: str, target: bytes, operator: Identity = OPERATOR) -> bytes:
-    return entry_of(SignedRevocation.sign(Revocation(ledger.run, operator.public_key, what, target), operator))
+    return entry_of(Signed.sign(Revocation(ledger.run, operator.public_key, what, target), operator))
 
 
 def of_peer(ledger: Ledger, peer: Identity) -> bytes:
@@ -83,9 +84,9 @@ def test_only_an_operator_takes_back_and_only_what_there_is() -> None:
     refused(ledger, of_peer(ledger, CAROL), match="not in")
     refused(ledger, of_peer(ledger, OPERATOR), match="an operator of the run stays")
     other = Revocation(bytes(32), OPERATOR.public_key, PEER, ALICE.public_key)
-    refused(ledger, entry_of(SignedRevocation.sign(other, OPERATOR)), match="another run")
-    good = SignedRevocation.sign(Revocation(ledger.run, OPERATOR.public_key, PEER, ALICE.public_key), OPERATOR)
-    refused(ledger, entry_of(SignedRevocation(good.payload, bytes(64))), SignatureError)
+    refused(ledger, entry_of(Signed.sign(other, OPERATOR)), match="another run")
+    good = Signed.sign(Revocation(ledger.run, OPERATOR.public_key, PEER, ALICE.public_key), OPERATOR)
+    refused(ledger, entry_of(Signed(Revocation, good.payload, bytes(64))), SignatureError)
     ledger.append(entry_of(header_of(ledger, ALICE)))
     refused(ledger, entry_of(good), match="in the middle of a table")
     everybody = ledger_of()

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from protocol.exchange import MAX_AGE
 from protocol.ledger import KEPT_TABLES
-from protocol.records import Header, Round, SignedClaim, commit_digest, entry_of
+from protocol.records import Claim, Header, Round, commit_digest, entry_of
 from protocol.rounds import Phase
+from protocol.signed import Signed
 from protocol.signing import sha256
 from tests.protocol.simulation import (
     CHEAT,
@@ -54,7 +55,7 @@ class Swarm(RuleBasedStateMachine):
         self.cheats = False
         self.num_cheats = 0
         self.cheated: list[tuple[Header, bytes]] = []
-        self.shown: list[SignedClaim] = []  # to the cheat, as a founder
+        self.shown: list[Signed[Claim]] = []  # to the cheat, as a founder
         self.joins: str | None = None  # what the cheat offers to founders
         self.num_checked = 0  # tables that were found to be as they should
 

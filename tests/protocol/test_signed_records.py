@@ -14,14 +14,14 @@ from protocol.records import (
     MAX_CLAIM_BYTES,
     MAX_ENTRY_BYTES,
     MAX_HEADER_BYTES,
+    Claim,
     ClaimStep,
+    Contribution,
     Header,
-    SignedClaim,
-    SignedContribution,
-    SignedTicket,
     entry_of,
     open_entry,
 )
+from protocol.signed import Signed, is_signed
 from protocol.signing import Identity, sha256
 from protocol.versions import PROTOCOL
 from tests.protocol.record_samples import (
@@ -78,51 +78,59 @@ def test_no_operator_counts_twice() -> None:
         manifest_of(ALICE, operators=(ALICE.public_key, ALICE.public_key), quorum=2)
 
 
-SIGNED: list[tuple[str, Any, Any, Callable[[Any], Any], dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
-    ("claim", CLAIM, SignedClaim, SignedClaim.open, {"work": (2, 1, 0)}),
-    ("contribution", CONTRIBUTION, SignedContribution, SignedContribution.open, {"body": sha256(b"another")}),
-    ("ticket", TICKET, SignedTicket, lambda signed: signed.open([ALICE.public_key]), {"round": 5}),
-    ("manifest", manifest_of(ALICE), SignedManifest, SignedManifest.open, {"seed": 8}),
+Sign, Open = Callable[[Any, Identity], Any], Callable[[Any], Any]
+SIGNED: list[tuple[str, Any, Sign, Open, dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
+    ("claim", CLAIM, Signed.sign, Signed.open, {"work": (2, 1, 0)}),
+    ("contribution", CONTRIBUTION, Signed.sign, Signed.open, {"body": sha256(b"another")}),
+    ("ticket", TICKET, Signed.sign, lambda signed: signed.open_by([ALICE.public_key]), {"round": 5}),
+    ("manifest", manifest_of(ALICE), SignedManifest.sign, SignedManifest.open, {"seed": 8}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "record", "cls", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
+@pytest.mark.parametrize(("kind", "record", "sign", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
 def test_a_record_opens_only_under_its_own_signer_s_signature(
-    kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
+    kind: str, record: Any, sign: Sign, opened: Open, change: dict[str, Any]
 ) -> None:
-    signed = cls.sign(record, ALICE)
+    signed = sign(record, ALICE)
     assert opened(signed) == record
     wrong: list[tuple[Any, type[RemoteFault]]] = [
-        (cls.sign(record, BOB), SignatureError),
-        (cls(pack(replace(record, **change)), signed.signature), SignatureError),
-        (cls(signed.payload, ALICE.sign("another", signed.payload)), SignatureError),
-        (cls(signed.payload, signed.signature[:-1]), SignatureError),
-        (cls(signed.payload, signed.signature + b"0"), SignatureError),
-        (cls(signed.payload, b""), SignatureError),
-        (cls(signed.payload + b"0", signed.signature), EncodingError),
-        (cls(b"", signed.signature), EncodingError),
+        (sign(record, BOB), SignatureError),
+        (replace(signed, payload=pack(replace(record, **change))), SignatureError),
+        (replace(signed, signature=ALICE.sign("another", signed.payload)), SignatureError),
+        (replace(signed, signature=signed.signature[:-1]), SignatureError),
+        (replace(signed, signature=signed.signature + b"0"), SignatureError),
+        (replace(signed, signature=b""), SignatureError),
+        (replace(signed, payload=signed.payload + b"0"), EncodingError),
+        (replace(signed, payload=b""), EncodingError),
     ]
     for one, error in wrong:
         with pytest.raises(error):
             opened(one)
 
 
-@pytest.mark.parametrize(("kind", "record", "cls", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
+@pytest.mark.parametrize(("kind", "record", "sign", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
 def test_the_kind_and_the_protocol_s_version_stand_before_what_is_signed(
-    kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
+    kind: str, record: Any, sign: Sign, opened: Open, change: dict[str, Any]
 ) -> None:
-    signed = cls.sign(record, ALICE)
+    signed = sign(record, ALICE)
     message = f"manta/{kind}/v{PROTOCOL}\n".encode() + signed.payload
     Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)
     of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{PROTOCOL + 1}\n".encode() + signed.payload)
     with pytest.raises(SignatureError):
-        opened(cls(signed.payload, of_another_version))
+        opened(replace(signed, signature=of_another_version))
 
 
 def test_a_claim_is_no_contribution_though_both_are_a_payload_and_a_signature() -> None:
-    for signed, other in ((SIGNED_CLAIM, SignedContribution), (SIGNED_CONTRIBUTION, SignedClaim)):
-        with pytest.raises(EncodingError):
-            other(signed.payload, signed.signature).open()
+    with pytest.raises(EncodingError):
+        replace(SIGNED_CLAIM, of=Contribution).open()
+    with pytest.raises(EncodingError):
+        replace(SIGNED_CONTRIBUTION, of=Claim).open()
+
+
+def test_records_with_their_signatures_are_told_apart() -> None:
+    assert is_signed(SIGNED_CLAIM, Claim)
+    assert not is_signed(SIGNED_CLAIM, Contribution)
+    assert not is_signed(CLAIM, Claim)
 
 
 def test_a_digest_covers_the_signature() -> None:
@@ -134,7 +142,7 @@ def test_a_digest_covers_the_signature() -> None:
 
 def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
     key = (1).to_bytes(32, "little")
-    forged = SignedClaim(pack(replace(CLAIM, key=key, founder=key)), key + bytes(32))
+    forged = Signed(Claim, pack(replace(CLAIM, key=key, founder=key)), key + bytes(32))
     with pytest.raises(SignatureError, match="low order"):
         forged.open()
 
@@ -146,8 +154,8 @@ def test_a_claim_is_short() -> None:
     assert len(pack(SIGNED_CLAIM)) < 440
     step = ClaimStep(0, 399, (), BASE)
     four = replace(LARGEST_CLAIM, steps=(step,), work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
-    assert len(pack(SignedClaim.sign(four, ALICE))) < 540
-    assert len(pack(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 900
+    assert len(pack(Signed.sign(four, ALICE))) < 540
+    assert len(pack(Signed.sign(LARGEST_CLAIM, ALICE))) < 900
 
 
 def test_a_contribution_is_short_and_one_of_a_full_cohort_fits() -> None:
@@ -163,20 +171,20 @@ def test_a_round_s_entry_is_short() -> None:
 
 
 def test_the_largest_records_open() -> None:
-    signed = SignedClaim.sign(LARGEST_CLAIM, ALICE)
+    signed = Signed.sign(LARGEST_CLAIM, ALICE)
     assert signed.open() == LARGEST_CLAIM
     assert open_entry(entry_of(LARGEST_ROUND)) == LARGEST_ROUND
 
 
 def test_a_longer_payload_than_there_may_be_is_refused() -> None:
-    for cls in (SignedClaim, SignedContribution):
+    for cls in (Claim, Contribution):
         with pytest.raises(EncodingError, match="at most"):
-            cls(bytes(MAX_CLAIM_BYTES + 1), bytes(64)).open()
+            Signed(cls, bytes(MAX_CLAIM_BYTES + 1), bytes(64)).open()
 
 
 def test_every_header_that_may_be_handed_in_has_an_entry_that_the_log_may_keep() -> None:
-    rest = MAX_HEADER_BYTES - len(pack(Header(SIGNED_CONTRIBUTION, (SignedClaim(bytes(60_000), bytes(64)),)))) + 60_000
-    header = Header(SIGNED_CONTRIBUTION, (SignedClaim(bytes(rest), bytes(64)),))
+    rest = MAX_HEADER_BYTES - len(pack(Header(SIGNED_CONTRIBUTION, (Signed(Claim, bytes(60_000), bytes(64)),)))) + 60_000
+    header = Header(SIGNED_CONTRIBUTION, (Signed(Claim, bytes(rest), bytes(64)),))
     assert len(pack(header)) == MAX_HEADER_BYTES
     assert len(entry_of(header)) <= MAX_ENTRY_BYTES
     assert open_entry(entry_of(header)) == header

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-import protocol.records
+import protocol.signed
 from protocol.encoding import pack
 from protocol.errors import EncodingError, SignatureError
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, StepMean
+from protocol.records import Claim, Contribution, StepMean
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.verified import Verified
 from tests.claim_steps import steps_of
@@ -17,26 +18,26 @@ ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 RUN = sha256(b"run")
 
 
-def claim_of(number: int) -> SignedClaim:
+def claim_of(number: int) -> Signed[Claim]:
     key = ALICE.public_key
-    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, key, "here", steps_of((1,), RUN, key), (1,), RUN, b"", 1), ALICE)
+    return Signed.sign(Claim(RUN, number, RUN, key, key, key, "here", steps_of((1,), RUN, key), (1,), RUN, b"", 1), ALICE)
 
 
-def contribution_of(number: int) -> SignedContribution:
-    return SignedContribution.sign(Contribution(RUN, number, RUN, ALICE.public_key, (RUN,), 1, (StepMean(RUN, 1),), RUN, b""), ALICE)
+def contribution_of(number: int) -> Signed[Contribution]:
+    return Signed.sign(Contribution(RUN, number, RUN, ALICE.public_key, (RUN,), 1, (StepMean(RUN, 1),), RUN, b""), ALICE)
 
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the signatures that were checked, one after the other."""
     kinds: list[str] = []
-    verify = protocol.records.verify
+    verify = protocol.signed.verify
 
     def counted(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
         kinds.append(kind)
         verify(kind, public_key, payload, signature)
 
-    monkeypatch.setattr(protocol.records, "verify", counted)
+    monkeypatch.setattr(protocol.signed, "verify", counted)
     return kinds
 
 
@@ -52,7 +53,7 @@ def test_another_signature_of_the_same_payload_is_verified_for_itself(checks: li
     verified = Verified()
     signed = claim_of(1)
     verified.claim(signed)
-    for forged in (replace(signed, signature=bytes(64)), SignedClaim(signed.payload, BOB.sign("claim", signed.payload))):
+    for forged in (replace(signed, signature=bytes(64)), Signed(Claim, signed.payload, BOB.sign("claim", signed.payload))):
         for _ in range(2):
             with pytest.raises(SignatureError):
                 verified.claim(forged)
@@ -68,7 +69,7 @@ def test_what_did_not_hold_is_checked_again(checks: list[str]) -> None:
             verified.contribution(forged)
     assert checks == ["contribution"] * 3
     with pytest.raises(EncodingError):
-        verified.claim(SignedClaim(b"no claim", bytes(64)))
+        verified.claim(Signed(Claim, b"no claim", bytes(64)))
 
 
 def test_a_remembered_claim_is_no_contribution_and_the_other_way_round() -> None:
@@ -76,12 +77,12 @@ def test_a_remembered_claim_is_no_contribution_and_the_other_way_round() -> None
     claim, contribution = claim_of(1), contribution_of(1)
     verified.claim(claim)
     verified.contribution(contribution)
-    as_contribution = SignedContribution(claim.payload, claim.signature)
+    as_contribution = Signed(Contribution, claim.payload, claim.signature)
     assert pack(as_contribution) == pack(claim)  # the same bytes, and so the same digest
     with pytest.raises(EncodingError):
         verified.contribution(as_contribution)
     with pytest.raises(EncodingError):
-        verified.claim(SignedClaim(contribution.payload, contribution.signature))
+        verified.claim(Signed(Claim, contribution.payload, contribution.signature))
     assert verified.claim(claim) == claim.open()
 
 

@@ -41,8 +41,9 @@ from peer.rounds.evidence import Evidence
 from peer.training import workbench
 from peer.training.shift import Task
 from protocol.lots import work_of
-from protocol.records import Header, SignedClaim
+from protocol.records import Header
 from protocol.rounds import RoundMachine, Sealed
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import Outcome
 from swarm.vectors import VectorsFolder
@@ -195,7 +196,7 @@ def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
         steps = tuple(replace(step, vector=sha256(ghost.public_key)) for step in own.steps)
         work = work_of(len(own.work), own.base, ghost.public_key, steps)
         changes = {"key": ghost.public_key, "payout": ghost.public_key, "founder": own.key, "residual": b""}
-        signed = SignedClaim.sign(replace(own, steps=steps, work=work, given=vector_digest(vector), **changes), ghost)
+        signed = Signed.sign(replace(own, steps=steps, work=work, given=vector_digest(vector), **changes), ghost)
         both = sorted([(own.key, claims[0], given), (ghost.public_key, signed, vector)], key=lambda each: each[0])
         mean = near_mean([each for _, _, each in both], [1, 1])
         _false_means[vector_digest(mean)] = mean

@@ -11,7 +11,8 @@ import pytest
 
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
-from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result, SignedAnswer
+from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.asked_members import AskedMembers, Unsettled
 from swarm.memory import MemoryNetwork
@@ -75,7 +76,7 @@ class Members:
             self.asked[identity.public_key] += len(question.architectures)
             results = tuple(map(measure, question.architectures))
             answer = change(Answer(RUN, identity.public_key, question.digest, DATA, results))
-            return pack(EvaluationWord(int(Fate.DONE), "", 0, (SignedAnswer.sign(answer, identity),)))
+            return pack(EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, identity),)))
 
         await self.network.endpoint(identity.public_key).serve(METHOD, handle)
 
@@ -303,7 +304,7 @@ def test_what_is_no_answer_is_none(how: str) -> None:
                 signed = word.answer[0]
                 if how == "signature":
                     forged = replace(signed.open(), key=wicked.public_key)
-                    signed = SignedAnswer(pack(forged), signed.signature)
+                    signed = Signed(Answer, pack(forged), signed.signature)
                 return b"nonsense" if how == "bytes" else pack(replace(word, answer=(signed,)))
 
             members.network.endpoints[wicked.public_key].handlers[METHOD] = handle

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from protocol.admission import GUEST, MEMBER, AdmissionRule, Pass, SignedPass
+from protocol.admission import GUEST, MEMBER, AdmissionRule, Pass
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.manifest import SignedManifest
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.gate import NOT_ADMITTED, Carried, Gate, Known, stranger_told
 from swarm.memory import MemoryNetwork
@@ -28,9 +29,9 @@ class Door:
         self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
         self.manifest, self.network = self.signed.open(), MemoryNetwork()
 
-    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> SignedPass:
+    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[Pass]:
         """Return a peer's pass."""
-        return SignedPass.sign(Pass(self.signed.run, operator.public_key, peer.public_key, role), operator)
+        return Signed.sign(Pass(self.signed.run, operator.public_key, peer.public_key, role), operator)
 
     async def gate(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> Gate:
         """Return a peer's, open; it answers "echo"."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.admission import MEMBER, AdmissionRule, Pass, SignedPass
+from protocol.admission import MEMBER, AdmissionRule, Pass
 from protocol.admitted import Admitted
 from protocol.manifest import SignedManifest
+from protocol.signed import Signed
 from protocol.signing import Identity
 from swarm.gate import NOT_ADMITTED, Gate, Known, stranger_told
 from swarm.node import Node
@@ -24,7 +25,7 @@ SIGNED = SignedManifest.sign(manifest_of(OPERATOR, admission=AdmissionRule("invi
 async def gate_of(node: Node, *, has_pass: bool) -> Gate:
     """Return a node's gate, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
-    own = SignedPass.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
+    own = Signed.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
     gate = Gate(node, Known(manifest, SIGNED.run, lambda key: key in named), own, stranger_told(manifest))
     await gate.open()
     await gate.serve("echo", echo)

@@ -14,7 +14,8 @@ from protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault,
 from protocol.manifest import SignedManifest
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import ProvenRound
-from protocol.records import Header, Included, Listing, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
+from protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of, open_entry
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from protocol.table import MAX_WEIGHED_BYTES, TableError, weighed_bytes
 from swarm import waits
@@ -53,9 +54,9 @@ class Line:
 
         await self.log.endpoint.serve(method, on_call)
 
-    def ticket(self, *, run_: bytes | None = None, contribution: bytes | None = None, signer: Identity = OPERATOR) -> SignedTicket:
+    def ticket(self, *, run_: bytes | None = None, contribution: bytes | None = None, signer: Identity = OPERATOR) -> Signed[Ticket]:
         digest = self.header.contribution.digest if contribution is None else contribution
-        return SignedTicket.sign(Ticket(self.log.ledger.run if run_ is None else run_, 1, digest), signer)
+        return Signed.sign(Ticket(self.log.ledger.run if run_ is None else run_, 1, digest), signer)
 
 
 def with_line(story: Callable[[Line], Awaitable[Any]]) -> Any:
@@ -103,7 +104,7 @@ def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
         taking = Taking(line)
         found = await taking.hand_in(lambda: heard.append(len(taking.parts)))
         assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.ticket())
-        assert found.ticket == line.ticket().open([OPERATOR.public_key])
+        assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
         assert heard == [0]  # the header was in before the first group left
         assert 1 < taking.most_at_once <= GROUPS_IN_FLIGHT
@@ -140,7 +141,7 @@ def test_who_has_a_ticket_gets_it_again_and_sends_no_body() -> None:
         await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.ticket(),))))
         await line.answers("body", AssertionError("it is there"))
         found = await line.client.hand_in(line.header, GROUPS, lambda: pytest.fail("no body is asked for"))
-        assert found.ticket == line.ticket().open([OPERATOR.public_key])
+        assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
 
     with_line(story)
 
@@ -187,7 +188,7 @@ def test_all_of_a_body_without_a_ticket_is_no_answer() -> None:
     with_line(story)
 
 
-FALSE_TICKETS: list[tuple[Callable[[Line], SignedTicket], type[RemoteFault]]] = [
+FALSE_TICKETS: list[tuple[Callable[[Line], Signed[Ticket]], type[RemoteFault]]] = [
     (lambda line: line.ticket(run_=sha256(b"another run")), EncodingError),
     (lambda line: line.ticket(contribution=sha256(b"another")), EncodingError),
     (lambda line: line.ticket(signer=LIAR), SignatureError),
@@ -197,7 +198,7 @@ FALSE_TICKETS: list[tuple[Callable[[Line], SignedTicket], type[RemoteFault]]] = 
 
 @pytest.mark.parametrize(("forge", "error"), FALSE_TICKETS)
 @pytest.mark.parametrize("when", ["to the header", "to the body"])
-def test_a_false_ticket_is_refused(forge: Callable[[Line], SignedTicket], error: type[RemoteFault], when: str) -> None:
+def test_a_false_ticket_is_refused(forge: Callable[[Line], Signed[Ticket]], error: type[RemoteFault], when: str) -> None:
     async def story(line: Line) -> None:
         if when == "to the body":
             handing_in = Taking(line, ticket=pack(forge(line))).hand_in()

@@ -11,7 +11,8 @@ from protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
 from protocol.fields import MAX_ROUND
 from protocol.merkle import MAX_SIZE
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, Listing, Receipt, SignedTicket, Ticket
+from protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, Listing, Receipt, Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.table import MAX_WEIGHED_BYTES, Weighed, weighed_bytes
 from swarm.messages import (
@@ -29,7 +30,7 @@ from swarm.rpc import MAX_MESSAGE_BYTES
 
 OPERATOR = Identity(b"\x01" * 32)
 DIGEST = sha256(b"any")
-TICKET = SignedTicket.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
+TICKET = Signed.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
 WEIGHED = Weighed(DIGEST, MAX_ROUND, 63 * "c", 2**16 - 1, 2**16 - 1)
 
 

@@ -263,7 +263,7 @@ def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_
         assert (done.status, done.round, len(begun)) == (HandIn.HAVE_TICKET, 1, 2)
         assert done.signed is not None
         with pytest.raises(Exception, match="does not verify"):
-            done.signed.open([OPERATOR.public_key])  # another one signed it
+            done.signed.open_by([OPERATOR.public_key])  # another one signed it
         assert digest in log.handed
         assert client.operator == second
 

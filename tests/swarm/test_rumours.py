@@ -9,7 +9,8 @@ import pytest
 
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.records import Contribution, SignedContribution, SignedTicket, StepMean, Ticket
+from protocol.records import Contribution, StepMean, Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push, Shown
 from swarm.rumours import MAX_LINKS, MAX_NEAR_LINKS, Book, Pull
@@ -33,8 +34,8 @@ def offer_with(
 ) -> BodyOffer:
     """Return the offer of a founder's body for a round."""
     contribution = Contribution(run, round_, BASE, founder.public_key, (sha256(b"claim" + body),), 1, (StepMean(body, 1),), body, b"")
-    signed = SignedContribution.sign(contribution, founder)
-    return BodyOffer(signed, SignedTicket.sign(Ticket(run, ticket_round or round_, signed.digest), signer))
+    signed = Signed.sign(contribution, founder)
+    return BodyOffer(signed, Signed.sign(Ticket(run, ticket_round or round_, signed.digest), signer))
 
 
 def offer_of(number: int, *, round_: int = 1, name: str = "body", **changes: Any) -> BodyOffer:
@@ -316,7 +317,7 @@ def test_an_offer_that_proves_nothing_is_refused_and_what_came_before_it_counts(
 def test_a_body_that_the_founder_did_not_sign_is_refused_even_with_a_ticket_for_it() -> None:
     offer = OFFERS[1]
     forged = replace(offer.contribution, signature=bytes(64))
-    ticket = SignedTicket.sign(Ticket(RUN, 1, forged.digest), OPERATOR)
+    ticket = Signed.sign(Ticket(RUN, 1, forged.digest), OPERATOR)
     with pytest.raises(SignatureError):
         book_of(far=[A]).take(A, push_of(BodyOffer(forged, ticket)), 0.0)
 
@@ -330,8 +331,8 @@ def test_offers_of_other_rounds_bodies_twice_and_too_many_come_to_nothing_though
     for round_ in (7, 8, 9):
         book.take(A, push_of(offer_of(1, round_=round_)), 0.0)
     contribution = offer_of(1, round_=8).contribution.open()
-    copied = SignedContribution.sign(replace(contribution, founder=FOUNDERS[5].public_key), FOUNDERS[5])
-    book.take(A, push_of(BodyOffer(copied, SignedTicket.sign(Ticket(RUN, 8, copied.digest), OPERATOR))), 0.0)
+    copied = Signed.sign(replace(contribution, founder=FOUNDERS[5].public_key), FOUNDERS[5])
+    book.take(A, push_of(BodyOffer(copied, Signed.sign(Ticket(RUN, 8, copied.digest), OPERATOR))), 0.0)
     assert book.outside == {"another round": 2, "a body twice": 1}
     book.take(A, push_of(*(offer_of(number, round_=8, name="flood") for number in range(30))), 0.0)
     assert book.outside["too many"] == 30 - 4

@@ -13,8 +13,9 @@ from exact.residuals import Vector, vector_digest
 from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
 from protocol.encoding import pack, unpack
 from protocol.errors import StorageError, Unreachable
-from protocol.records import ClaimStep, Contribution, Header, SignedClaim, SignedContribution, StepMean
+from protocol.records import ClaimStep, Contribution, Header, StepMean
 from protocol.reputation import Pools, Reputation, Work
+from protocol.signed import Signed
 from protocol.signing import Digest, Identity, PublicKey, sha256
 from protocol.verdicts import AuditRules
 from swarm.budget import FAULTS_FORGIVEN, Faults
@@ -44,11 +45,11 @@ def header_of(*members: Identity, steps: int = 1) -> Header:
         own = tuple(ClaimStep(10 * step, 10 * step + 2, (), vector_digest(vector(100 * (place + 1) + step))) for step in range(steps))
         key = member.public_key
         claim = replace(CLAIM, run=RUN, key=key, payout=key, founder=members[0].public_key, work=(3 * steps, 0, 0), steps=own)
-        claims.append(SignedClaim.sign(claim, member))
+        claims.append(Signed.sign(claim, member))
     means = tuple(StepMean(vector_digest(vector(step)), all_of(claims)) for step in range(steps))
     digests = tuple(signed.digest for signed in claims)
     contribution = Contribution(RUN, 3, BASE, members[0].public_key, digests, all_of(claims), means, sha256(b"body"), b"")
-    return Header(SignedContribution.sign(contribution, members[0]), tuple(claims))
+    return Header(Signed.sign(contribution, members[0]), tuple(claims))
 
 
 class Scene:
@@ -386,7 +387,7 @@ def test_a_stranger_makes_nobody_read_the_log(tmp_path: Path) -> None:
         await says(scene.page(B, header), "another's contribution")
         assert scene.read == []
         assert (await scene.wanted(B, header, round_ + 5)).fate == Fate.LATER
-        unknown = replace(header, contribution=SignedContribution(header.contribution.payload, bytes(64)))
+        unknown = replace(header, contribution=Signed(Contribution, header.contribution.payload, bytes(64)))
         assert (await scene.wanted(B, unknown, round_)).fate == Fate.NOTHING
         assert Digest(header.contribution.digest) in scene.reputation.audits
 

@@ -38,7 +38,7 @@ async def check_tickets(log: Aggregator, tickets: dict[bytes, Ticket], contribut
         assert answer.round == ticket.round
         if ticket.round > log.ledger.round:
             assert answer.status == HandIn.HAVE_TICKET
-            assert answer.ticket[0].open(log.ledger.manifest.operators) == ticket
+            assert answer.ticket[0].open_by(log.ledger.manifest.operators) == ticket
         else:
             assert answer.status == HandIn.LISTED
 

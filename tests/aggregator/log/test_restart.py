@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import protocol.records
+import protocol.signed
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, TREE_HEAD
 from protocol.errors import SignatureError, StorageError
@@ -50,14 +50,14 @@ def directory(tmp_path: Path) -> Path:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The kinds of the signatures of entries that were checked, one after the other."""
     kinds: list[str] = []
-    verify = protocol.records.verify
+    verify = protocol.signed.verify
 
     def noted(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
         kinds.append(kind)
         verify(kind, public_key, payload, signature)
 
     with monkeypatch.context() as patched:
-        patched.setattr(protocol.records, "verify", noted)
+        patched.setattr(protocol.signed, "verify", noted)
         yield kinds
 
 

@@ -15,8 +15,8 @@ from protocol.encoding import encode
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import sign_tree_head
 from protocol.records import Logged, entry_of
+from protocol.signed import Signed
 from protocol.signing import peer_name
-from protocol.verdicts import SignedVerdict
 from tests.aggregator.monitor.browser import browser
 from tests.protocol import record_samples as samples
 from tests.protocol import test_merkle as trees
@@ -181,7 +181,7 @@ def test_a_key_of_low_order_or_not_canonical_signs_nothing(page: Any, y: int) ->
 
 
 def test_entries_are_read_from_their_own_bytes_and_their_signatures_checked(page: Any) -> None:
-    verdict = SignedVerdict.sign(samples.VERDICT, samples.ALICE)
+    verdict = Signed.sign(samples.VERDICT, samples.ALICE)
     records: list[Logged] = [samples.HEADER, samples.ROUND, samples.LARGEST_ROUND, samples.LARGEST_HEADER, verdict, samples.SETTLEMENT]
     opened = call(page, "entries", "openEntry", [(entry_of(record),) for record in records])
     assert [one["kind"] for one in opened] == ["contribution", "round", "round", "contribution", "verdict", "settlement"]

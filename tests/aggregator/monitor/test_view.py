@@ -13,7 +13,8 @@ from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
 from protocol.records import MAX_ENTRY_BYTES, Round
-from protocol.revocation import PEER, Revocation, SignedRevocation
+from protocol.revocation import PEER, Revocation
+from protocol.signed import Signed
 from protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow, signed_manifest
 
@@ -143,7 +144,7 @@ def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, 
     assert isinstance(last.said, Round)
     entries = [*table, replace(last, said=replace(last.said, first=1))]
     revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
-    before = Opened("revocation", revocation, SignedRevocation.sign(revocation, OPERATOR))
+    before = Opened("revocation", revocation, Signed.sign(revocation, OPERATOR))
     assert table_seen(0, [before, *entries], manifest, course) == table_seen(1, entries, manifest, course)
 
 

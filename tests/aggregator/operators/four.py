@@ -19,8 +19,9 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import OperatorsSection
 from protocol.newcomers import Newcomer
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, peer_name
-from protocol.verdicts import SignedVerdict
+from protocol.verdicts import Verdict
 from swarm.memory import MemoryNetwork
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
@@ -142,7 +143,7 @@ class Four:
         entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
         return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
 
-    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], verdicts: Sequence[SignedVerdict] = ()) -> None:
+    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], verdicts: Sequence[Signed[Verdict]] = ()) -> None:
         """Have a round committed by the writer, after some verdicts."""
         entries, after = self.round_for(place, contributions, len(verdicts))
         async with asyncio.timeout(60):

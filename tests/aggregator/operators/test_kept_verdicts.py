@@ -17,8 +17,9 @@ from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.ledger import Ledger
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, peer_name
-from protocol.verdicts import Settlement, SignedVerdict
+from protocol.verdicts import Settlement, Verdict
 from swarm.budget import Faults
 from swarm.rpc import Refused
 from tests.aggregator.operators.four import FOUR, OF_FOUR, Four, Story, until
@@ -47,7 +48,7 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path, config=CONFIG)
 
 
-def good(ledger: Ledger, auditor: Identity = AUDITORS[0], *, peer: Identity = PEERS[0], round_: int = 1) -> SignedVerdict:
+def good(ledger: Ledger, auditor: Identity = AUDITORS[0], *, peer: Identity = PEERS[0], round_: int = 1) -> Signed[Verdict]:
     """Return the word of an auditor that what lists the claim of a peer, by default of the first one in round 1, is good."""
     return verdict_of(ledger, peer, auditor=auditor, round=round_)
 
@@ -81,7 +82,7 @@ async def commit(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> 
     await verdicts.committed(found)
 
 
-async def hand_in(four: Four, place: int, signed: SignedVerdict) -> bytes:
+async def hand_in(four: Four, place: int, signed: Signed[Verdict]) -> bytes:
     """Return the answer of an operator to a peer that hands in a verdict."""
     peer = four.network.endpoint(PEERS[0].public_key)
     return await peer.call(PublicKey(FOUR[place].public_key), VERDICT, pack(signed), timeout_s=60)
@@ -205,7 +206,7 @@ async def to_the_end(four: Four, writer: Writer, verdicts: Verdicts) -> None:
         four.settling[place].look()
 
 
-async def settle(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> list[SignedVerdict]:
+async def settle(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> list[Signed[Verdict]]:
     """Have the run settled, as a writer does; return what stands before that."""
     found = await verdicts.for_settlement(writer.waiting_verdicts)
     ledger = four.runs[place].log.ledger

@@ -11,8 +11,9 @@ from aggregator.rounds.fronts import FILE, Fronts
 from automl.spaces.cost import macs
 from automl.spaces.space import TINY, Architecture
 from protocol.encoding import pack, unpack
-from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result, SignedAnswer
+from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
 from protocol.manifest import SignedManifest
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, peer_name, sha256
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -54,7 +55,7 @@ class Run:
             self.asked.append(question)
             results = tuple(map(measure, question.architectures))
             found = Answer(SIGNED.run, identity.public_key, question.digest, SIGNED.open().data_digest, results)
-            return pack(EvaluationWord(int(Fate.DONE), "", 0, (SignedAnswer.sign(found, identity),)))
+            return pack(EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(found, identity),)))
 
         await endpoint.serve(METHOD, answer)
         await Neighbours(endpoint, SIGNED.run).announce(cohort="here", round_=0)

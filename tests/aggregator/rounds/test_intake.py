@@ -74,7 +74,7 @@ def test_a_header_that_comes_again_is_welcome_and_brings_the_ticket_once_there_i
         ticket = desk.opened(await desk.part(made, 1))
         answer = await desk.header(made)
         assert answer.status == HandIn.HAVE_TICKET
-        assert answer.ticket[0].open(desk.ledger.manifest.operators) == ticket
+        assert answer.ticket[0].open_by(desk.ledger.manifest.operators) == ticket
         assert desk.refused(A) == {}
 
     play(story)

@@ -13,16 +13,8 @@ from protocol.encoding import pack
 from protocol.errors import StorageError
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
 from protocol.fields import MAX_ROUND
-from protocol.records import (
-    MAX_ARCHITECTURES,
-    MAX_INDEX,
-    MAX_SKIPPED,
-    ClaimStep,
-    Header,
-    SignedClaim,
-    SignedContribution,
-    StepMean,
-)
+from protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from swarm.budget import FAULTS_FORGIVEN, FORGET_S
 from swarm.messages import HandIn
@@ -256,7 +248,7 @@ def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: 
         for made, round_ in ((now, 1), (early, 2)):
             answer = await desk.header(made)
             assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
-            assert answer.ticket[0].open(desk.ledger.manifest.operators).contribution == made.digest
+            assert answer.ticket[0].open_by(desk.ledger.manifest.operators).contribution == made.digest
             for place in (0, 1):
                 assert desk.opened(await desk.part(made, place)).round == round_
         await says_no(desk.part(headed, 1), "hand it in again")  # that was in memory only
@@ -308,12 +300,12 @@ def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: P
         made = desk.made(A)
         signed, claim = made.header.claims[0], made.header.claims[0].open()
         steps = tuple(ClaimStep(10 * step, 10 * step + 1, (), sha256(b"vector")) for step in range(MAX_LOCAL_STEPS))
-        long = SignedClaim.sign(replace(claim, steps=steps, work=(2 * len(steps), 0)), A)
+        long = Signed.sign(replace(claim, steps=steps, work=(2 * len(steps), 0)), A)
         contribution = made.header.contribution.open()
         means = tuple(StepMean(sha256(b"mean"), 1) for _ in range(MAX_LOCAL_STEPS))
         for header, what in (
             (Header(made.header.contribution, (signed, long)), "a claim of more than"),
-            (Header(SignedContribution.sign(replace(contribution, steps=means), A), (signed,)), "a contribution of more than"),
+            (Header(Signed.sign(replace(contribution, steps=means), A), (signed,)), "a contribution of more than"),
         ):
             await says_no(desk.call(A, "header", pack(header)), what)
         assert opened == []
@@ -324,12 +316,12 @@ def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: P
 
 def test_the_longest_claims_that_a_run_may_have_are_not_too_long() -> None:
     for steps in (1, 2, 16):
-        claims = tuple(SignedClaim(bytes(size), b"") for size in [longest_claim(steps)] * MAX_COHORT)
+        claims = tuple(Signed(Claim, bytes(size), b"") for size in [longest_claim(steps)] * MAX_COHORT)
         means = tuple(StepMean(sha256(b"mean"), 2**MAX_COHORT - 1) for _ in range(steps))
         contribution = replace(
             CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, counted=2**MAX_COHORT - 1, steps=means, residual=RUN
         )
-        check_lengths(Header(SignedContribution(pack(contribution), b""), claims), steps)
+        check_lengths(Header(Signed(Contribution, pack(contribution), b""), claims), steps)
 
 
 def longest_claim(steps: int) -> int:

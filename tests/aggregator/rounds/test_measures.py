@@ -8,8 +8,9 @@ from aggregator.rounds.measures import Measures, own_quality_in_words
 from protocol.encoding import pack
 from protocol.errors import EncodingError, LedgerError, SignatureError
 from protocol.ledger import Ledger
-from protocol.measures import Measure, SignedMeasure
+from protocol.measures import Measure
 from protocol.private import PrivateData
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of
@@ -24,7 +25,7 @@ def ledger() -> Ledger:
 
 
 def said(ledger: Ledger, peer: Identity, largest: int, *, smallest: int = 0, samples: int = 100, round: int = 1) -> bytes:
-    return pack(SignedMeasure.sign(Measure(ledger.run, peer.public_key, round, samples, largest, smallest), peer))
+    return pack(Signed.sign(Measure(ledger.run, peer.public_key, round, samples, largest, smallest), peer))
 
 
 def test_the_newest_word_of_each_peer_counts_alike_and_survives_a_restart(tmp_path: Path, ledger: Ledger) -> None:
@@ -58,7 +59,7 @@ def test_what_is_not_that_peers_word_on_this_run_is_refused(tmp_path: Path, ledg
             measures.take(caller, data, ledger)
     with pytest.raises(EncodingError):
         measures.take(alice, b"\x80", ledger)
-    forged = pack(SignedMeasure.sign(Measure(ledger.run, alice, 1, 10, 1, 1), PEERS[1]))
+    forged = pack(Signed.sign(Measure(ledger.run, alice, 1, 10, 1, 1), PEERS[1]))
     with pytest.raises(SignatureError):
         measures.take(alice, forged, ledger)
     assert measures.summed_up() is None

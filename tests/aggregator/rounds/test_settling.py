@@ -9,8 +9,9 @@ from protocol.auditing import VERDICT
 from protocol.closing import NotTaken
 from protocol.encoding import pack
 from protocol.errors import LedgerError
+from protocol.signed import Signed
 from protocol.signing import peer_name
-from protocol.verdicts import Outcome, SignedVerdict
+from protocol.verdicts import Outcome, Verdict
 from swarm.rpc import Refused
 from tests.aggregator.at_work import Aggregator, Story, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
@@ -44,11 +45,11 @@ async def to_the_end(log: Aggregator) -> None:
     assert log.ledger.finished
 
 
-async def hand_in(log: Aggregator, signed: SignedVerdict) -> None:
+async def hand_in(log: Aggregator, signed: Signed[Verdict]) -> None:
     assert await log.call(AUDITOR, VERDICT, pack(signed)) == b""
 
 
-def all_good(log: Aggregator) -> list[SignedVerdict]:
+def all_good(log: Aggregator) -> list[Signed[Verdict]]:
     """Return the auditor's word that all that is audited is good."""
     return [
         verdict_of(log.ledger, peer, auditor=AUDITOR, round=audit.round)

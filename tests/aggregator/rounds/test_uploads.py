@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 
 from aggregator.rounds.uploads import Uploads
 from protocol.listed import Listed
-from protocol.records import Header, SignedClaim, SignedContribution
+from protocol.records import Claim, Contribution, Header
+from protocol.signed import Signed
 from protocol.table import Weighing
 from swarm.messages import BodyPart, HandIn, HeaderAnswer
 
 KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
-HEADER = Header(SignedContribution(b"", b""), (SignedClaim(b"", b""),))
+HEADER = Header(Signed(Contribution, b"", b""), (Signed(Claim, b"", b""),))
 LISTED = Listed(
     contribution=DIGEST,
     founder=KEY,

@@ -18,8 +18,9 @@ from protocol.closing import NotTaken
 from protocol.encoding import pack
 from protocol.errors import LedgerError, SignatureError, StorageError
 from protocol.records import entry_of
+from protocol.signed import Signed
 from protocol.signing import PublicKey
-from protocol.verdicts import Outcome, SignedVerdict
+from protocol.verdicts import Outcome, Verdict
 from swarm.budget import FAULTS_FORGIVEN, Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
@@ -58,7 +59,7 @@ class Desk:
         await self.verdicts.close()
         await self.waiting.close()
 
-    async def call(self, signed: SignedVerdict | bytes, by: Any = FIRST) -> bytes:
+    async def call(self, signed: Signed[Verdict] | bytes, by: Any = FIRST) -> bytes:
         """Return the answer to a call."""
         request = signed if isinstance(signed, bytes) else pack(signed)
         caller = self.network.endpoints.get(by.public_key) or self.network.endpoint(by.public_key)
@@ -69,7 +70,7 @@ class Desk:
         await self.end()
         self.begin()
 
-    async def commit(self) -> list[SignedVerdict]:
+    async def commit(self) -> list[Signed[Verdict]]:
         """Commit a round with what waits; return that."""
         found = await self.verdicts.for_round()
         go_on(self.ledger, [A, B], found)
@@ -88,7 +89,7 @@ async def desk_in(directory: Path) -> AsyncIterator[Desk]:
         await desk.end()
 
 
-def in_order(verdicts: Sequence[SignedVerdict]) -> list[SignedVerdict]:
+def in_order(verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
     return sorted(verdicts, key=lambda each: each.digest)
 
 
@@ -133,7 +134,7 @@ def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
                 await desk.verdicts.hand_in(verdict_of(desk.ledger, A, Outcome.DEMOTED))
             signed = verdict_of(desk.ledger, A)
             with pytest.raises(SignatureError):
-                await desk.verdicts.hand_in(SignedVerdict(signed.payload, bytes(64)))
+                await desk.verdicts.hand_in(Signed(Verdict, signed.payload, bytes(64)))
             header = pack(header_of(desk.ledger, A))
             for request, reason in ((b"junk", "CBOR|cut"), (bytes(5000), "CBOR|bytes"), (pack(signed)[:-1], "cut"), (header, ".")):
                 with pytest.raises(Refused, match=reason):
@@ -205,7 +206,7 @@ def test_after_the_last_round_verdicts_are_taken_until_the_run_is_settled(tmp_pa
             mine, others = verdict_of(desk.ledger, A), verdict_of(desk.ledger, A, auditor=SECOND)
             await desk.call(mine)
 
-            async def of_others() -> Sequence[SignedVerdict]:
+            async def of_others() -> Sequence[Signed[Verdict]]:
                 return [others, mine]
 
             found = await desk.verdicts.for_settlement(of_others)
@@ -245,10 +246,10 @@ def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> 
 # The disk.
 
 
-def written(directory: Path) -> tuple[Desk, bytes, list[SignedVerdict]]:
+def written(directory: Path) -> tuple[Desk, bytes, list[Signed[Verdict]]]:
     """A file with two verdicts, each synced by itself."""
 
-    async def story() -> tuple[Desk, bytes, list[SignedVerdict]]:
+    async def story() -> tuple[Desk, bytes, list[Signed[Verdict]]]:
         async with desk_in(directory) as desk:
             found = [verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)]
             for each in found:
@@ -258,7 +259,7 @@ def written(directory: Path) -> tuple[Desk, bytes, list[SignedVerdict]]:
     return asyncio.run(story())
 
 
-async def waiting(desk: Desk) -> list[SignedVerdict]:
+async def waiting(desk: Desk) -> list[Signed[Verdict]]:
     desk.begin()
     try:
         return await desk.verdicts.for_round()

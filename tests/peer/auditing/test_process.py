@@ -9,7 +9,8 @@ from exact.residuals import vector_digest
 from peer.auditing.computing import Process
 from peer.auditing.messages import Ask, Found, Said
 from protocol.manifest import SignedManifest
-from protocol.records import Header, SignedClaim, SignedContribution
+from protocol.records import Header
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.verdicts import Outcome
 from swarm.vectors import VectorsFolder
@@ -69,9 +70,9 @@ def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
     cohort = Cohort(run, [each.public_key for each in PEERS], counts=(2, 3))
     cohort.work(own={(1, 0): reversed_} if lies else {})
     submission = cohort.submission()
-    claims = tuple(SignedClaim.sign(claim, identity) for claim, identity in zip(submission.claims, PEERS, strict=True))
+    claims = tuple(Signed.sign(claim, identity) for claim, identity in zip(submission.claims, PEERS, strict=True))
     contribution = replace(submission.contribution, claims=tuple(signed.digest for signed in claims))
-    header = Header(SignedContribution.sign(contribution, PEERS[0]), claims)
+    header = Header(Signed.sign(contribution, PEERS[0]), claims)
     return cohort, Ask(1, header, submission.body, FLOOR, (1, 1), ())
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from exact.residuals import vector_digest
-from protocol.records import ClaimStep, SignedClaim
+from protocol.records import ClaimStep
+from protocol.signed import Signed
 from swarm.handles import Memory
 from tests.peer.cohorts import Band, Mate, all_of, made, play, vector_of
 
@@ -162,7 +163,7 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
         await stepped(mates, 0)
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
-        false = SignedClaim.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
+        false = Signed.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
         means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, made(false)))
         assert means[2] is given
         assert liar.seat.is_alone

@@ -26,8 +26,9 @@ from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_LOCAL_STEPS
-from protocol.records import SignedClaim, SignedContribution
+from protocol.records import Claim, Contribution
 from protocol.rosters import SILENT_ROUNDS
+from protocol.signed import Signed
 from protocol.signing import PublicKey, sha256
 from swarm import near
 from swarm.handles import Memory
@@ -781,7 +782,7 @@ def test_all_claims_come_into_one_contribution(local_steps: int, way: str) -> No
         for mate, each in zip(mates[1:], accepted, strict=True):
             assert isinstance(each, Accepted)
             assert mate.claim().digest in each.contribution.open().claims
-            assert each.ticket.open([OPERATOR.public_key]).contribution == each.contribution.digest
+            assert each.ticket.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
             assert each.mean is None  # a dense codec leaves no residual
 
     play(story, local_steps=local_steps)
@@ -969,7 +970,7 @@ def test_a_claim_that_is_not_signed_is_left_out() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
         claim = mates[2].claim()
-        forged = SignedClaim(claim.payload, bytes(64))
+        forged = Signed(Claim, claim.payload, bytes(64))
         gathered, _, word = await all_of(
             mates[0].found(), mates[1].hand_over(), mates[2].seat.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
         )
@@ -984,7 +985,7 @@ def other_words(mates: list[Mate], accepted: Accepted) -> dict[str, Accepted]:
     opened = accepted.contribution.open()
 
     def contribution(signer: Mate = mates[0], **changes: Any) -> Accepted:
-        signed = SignedContribution.sign(replace(opened, **changes), signer.identity)
+        signed = Signed.sign(replace(opened, **changes), signer.identity)
         return replace(accepted, contribution=signed, ticket=ticket_for(signed))
 
     own = mates[1].claim().digest
@@ -997,7 +998,7 @@ def other_words(mates: list[Mate], accepted: Accepted) -> dict[str, Accepted]:
         "a contribution of another round": contribution(round=2),
         "a contribution of another run": contribution(run=sha256(b"other")),
         "a contribution without its claim": contribution(claims=tuple(claim for claim in opened.claims if claim != own), counted=3),
-        "a contribution that is not signed": replace(accepted, contribution=SignedContribution(accepted.contribution.payload, bytes(64))),
+        "a contribution that is not signed": replace(accepted, contribution=Signed(Contribution, accepted.contribution.payload, bytes(64))),
     }
 
 

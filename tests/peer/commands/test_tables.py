@@ -11,7 +11,8 @@ from automl.spaces.space import TINY
 from peer.commands.tables import FoundTable, find_tables, load_table, publish_table
 from protocol.encoding import pack
 from protocol.errors import SignatureError, UserError
-from protocol.offers import SignedOffer, TableOffer
+from protocol.offers import TableOffer
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
@@ -79,15 +80,15 @@ def test_who_has_no_table_or_has_gone_is_left_out() -> None:
 )
 def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
     data = {"no table": b"{}", "another supernet's": table_of(supernet="classifier-tiny-3x100").to_bytes()}.get(lie, table_of().to_bytes())
-    honest = SignedOffer.sign(offer_of(LIAR, data), LIAR)
+    honest = Signed.sign(offer_of(LIAR, data), LIAR)
     answer = {
-        "another's name": pack(SignedOffer.sign(offer_of(HONEST, data), HONEST)),
-        "another run": pack(SignedOffer.sign(offer_of(LIAR, data, run=sha256(b"another")), LIAR)),
-        "unsigned": pack(SignedOffer(honest.payload, bytes(64))),
+        "another's name": pack(Signed.sign(offer_of(HONEST, data), HONEST)),
+        "another run": pack(Signed.sign(offer_of(LIAR, data, run=sha256(b"another")), LIAR)),
+        "unsigned": pack(Signed(TableOffer, honest.payload, bytes(64))),
         "garbage": b"garbage",
-        "not there": pack(SignedOffer.sign(offer_of(LIAR, b"nothing"), LIAR)),
-        "other size": pack(SignedOffer.sign(offer_of(LIAR, data, size=len(data) - 1), LIAR)),
-        "too large": pack(SignedOffer.sign(offer_of(LIAR, data, size=MAX_BYTES + 1), LIAR)),
+        "not there": pack(Signed.sign(offer_of(LIAR, b"nothing"), LIAR)),
+        "other size": pack(Signed.sign(offer_of(LIAR, data, size=len(data) - 1), LIAR)),
+        "too large": pack(Signed.sign(offer_of(LIAR, data, size=MAX_BYTES + 1), LIAR)),
     }.get(lie, pack(honest))
 
     async def story(network: MemoryNetwork) -> None:
@@ -113,9 +114,9 @@ def test_a_device_s_name_cannot_lead_out_of_the_folder() -> None:
 
 def test_an_offer_holds_under_its_own_key_only() -> None:
     offer = offer_of(HONEST, b"table")
-    assert SignedOffer.sign(offer, HONEST).open() == offer
+    assert Signed.sign(offer, HONEST).open() == offer
     with pytest.raises(SignatureError):
-        SignedOffer.sign(offer, LIAR).open()
+        Signed.sign(offer, LIAR).open()
 
 
 def test_a_file_that_is_no_table_of_the_run_s_supernet_is_a_users_mistake(tmp_path: Path) -> None:

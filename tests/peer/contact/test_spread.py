@@ -13,7 +13,8 @@ from peer.contact import spread
 from peer.contact.spread import Spread
 from protocol.encoding import pack
 from protocol.errors import Unreachable
-from protocol.records import Round, SignedContribution, SignedTicket
+from protocol.records import Contribution, Round, Ticket
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.blobs import Blob, Shelf
@@ -100,7 +101,7 @@ class Scene:
     async def all_do(self, work: Callable[[Peer], Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*(work(peer) for peer in self.peers))
 
-    def offer(self, number: int) -> tuple[SignedContribution, SignedTicket, Blob]:
+    def offer(self, number: int) -> tuple[Signed[Contribution], Signed[Ticket], Blob]:
         """Return what the cohort of a body's founder has of it."""
         entry, blob = self.given.entry, self.given.bodies[number]
         offer = offer_with(blob.root, FOUNDERS[number], round_=entry.round, run=self.given.signed.run, signer=OPERATOR)

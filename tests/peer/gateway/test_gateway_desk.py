@@ -23,7 +23,8 @@ from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, SignatureError, UserError
 from protocol.light import Fate, LightReturn, Welcome
-from protocol.records import Claim, SignedClaim
+from protocol.records import Claim
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.memory_log import LOT, SMALL_EXCHANGE
@@ -34,7 +35,7 @@ RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
 
 
-def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> tuple[SignedClaim, np.ndarray]:  # type: ignore[type-arg]
+def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
     """Return the gateway's own claim on its base, and what it gives: about as long as what a lot teaches."""
     gifts = [gift.vector for gift in seat._gifts.values()]
     vector = np.abs(gifts[0]) * np.float32(0.75)
@@ -58,7 +59,7 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
     return claim, vector
 
 
-def _unsigned(claim: SignedClaim) -> Claim:
+def _unsigned(claim: Signed[Claim]) -> Claim:
     return unpack(Claim, claim.payload, max_bytes=4096)
 
 
@@ -150,7 +151,7 @@ def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_i
 def resigned(back: LightReturn, identity: Identity, **changes: object) -> LightReturn:
     """Return a return whose claim is changed, and signed again."""
     claim = replace(_unsigned(back.claim), **changes)  # type: ignore[arg-type]
-    return replace(back, claim=SignedClaim.sign(claim, identity))
+    return replace(back, claim=Signed.sign(claim, identity))
 
 
 def with_step(back: LightReturn, *, work: tuple[int, ...] | None = None, **changes: Any) -> LightReturn:
@@ -207,7 +208,7 @@ def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
         await gateway.convene()
         light = Light(gateway, 0)
         done = light.do(await light.lease())
-        forged = SignedClaim(done.back.claim.payload, bytes(64))
+        forged = Signed(Claim, done.back.claim.payload, bytes(64))
         with pytest.raises(SignatureError):
             await light.give_back(replace(done, back=replace(done.back, claim=forged)))
         for data in (b"", b"\xff" * 100, pack(done.back)[:-1], pack(done.back) + b"\0"):

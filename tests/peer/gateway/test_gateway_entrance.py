@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from protocol.signed import Signed
+
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
 from peer.gateway.entrance import METHOD, Entrance
@@ -14,22 +16,11 @@ from peer.gateway.http import serving
 from peer.light.client import GatewayClient, GatewayUrl, NotLetIn
 from peer.light.entry import Entry
 from peer.store import PeerStore
-from protocol.admission import (
-    GUEST,
-    INVITATION,
-    LIST,
-    MEMBER,
-    AdmissionRule,
-    Invitation,
-    Pass,
-    SignedAdmission,
-    SignedInvitation,
-    SignedPass,
-)
+from protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, Pass
 from protocol.admitted import Admitted
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.light import EnterRequest, LeaseRequest, SignedLeaseRequest
+from protocol.light import EnterRequest, LeaseRequest
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.door import Door
 from swarm.gate import Known
@@ -61,19 +52,19 @@ class Invited:
         await self.log.serve(METHOD, self._on_admission)
 
     async def _on_admission(self, _caller: PublicKey, request: bytes) -> bytes:
-        signed = unpack(SignedAdmission, request, max_bytes=2048)
+        signed = unpack(Signed[Admission], request, max_bytes=2048)
         self.asked.append(request)
         admission, invitation = self.admitted.take(signed, 1)
         return pack(self.shown(admission.key, role=invitation.role))
 
-    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> SignedPass:
+    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Signed[Pass]:
         """Return a pass of ``key``."""
-        return SignedPass.sign(Pass(run or self.run, operator.public_key, key, role), operator)
+        return Signed.sign(Pass(run or self.run, operator.public_key, key, role), operator)
 
     def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Token:
         secret = os.urandom(32)
         made = Invitation(run or self.run, operator.public_key, Identity(secret).public_key, keys, 5, role)
-        return Token(SignedInvitation.sign(made, operator), secret)
+        return Token(Signed.sign(made, operator), secret)
 
     async def enter(self, identity: Identity, directory: Path, told: str | None = None) -> None:
         """Do what a light contributor does when it meets its gateway."""
@@ -84,7 +75,7 @@ class Invited:
         """Return whether the gateway has a lease for a key, or would have one if it had work."""
         request = LeaseRequest(self.run, GATEWAY.public_key, identity.public_key, 0, 0)
         client = GatewayClient([GatewayUrl.of(self.address)])
-        return bool((await asyncio.to_thread(client.lease, SignedLeaseRequest.sign(request, identity))).lease)
+        return bool((await asyncio.to_thread(client.lease, Signed.sign(request, identity))).lease)
 
 
 def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule = INVITED) -> None:

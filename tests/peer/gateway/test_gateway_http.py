@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from protocol.signed import Signed
+
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
 from peer.config import PeerConfig, check_join
@@ -27,8 +29,8 @@ from peer.light.client import GatewayClient, GatewayUrl, NotKnown
 from peer.light.session import contribute
 from peer.light.traffic import BlockingTraffic
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
-from protocol.records import SignedTicket, Ticket
+from protocol.light import Fate, LeaseRequest
+from protocol.records import Ticket
 from protocol.signing import peer_name, sha256
 from swarm import http_server
 from swarm.door import Door
@@ -55,9 +57,9 @@ def over_http(story: Callable[[Gateway, str], Awaitable[None]], door: Door = DOO
     play(whole)
 
 
-def signed_request(gateway: Gateway, number: int) -> SignedLeaseRequest:
+def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
     key = LIGHTS[number].public_key
-    return SignedLeaseRequest.sign(LeaseRequest(gateway.signed.run, GATEWAY.public_key, key, 0, 0), LIGHTS[number])
+    return Signed.sign(LeaseRequest(gateway.signed.run, GATEWAY.public_key, key, 0, 0), LIGHTS[number])
 
 
 def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
@@ -345,7 +347,7 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
         gathered = await seat.gather(claim, own, LOT)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
-        forged = SignedTicket.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
+        forged = Signed.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
         await seat.tell(replace(accepted, ticket=forged))
         gateway.desk.finish()
         assert await contributing

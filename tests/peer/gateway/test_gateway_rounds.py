@@ -12,8 +12,9 @@ from peer.gateway.seat import GatewaySeat
 from peer.light.work import LightWork
 from peer.training.work import now_ms
 from protocol.encoding import pack
-from protocol.light import Fate, LeaseRequest, LightReturn, LightWord, SignedLeaseRequest
+from protocol.light import Fate, LeaseRequest, LightReturn, LightWord
 from protocol.rounds import Phase
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
 from tests.peer.gateways import digits
@@ -42,7 +43,7 @@ async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightRet
     """Do a lease of the base that the gateway works on, once there is one; return what is to be brought back."""
     work = LightWork(scene.log.manifest, scene.log.signed.run, identity, PAYOUTS.get(identity.public_key))
     request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
-    packed = pack(SignedLeaseRequest.sign(request, identity))
+    packed = pack(Signed.sign(request, identity))
     while not (answer := await desk.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
         await asyncio.sleep(0.01)
     lease = answer.lease[0].open()

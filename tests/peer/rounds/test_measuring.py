@@ -23,7 +23,8 @@ from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.training.work import ComputeThread
 from protocol.encoding import unpack
-from protocol.measures import MAX_SIGNED_BYTES, SignedMeasure
+from protocol.measures import MAX_SIGNED_BYTES, Measure
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
@@ -51,14 +52,14 @@ class Operator:
 
     def __init__(self) -> None:
         self.network = MemoryNetwork()
-        self.told: list[SignedMeasure] = []
+        self.told: list[Signed[Measure]] = []
 
     async def listen(self) -> None:
         """Answer from now on."""
 
         async def on_measure(caller: PublicKey, request: bytes) -> bytes:
             assert caller == PEER.public_key
-            self.told.append(unpack(SignedMeasure, request, max_bytes=MAX_SIGNED_BYTES))
+            self.told.append(unpack(Signed[Measure], request, max_bytes=MAX_SIGNED_BYTES))
             return b""
 
         await self.network.endpoint(PublicKey(OPERATOR.public_key)).serve("measure", on_measure)

@@ -13,10 +13,11 @@ from exact.residuals import residual_digest, vector_digest
 from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
 from protocol.encoding import pack
 from protocol.exchange import MAX_LOT_MS
-from protocol.records import MAX_SKIPPED, ClaimStep, SignedClaim, StepMean
+from protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
 from protocol.rosters import MAX_LEFT_OUT, claim_bytes
 from protocol.rounds import Standing
 from protocol.shards import MAX_SHARDS
+from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 
 PEER = Identity(b"\x0b" * 32)
@@ -93,7 +94,7 @@ ACCOUNT = Identity(b"\x51" * 32).public_key
 RUN = sha256(b"run")
 
 
-def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
+def claimed(pile: Pile, vector: Vector, **changes: Any) -> Signed[Claim]:
     settings = {"founder": PEER.public_key, "given": sha256(b"given"), "residual": b"", "lot_ms": 12, **changes}
     return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
 
