@@ -184,7 +184,7 @@ def _show(programs: _Programs) -> None:
         print(
             f"{number:11d}  {light.first_ticket_s:10.1f} s  {light.first_credit_s:10.1f} s  {leases:6d}"
             f"  {status['taken']:5d}  {status['lost']:4d}"
-            f"  {status['bytes_down'] / leases / 1e6:7.3f} MB  {status['bytes_up'] / leases / 1e6:5.3f} MB"
+            f"  {status['received_bytes'] / leases / 1e6:7.3f} MB  {status['sent_bytes'] / leases / 1e6:5.3f} MB"
             f"  {light.peak_bytes / 2**20:4.0f} MiB  {group:>12}  {'no' if light.child.returncode is None else 'yes'}"
         )
 

@@ -19,11 +19,12 @@ import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
 from aggregator.attendants.children import Child, stop
-from aggregator.local.report import AggregatorStatus, PeerStatus, read_status
+from aggregator.local.report import AggregatorStatus, read_status
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig, template
 from aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
 from protocol.ledger import Ledger
+from swarm.peer_status import PeerStatus
 
 STARTING_AT_ONCE = 4
 START_S, STALL_S, END_S = 600.0, 180.0, 120.0
@@ -231,7 +232,7 @@ class Swarm:
 
     def peer(self, name: str) -> PeerStatus:
         """What a peer says of itself."""
-        return read_status(PeerStatus, self._places[name].directory) or PeerStatus()
+        return PeerStatus.read(self._places[name].directory) or PeerStatus("", "")
 
     def moment(self) -> Moment:
         """Look at all programs."""

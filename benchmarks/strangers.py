@@ -201,7 +201,7 @@ def report(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             lines.append(f"{attack + ', ' + what:30}" + "".join(f"{value:>11}" for value in values))
         light = spans["attacked"]["light"]
         if light:
-            lines.append(f"  its light contributor: {light.get('samples_taken')} samples counted, {light.get('lost')} leases lost")
+            lines.append(f"  its light contributor: {light.get('samples_counted')} samples counted, {light.get('lost')} leases lost")
     return "\n".join(lines)
 
 

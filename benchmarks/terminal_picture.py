@@ -13,9 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from peer.control import PICTURE, tell
+from peer.control import look
 from peer.dashboard.dashboard import Dashboard
-from peer.dashboard.picture import Picture
 from protocol.errors import MantaError
 
 _OUT = Path(__file__).parents[1] / "docs" / "terminal.svg"
@@ -23,7 +22,7 @@ _SIZE = (100, 30)
 _DEADLINE_S = 300.0
 _LOOK_S, _LEAST_LOOKS, _LOOKS = 0.3, 10, 200
 _WORDS = """ role="img" aria-labelledby="title desc">
-    <title id="title">The dashboard of manta-peer join</title>
+    <title id="title">manta-peer dashboard</title>
     <desc id="desc">A terminal: the peer trains; bars of the run and the round; what this peer gave and the log counted, who takes part,
     traffic, and what the computer says of itself; the last lines that the peer said; the keys.</desc>"""
 _FONTS = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # of another site: who looks at the picture asks nobody else
@@ -34,11 +33,10 @@ def wait_for_round(directory: Path, rounds: int) -> None:
     end_s = time.monotonic() + _DEADLINE_S
     while time.monotonic() < end_s:
         try:
-            picture = Picture.of(tell(directory, PICTURE))
+            if look(directory).round >= rounds:
+                return
         except MantaError:  # not yet
-            picture = Picture(pid=0, phase="")
-        if picture.round >= rounds:
-            return
+            pass
         time.sleep(0.5)
     raise SystemExit(f"no peer in {directory} came to round {rounds}")
 
@@ -48,7 +46,7 @@ async def take(directory: Path) -> str:
     async with Dashboard(directory).run_test(size=_SIZE) as pilot:
         for look in range(_LOOKS):
             await pilot.pause(_LOOK_S)
-            picture = pilot.app.export_screenshot(title="manta-peer join")
+            picture = pilot.app.export_screenshot(title="manta-peer dashboard")
             if look >= _LEAST_LOOKS and "TRAINING" in picture:
                 return _FONTS.sub("", picture).replace(">", _WORDS, 1)
     raise SystemExit(f"the peer in {directory} was never seen at work")

@@ -4,10 +4,11 @@ A command imports what it needs itself: first what reads and checks the settings
 """
 
 import asyncio
-import contextlib
 import os
+import shlex
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,13 @@ from peer.clear_errors import clear_errors
 from peer.commands.credits import credits_command
 from peer.commands.limit_options import limit_options
 from peer.commands.upkeep import COMMANDS
-from protocol.errors import Unreachable, UserError
+from protocol.errors import UserError
 from runtime.commands import end_soon, ending_at_ctrl_c
 from swarm.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
-    from swarm.voice import Form
+    from swarm.voice import Voice
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +85,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     with clear_errors():
         from automl.memory import keep_freed_memory
         from peer.config import check_join, load_config
-        from swarm.voice import Form
+        from swarm.voice import Form, Voice
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
@@ -93,29 +94,39 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
             raise UserError("--json: a light contributor says lines only; its status.json has the figures")
         check_join(config)
         keep_freed_memory()
+        voice = Voice(Form.OBJECTS) if as_json else _voice_of(config, is_plain=plain)
         if config.light:
-            _contribute(config)
+            _contribute(config, voice)
         else:
-            _join(config, Form.OBJECTS if as_json else Form.LINES, is_plain=plain or as_json)
+            _join(config, voice)
 
 
 @main.command(name="status")
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
-@click.option("--watch", is_flag=True, help="The dashboard of a peer that runs elsewhere on this computer, as a service does.")
-def status_command(watch: bool, **options: Any) -> None:
+def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands. It may be at work or have ended; why it is in its cohort is said too."""
     with clear_errors():
         from peer.commands.report import lines_of
-        from peer.control import SHOW, tell
 
-        directory, said = _directory(options), ""
-        if watch:
-            _watch(directory)
-            return
-        with contextlib.suppress(UserError, Unreachable):  # one that does not run, or does not answer: then what it wrote last
-            said = tell(directory, SHOW)
-        for line in [said] if said else lines_of(directory):
+        for line in lines_of(_directory(options)):
             click.echo(line)
+
+
+@main.command(name="dashboard")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
+def dashboard_command(**options: Any) -> None:
+    """Show the peer of this folder on the whole terminal. It may be one of another terminal, or a service; closing this changes nothing
+    for it."""
+    with clear_errors():
+        from peer.control import look
+
+        directory = _directory(options)
+        look(directory)  # else there is nothing to see
+        _check_dashboard()
+        with ending_at_ctrl_c():
+            from peer.dashboard.dashboard import watch
+
+        watch(directory)
 
 
 @main.command(name="tables")
@@ -197,7 +208,7 @@ def _directory(options: dict[str, Any]) -> Path:
     return directory_of(_given(options))
 
 
-def _contribute(config: "PeerConfig") -> None:
+def _contribute(config: "PeerConfig", voice: "Voice") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
         from peer.light.session import contribute
@@ -205,33 +216,43 @@ def _contribute(config: "PeerConfig") -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(number, signal.default_int_handler)
-    is_over = asyncio.run(contribute(config))
+    with voice:
+        is_over = asyncio.run(contribute(config, voice))
     sys.stdout.flush()
     if not is_over:
         os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
 
 
-def _watch(directory: Path) -> None:
-    """Show the dashboard of a peer that runs elsewhere."""
-    from peer.control import SHOW, tell
-    from peer.dashboard.screen import check_can_be_lent
+def _voice_of(config: "PeerConfig", *, is_plain: bool) -> "Voice":
+    """Return what says lines: with a live view below them, where there is a terminal for it."""
+    from peer.config import directory_of
+    from peer.dashboard.live import LiveView, is_possible
+    from swarm.voice import Voice
 
-    check_can_be_lent()
-    tell(directory, SHOW)  # else there is nothing to see
+    if is_plain or not is_possible():
+        return Voice()
+    where = "" if config.dir == directory_of({}) else f" --dir {shlex.quote(str(config.dir))}"
+    return LiveView(f"Ctrl-C leaves the run; in another terminal: manta-peer dashboard{where}")
+
+
+def _check_dashboard() -> None:
+    """Refuse what needs a terminal where there is none.
+
+    Raises:
+        UserError: there is none, or nothing to draw on it with.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise UserError("the dashboard needs a terminal with a TERM that is not dumb; manta-peer status says the same in lines")
+    if find_spec("textual") is None:
+        raise UserError("the dashboard needs Textual, which comes with the extra: pip install 'manta-swarm[swarm]'")
+
+
+def _join(config: "PeerConfig", voice: "Voice") -> None:
     with ending_at_ctrl_c():
-        from peer.dashboard.dashboard import watch
-
-    watch(directory)
-
-
-def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
-    with ending_at_ctrl_c():
-        from peer.dashboard.screen import Screen, can_be_lent
         from peer.session import Stopped, join
-        from swarm.voice import Voice
 
     try:
-        with Voice(form) as voice, contextlib.nullcontext() if is_plain or not can_be_lent() else Screen(config.dir, voice):
+        with voice:
             asyncio.run(join(config, voice=voice))
     except Stopped:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)

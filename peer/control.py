@@ -1,20 +1,20 @@
 """How a person tells a running peer what to do: words over its socket (``swarm.control``).
 
 A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
-``picture`` what is told is a ``peer.dashboard.picture.Picture``.
+``status`` what is told is a ``PeerStatus``.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from protocol.errors import MantaError, UserError
 from swarm import control
+from swarm.peer_status import PeerStatus
 
-PAUSE, RESUME, LEAVE, STOP, SHOW, LIMITS, PICTURE = "pause", "resume", "leave", "stop", "show", "limits", "picture"
+PAUSE, RESUME, LEAVE, STOP, LIMITS, STATUS = "pause", "resume", "leave", "stop", "limits", "status"
 
-_ANSWER_S, _SHOW_S = 30.0, 2.0  # for the peer to do it; what it wrote last does as well
+_ANSWER_S = 30.0  # for the peer to do it
 _YES, _NO = "yes ", "no "
 
 
@@ -33,18 +33,17 @@ class Person(Protocol):
     async def limit(self, told: dict[str, str]) -> str:
         """Change limits, and say what they are."""
 
-    async def show(self) -> str:
-        """Write down where the peer stands."""
+    def status(self) -> PeerStatus:
+        """Return where the peer stands."""
 
 
 class Control(control.ControlSocket):
     """The socket of a running peer; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path, person: Person, picture: Callable[[], str]) -> None:
-        """Prepare; ``person`` is told what callers say, and ``picture`` is what they see."""
+    def __init__(self, directory: Path, person: Person) -> None:
+        """Prepare; ``person`` is told what callers say."""
         super().__init__(directory, self._answer_line)
         self._person = person
-        self._picture = picture
 
     async def _answer_line(self, line: str) -> str:
         word, _, rest = line.partition(" ")
@@ -60,11 +59,11 @@ class Control(control.ControlSocket):
             return await person.limit(_texts(rest))
         if rest:
             return None
-        if word == PICTURE:
-            return self._picture()
+        if word == STATUS:
+            return person.status().to_json()
         if word in (LEAVE, STOP):
             return await person.leave(at_once=word == STOP)
-        simple = {PAUSE: person.pause, RESUME: person.resume, SHOW: person.show}
+        simple = {PAUSE: person.pause, RESUME: person.resume}
         return await simple[word]() if word in simple else None
 
 
@@ -83,7 +82,19 @@ def _texts(text: str) -> dict[str, str]:
     return told
 
 
-def tell(directory: Path, word: str, told: dict[str, str] | None = None) -> str:
+def look(directory: Path, answer_s: float = _ANSWER_S) -> PeerStatus:
+    """Return where the peer stands that runs on ``directory``.
+
+    Raises:
+        NobodyRuns: no peer runs there.
+        UserError: it says no.
+        Unreachable: it does not answer within so many seconds.
+        RemoteFault: what it answers is no status.
+    """
+    return PeerStatus.of(tell(directory, STATUS, answer_s=answer_s))
+
+
+def tell(directory: Path, word: str, told: dict[str, str] | None = None, answer_s: float = _ANSWER_S) -> str:
     """Tell the peer that runs on ``directory`` a word, with limits where they go with it; return what it answers once it is done.
 
     Raises:
@@ -91,7 +102,7 @@ def tell(directory: Path, word: str, told: dict[str, str] | None = None) -> str:
         UserError: it says no.
         Unreachable: it does not answer.
     """
-    line, answer_s = word if told is None else f"{word} {json.dumps(told)}", _SHOW_S if word == SHOW else _ANSWER_S
+    line = word if told is None else f"{word} {json.dumps(told)}"
     said = control.tell(directory, line, who="peer", answer_s=answer_s)
     if not said.startswith(_YES.strip()):
         raise UserError(said.removeprefix(_NO))

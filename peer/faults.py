@@ -1,9 +1,7 @@
 """What audits found against a peer, as plain values and in words: what it means, and what its person can do about it."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from protocol.reputation import FALSE, WITHHELD, Fault
+from swarm.peer_status import FaultSeen
 
 _MEANS = {
     WITHHELD: (
@@ -22,15 +20,15 @@ _COMPUTES_WRONGLY = (
 _ANEW = "this key stays guilty in this run: then take part with another one (manta-peer join --dir OTHER-FOLDER)"
 
 
-def plain_fault(fault: Fault) -> dict[str, Any]:
+def plain_fault(fault: Fault) -> FaultSeen:
     """Return what was found, as plain values."""
-    return {"round": fault.round, "reason": fault.reason, "contribution": fault.contribution.hex()}
+    return FaultSeen(fault.round, fault.reason, fault.contribution.hex())
 
 
-def fault_line(fault: Mapping[str, Any]) -> str:
-    """Return the sentence for what was found (see ``plain_fault``)."""
-    what = f"contribution {fault['contribution'][:16]} was found {fault['reason']} with round {fault['round']}"
-    means = _MEANS.get(fault["reason"])
+def fault_line(fault: FaultSeen) -> str:
+    """Return the sentence for what was found."""
+    what = f"contribution {fault.contribution[:16]} was found {fault.reason} with round {fault.round}"
+    means = _MEANS.get(fault.reason)
     return f"{what}: {means}" if means else what
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -109,18 +108,13 @@ class LimitedPeer:
         """See ``Limited``."""
         (self._stop if at_once else self._leave)()
 
-    def fields(self) -> Mapping[str, Any]:
-        """Return what a picture of this peer shows."""
-        left_ms, open_ms = self._loop.clock()
-        return {
-            **self._board.fields(),
-            "left_ms": left_ms,
-            "open_ms": open_ms,
-            "samples_trained": self._crew.samples_trained,
-            "sent_bytes": self._traffic.sent.total,
-            "received_bytes": self._traffic.received.total,
-        }
-
     def show(self) -> None:
         """See ``Limited``."""
-        self._board.write()
+        left_ms, open_ms = self._loop.clock()
+        self._board.update(
+            left_ms=left_ms,
+            open_ms=open_ms,
+            samples_trained=self._crew.samples_trained,
+            sent_bytes=self._traffic.sent.total,
+            received_bytes=self._traffic.received.total,
+        )

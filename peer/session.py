@@ -38,7 +38,7 @@ from peer.crew.idle import IdleCrew
 from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
 from peer.crew.worker_data import WorkerData
-from peer.dashboard.picture import Sitter
+from peer.dashboard.live import shown_live
 from peer.evaluation.opening import desk_of_evaluations
 from peer.faults import advice
 from peer.gateway.desk import GatewayDesk
@@ -51,7 +51,7 @@ from peer.loop import PeerLoop
 from peer.rounds.measuring import Measuring
 from peer.shards.session import Held, data_here
 from peer.shards.wanted import in_words
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.training.data import check_supported, load_data
 from peer.training.private import described, noise_of
@@ -67,6 +67,7 @@ from runtime.disk import only_process
 from swarm import waits
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
+from swarm.peer_status import SEEKING, PeerStatus
 from swarm.rpc import OwnNode
 from swarm.tasks import unless
 from swarm.traffic import Traffic
@@ -89,7 +90,8 @@ class _Own:
     devices_for: DevicesFor
     limiter: Limiter
     make_worker: MakeWorker
-    sitter: Sitter
+    identity: Identity
+    board: StatusBoard
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,6 @@ class _Met:
 
     node: OwnNode  # as it takes part
     traffic: Traffic  # of that node
-    identity: Identity
     signed: SignedManifest
     addresses: tuple[str, ...]  # that lead to it, as somebody says
 
@@ -119,33 +120,35 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
         return choose_devices("none" if config.audit_only else config.gpus, config.workers, threads or all_threads)
 
     devices_for(config.cpu_threads)
-    limiter = Limiter(config.limits, config.dir, sensors)
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        sitter = Sitter(voice or Voice())
-        async with Control(store.directory, limiter, sitter.picture):
-            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, sitter)))
+        voice = voice or Voice()
+        identity = own_identity(store, voice.say)
+        status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
+        board = StatusBoard(store, status, voice)
+        limiter = Limiter(config.limits, config.dir, sensors, board)
+        async with Control(store.directory, limiter), shown_live(voice, limiter):
+            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, identity, board)))
     if limiter.called_off.is_set():
-        sitter.voice.say("left, before it took part")
+        voice.say("left, before it took part")
 
 
 async def _join(own: _Own) -> None:
-    identity = own_identity(own.store, own.sitter.voice.say)
     last = own.store.last_run()
     addresses, expected_run = find_addresses(own.config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
-    node, door, signed = await _enter(own, identity, addresses, peers, expected_run)
+    node, door, signed = await _enter(own, addresses, peers, expected_run)
     try:
-        await _take_part(own, _Met(door, node.traffic, identity, signed, addresses))
+        await _take_part(own, _Met(door, node.traffic, signed, addresses))
     finally:
         await node.close()
 
 
 async def _enter(
-    own: _Own, identity: Identity, addresses: tuple[str, ...], peers: tuple[str, ...], expected_run: str | None
+    own: _Own, addresses: tuple[str, ...], peers: tuple[str, ...], expected_run: str | None
 ) -> tuple[Node, OwnNode, SignedManifest]:
     """Return a node that has met the run, the same as it takes part, and the run's manifest; while nobody is there, wait until somebody is.
 
@@ -154,7 +157,7 @@ async def _enter(
     Raises:
         UserError: see ``peer.contact.finding``; or the run does not admit this peer.
     """
-    config, store = own.config, own.store
+    config, store, identity = own.config, own.store, own.identity
     pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:
         try:
@@ -168,7 +171,7 @@ async def _enter(
         except NotThere as error:
             if str(error) != said:
                 said = str(error)
-                own.sitter.voice.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+                own.board.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
@@ -195,13 +198,13 @@ async def _take_part(own: _Own, met: _Met) -> None:
     check_supported(manifest)
     check_run(own.config, manifest)
     check_audits(own.config, manifest)
-    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.sitter) as held:
+    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.board) as held:
         await _train(own, met, held)
 
 
 async def _train(own: _Own, met: _Met, held: Held) -> None:
-    config, store, sitter = own.config, own.store, own.sitter
-    node, identity, signed = met.node, met.identity, met.signed
+    config, store, identity, board = own.config, own.store, own.identity, own.board
+    node, signed = met.node, met.signed
     manifest, limits = signed.open(), own.limiter.limits
     devices = own.devices_for(limits.cpu_threads)
     dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
@@ -211,9 +214,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
     desk = desk_of(config, node, identity, signed, dataset, crew.num_weights)
-    status = PeerStatus(
-        peer=peer_name(identity.public_key),
-        key=identity.public_key.hex(),
+    board.update(
         run=signed.run.hex(),
         name=manifest.name,
         cohort=cohort,
@@ -227,8 +228,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     await serve_manifest(node, signed)
     if table is not None:
         await publish_table(node, identity, signed.run, held.shelf, table)
-    with StatusBoard(store, status, sitter.voice) as board:
-        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
+    with board:
+        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {board.status.peer[-8:]} {_in_cohort(choice, cohort)}")
         if not config.audit_only:
             board.say(f"computes on {devices.description}")
         if (
@@ -238,8 +239,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
-        if status.account:
-            board.say(f"its credit adds up to account {status.account}")
+        if board.status.account:
+            board.say(f"its credit adds up to account {board.status.account}")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")
@@ -281,7 +282,6 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         evaluations.limit(limits.evaluation, limits.duty)
         auditor = auditor_of(config, identity, signed, held, loop, board)
         limited = LimitedPeer(loop, resting, processes, compute, evaluations, auditor, met.traffic, board, limits, own.devices_for)
-        sitter.sits(limited.fields)
         no_more = loop.leave if config.audit_only else lambda: None
         async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(auditor, limits, no_more):
             await own.limiter.attach(limited)
@@ -293,11 +293,12 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
                 watching.cancel()
         if noise is not None:
             board.say(f"given away of its images: {noise.line()}")
+        status = board.status
         word = "run finished" if status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
         if loop.ended and loop.guilty is None:
             board.say(f"{loop.ended}; your key and your credit stay as they are")
-        sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+        board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
         if config.audit_only and auditor is not None and auditor.is_broken:
             raise UserError("--audit-only: it could not audit any more")
         if loop.guilty is not None:
@@ -353,6 +354,7 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: Limit
     def stop() -> None:
         nonlocal told
         told += 1
+        board.update(is_leaving=True)
         if told == 1:
             board.say(
                 "leaving" if not loop.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"

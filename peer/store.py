@@ -22,12 +22,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from protocol.errors import StorageError
 from protocol.records import Header
 from runtime.atomic_file import AtomicFile
 from runtime.disk import IDENTITY, make_directory, replace_file
+from swarm.peer_status import STATUS_FILE, PeerStatus
 
 RUNS, SLIPS, VECTORS, FETCHED = "runs", "slips", "vectors", "fetched"
 _LAST = "last.json"
@@ -134,9 +134,9 @@ class PeerStore:
         """Return the folder of all that is kept of a run."""
         return self.directory / RUNS / run.hex()[:16]
 
-    def write_status(self, status: dict[str, Any]) -> None:
+    def write_status(self, status: PeerStatus) -> None:
         """Replace the status file."""
-        replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
+        replace_file(self.directory / STATUS_FILE, status.to_json(indent=1).encode())
 
 
 def newest_file(run_folder: Path) -> AtomicFile:

@@ -18,7 +18,7 @@ from swarm.local_server import LocalServer
 
 NAME = "control"
 MAX_WORDS_BYTES = 1024
-_MAX_ANSWER_BYTES = 65_536
+_MAX_ANSWER_BYTES = 262_144
 _WORDS_S = 5.0  # for the caller to say what it wants
 _ANSWER_S = 30.0  # for the program to do it
 _LAST_ANSWERS_S = 1.0  # as it ends

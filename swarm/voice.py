@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import Enum
 from types import TracebackType
 
-Value = str | int | float | bool | None | Mapping[str, str]
+Value = str | int | float | bool | None | Mapping[str, str] | list[dict[str, object]]
 
 _REMEMBERED = 40  # lines
 _MAX_CHARACTERS = 400  # of a line that is remembered
@@ -26,7 +26,7 @@ class Form(Enum):
 
     LINES = "lines"
     OBJECTS = "objects"  # JSON, one a line
-    SILENT = "silent"  # somebody else has the terminal
+    SILENT = "silent"  # nobody reads it
 
 
 class Voice:
@@ -36,7 +36,7 @@ class Voice:
         """Speak in this form, which may be changed at any time."""
         self.form = form
         self._last: deque[str] = deque(maxlen=_REMEMBERED)
-        self._waiting: queue.Queue[str | None] = queue.Queue(_WAITING)
+        self._waiting: queue.Queue[object] = queue.Queue(_WAITING)  # lines, and None as the last
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Voice":
@@ -57,15 +57,11 @@ class Voice:
 
     def say(self, text: str) -> None:
         """Say a line."""
-        self.remember(text)
+        self._last.append(text[:_MAX_CHARACTERS])
         if self.form is Form.LINES:
             self._print(text)
         elif self.form is Form.OBJECTS:
             self.tell("said", text=text)
-
-    def remember(self, text: str) -> None:
-        """Keep a line for views, without printing it."""
-        self._last.append(text[:_MAX_CHARACTERS])
 
     def tell(self, event: str, **fields: Value) -> None:
         """Tell a program of an event; persons are not told."""
@@ -80,7 +76,7 @@ class Voice:
             self._waiting.put_nowait(line)
 
     def _print_all(self) -> None:
-        while (line := self._waiting.get()) is not None:
+        while isinstance(line := self._waiting.get(), str):
             try:
                 print(printable(line), flush=True)
             except OSError:  # who read is gone, the terminal closed: the program goes on, and views may still ask

@@ -17,7 +17,7 @@ from peer.auditing.computing import Rest
 from peer.auditing.fetching import Fetching
 from peer.auditing.messages import Ask, Found, Said
 from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
 from protocol.encoding import unpack
@@ -31,6 +31,7 @@ from protocol.verdicts import AuditRules, Outcome, Verdict
 from swarm.budget import Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.operator_line import OperatorLine
+from swarm.peer_status import PeerStatus
 from swarm.vectors import VectorsFolder, serve_vectors
 from swarm.voice import Voice
 from tests.claim_steps import all_of

@@ -18,6 +18,7 @@ from rich.text import Text
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sizes import in_words
 from protocol.private import SHARED
+from swarm.peer_status import PeerStatus
 
 _AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 
@@ -85,29 +86,6 @@ class AggregatorStatus(_Status):
     refused: dict[str, int] = {}
 
 
-class PeerStatus(_Status):
-    """What a peer writes to its status.json, as far as a report needs it."""
-
-    key: str = ""
-    cohort: str = ""
-    why: str = ""  # it is in that cohort
-    near: str = ""
-    members: int = 0
-    mates: int = 0
-    round: int = 0
-    state: str = ""
-    loss: float | None = None
-    samples_counted: int = 0
-    samples_lost: int = 0
-    rounds_counted: int = 0
-    dropped: dict[str, int] = {}
-    promises_broken: int = 0
-    bytes_handed_in: int | None = None
-    finished: bool = False
-    own_largest: float | None = None
-    own_smallest: float | None = None
-
-
 class Fate(Enum):
     """How a peer's part in the run ended."""
 
@@ -152,7 +130,7 @@ class PeerReport(_Status):
     samples_lost: int
     dropped: dict[str, int]
     promises_broken: int
-    bytes_handed_in: int | None  # headers and bodies that it sent to the log; None: it does not say
+    bytes_handed_in: int  # bodies that it sent to the log
     own_largest: float | None  # share of right ones of its own held-out images, where it has some
     own_smallest: float | None
     credits: int
@@ -160,7 +138,8 @@ class PeerReport(_Status):
     @classmethod
     def make(cls, name: str, status: PeerStatus, fate: Fate, credits: int) -> "PeerReport":
         """Return the report of a peer whose last status this is."""
-        return cls(name=name, fate=fate, credits=credits, **status.model_dump(exclude={"loss", "finished"}))
+        of_status = {field: getattr(status, field) for field in cls.model_fields if field not in ("name", "fate", "credits")}
+        return cls(name=name, fate=fate, credits=credits, **of_status)
 
 
 class LedgerReport(_Status):
@@ -360,7 +339,7 @@ def _facts_table(report: Report) -> Table:
     share = f" ({100 * report.samples_counted / trained:.1f} % of those trained)" if trained else ""
     table.add_row("samples counted", f"{report.samples_counted}{share}")
     table.add_row("exchange", f"{_number(report.cohorts, 'cohort')}, {_number(report.local_steps, 'local step')} a round, {report.codec}")
-    handed_in = [peer.bytes_handed_in for peer in report.peers if peer.bytes_handed_in is not None]
+    handed_in = [peer.bytes_handed_in for peer in report.peers if peer.bytes_handed_in]
     if handed_in:
         table.add_row("handed in", f"{in_words(sum(handed_in) / len(handed_in))} a peer, {in_words(max(handed_in))} at most")
     table.add_row("contributions dropped", Text(_counted(reasons)))

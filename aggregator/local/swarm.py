@@ -21,7 +21,6 @@ from aggregator.local.report import (
     Fate,
     LedgerReport,
     PeerReport,
-    PeerStatus,
     Report,
     fate,
     make_report,
@@ -32,6 +31,7 @@ from aggregator.log.verify import verify_directory
 from aggregator.monitor.door import address_to_show
 from aggregator.settings.config import write_run_file
 from protocol.errors import MantaError, OwnFault
+from swarm.peer_status import PeerStatus
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _POLL_S = 0.2
@@ -166,7 +166,7 @@ class LocalSwarm:
         return [name for name in self._peers() if name not in self._fates]
 
     def _peer_status(self, name: str) -> PeerStatus:
-        return read_status(PeerStatus, self._settings.directory / name) or PeerStatus()
+        return PeerStatus.read(self._settings.directory / name) or PeerStatus("", "")
 
     def _last_lines(self, name: str) -> str:
         return self._children[name].last_lines()

@@ -257,7 +257,7 @@ class Auditor:
         expected = (self._run, _digest(duty), duty.round, len(duty.header.claims), duty.volunteer[0])
         if (finding.run, finding.contribution, finding.round, len(finding.outcomes), finding.by) != expected or any(finding.outcomes):
             return None
-        self._board.update(audits_taken_over=self._board.status.audits_taken_over + 1)
+        self._board.add(audits_taken_over=1)
         return self._verdict(duty, finding.outcomes, finding.by)
 
     async def _judged(self, duty: Duty, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
@@ -266,8 +266,7 @@ class Auditor:
             await self._release()
             return None
         found = working.result()
-        status = self._board.status
-        self._board.update(audits=status.audits + 1, audits_against=status.audits_against + any(found.outcomes))
+        self._board.add(audits=1, audits_against=int(any(found.outcomes)))
         if any(found.outcomes):
             founder = peer_name(duty.header.contribution.open().founder)
             self._board.say(f"audit: a contribution of {founder}, round {duty.round}: {found.reason}")

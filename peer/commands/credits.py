@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -255,7 +256,7 @@ def _plain_word(word: "CreditWord") -> dict[str, Any]:
         "paid": word.paid,
         "pending": word.pending,
         "until": word.until,
-        "faults": [plain_fault(each) for each in word.faults],
+        "faults": [asdict(plain_fault(each)) for each in word.faults],
         "good": word.good,
         "is_proven": bool(word.proven),
     }

@@ -1,202 +1,148 @@
-"""What ``manta-peer status`` prints: where the peer of a directory stands, and why it is in its cohort, from its status file."""
+"""What ``manta-peer status`` prints: where the peer of a directory stands, and why it is in its cohort."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from peer.control import look
 from peer.faults import fault_line, pending_words, unproven_words
 from peer.limits.limits import listed
-from protocol.errors import UserError
+from protocol.errors import RemoteFault, StorageError, Unreachable, UserError
+from swarm.peer_status import FETCHING, SEEKING, STARTING, STATUS_FILE, PeerStatus
 
-_FILE = "status.json"
-_MAX_BYTES = 1024 * 1024
-
-
-class _Fault(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    round: int
-    reason: str
-    contribution: str
-
-
-class _Shown(BaseModel):
-    """What is shown of the file; a file of another version may lack some of it, or have more."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    peer: str
-    run: str
-    name: str
-    cohort: str
-    pid: int
-    num_rounds: int
-    round: int = 0
-    phase: str = ""
-    finished: bool = False
-    paused: bool = False
-    pauses: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    waiting_for: str = ""
-    members: int = 0
-    why: str = ""
-    size: str = ""
-    near: str = ""
-    round_trips: str = ""
-    operator: str = ""
-    reach: str = ""
-    samples_counted: int = 0
-    rounds_counted: int = 0
-    credit: int | None = None
-    credit_round: int = 0
-    credit_paid: int = 0
-    credit_pending: int = 0
-    credit_until: int = 0
-    credit_faults: list[_Fault] = []
-    account: str = ""
-    is_proven: bool | None = None
-    good: int = 0
-    proven_after: int = 0
-    credit_checked: int = 0
-    credit_rounds: int = 0
-    credit_fault: str = ""
-    verdict: str = ""
-    is_unaudited: bool = False
-    earned_round: int = 0
-    earned: int = 0
-    earned_checked: bool = False
-    own_round: int | None = None
-    own_samples: int = 0
-    own_largest: float | None = None
-    own_smallest: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    measured_for_others: int = 0
-    audits: int = 0
-    audits_against: int = 0
-    audited: int = 0
-    brought_bytes: int = 0
-    leases_at: str = ""
-    gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
-    taken: int = 0
-    lost: int = 0
-    samples_taken: int = 0
+_DOES = {SEEKING: "looks for its run", FETCHING: "gets its run's data", STARTING: "gets ready to train"}  # before it takes part
+_LOOK_S = 2.0  # for the peer to answer
 
 
 def lines_of(directory: Path) -> list[str]:
-    """Return the lines for the peer of ``directory``, the running one or the last.
+    """Return the lines for the peer of ``directory``: as it says now, or else as it wrote last.
 
     Raises:
         UserError: no peer ever ran there, or its file cannot be read; the message says what to do.
     """
-    return list(_lines(_shown(directory)))
-
-
-def _shown(directory: Path) -> _Shown:
-    path = directory / _FILE
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
-        return _Shown.model_validate_json(data)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"no peer ever ran in {directory}: name its folder with --dir, or start one with manta-peer join") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise UserError(f"{path} is no peer's status: the next manta-peer join writes it anew") from error
+        return list(_lines(look(directory, _LOOK_S), is_there=True))
+    except (UserError, Unreachable, RemoteFault):  # none runs, or it does not answer
+        status = _kept(directory)
+        return list(_lines(status, is_there=_is_running(status.pid)))
 
 
-def _lines(shown: _Shown) -> Iterator[str]:
-    paused = f"paused ({'; '.join(shown.pauses.values())})" if shown.pauses else "paused"
-    state = "finished" if shown.finished else paused if shown.paused else shown.phase
-    runs = not shown.finished and _is_running(shown.pid)
-    state = state if shown.finished or runs else "not running"
-    if shown.gateway is not None:
-        yield from _lines_of_light(shown, state)
+def _kept(directory: Path) -> PeerStatus:
+    """Return the status that the peer of ``directory`` kept, the running one or the last.
+
+    Raises:
+        UserError: no peer ever ran there, or its file cannot be read; the message says what to do.
+    """
+    try:
+        status = PeerStatus.read(directory)
+    except StorageError as error:
+        raise UserError(str(error)) from error
+    except RemoteFault as error:
+        raise UserError(f"{directory / STATUS_FILE} is no peer's status: the next manta-peer join writes it anew") from error
+    if status is None:
+        raise UserError(f"no peer ever ran in {directory}: name its folder with --dir, or start one with manta-peer join")
+    return status
+
+
+def _lines(status: PeerStatus, *, is_there: bool) -> Iterator[str]:
+    """Yield the lines that a status is, of a peer that is there, or was."""
+    is_light = status.gateway is not None
+    if is_there and not (status.run or is_light):
+        limits = listed(status.limits) or "no limits"
+        paused = f"; nothing is computed now: {'; '.join(status.pauses.values())}" if status.pauses else ""
+        yield f"a peer runs, and {_DOES[status.phase]}; {limits}{paused}"
         return
-    yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
-    yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
-    if shown.verdict:
-        yield shown.verdict
-    yield from _lines_of_credit(shown)
-    if shown.limits:
-        yield f"limits: {listed(shown.limits)}"
-    yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
-    if shown.size:
-        yield f"size {shown.size}"
-    if shown.measured_for_others:
-        yield f"measured {shown.measured_for_others} networks for others"
-    if shown.audited:
-        brought = f"{shown.brought_bytes / 1e6:,.1f} MB of what it rests on were brought"
-        yield f"audits asked about {shown.audited} of its contributions; {brought}"
-    if shown.audits:
-        yield f"audited {shown.audits} contributions of others; {shown.audits_against} were not what they say"
-    if shown.leases_at:
-        yield f"leases lots to light contributors at {shown.leases_at}"
-    if shown.near:
-        yield f"near you: {shown.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
-    if shown.operator:
-        yield f"talks to operator {shown.operator}"
-    if shown.round_trips and runs:
-        yield f"round trips: {shown.round_trips}"
-    if shown.reach and runs:  # nobody can call one that does not run
-        yield f"reach: {shown.reach}"
-    if shown.own_largest is not None and shown.own_smallest is not None:
-        figures = f"largest subnet {shown.own_largest:.1%}, smallest {shown.own_smallest:.1%}"
-        yield f"on {shown.own_samples} held-out images of your own, after round {shown.own_round}: {figures}"
-    if shown.epsilon is not None and shown.delta is not None:
-        yield f"given away of your images: epsilon={shown.epsilon:.4g} at delta={shown.delta:g} so far"
-    if shown.waiting_for:
-        yield f"waiting for {shown.waiting_for}"
+    paused = f"paused ({'; '.join(status.pauses.values())})" if status.pauses else "paused"
+    runs = not status.finished and is_there
+    state = "finished" if status.finished else "not running" if not runs else paused if status.paused else status.phase
+    yield from (_lines_of_light if is_light else _lines_of_full)(status, state, runs=runs)
 
 
-def _lines_of_credit(shown: _Shown) -> Iterator[str]:
+def _lines_of_full(status: PeerStatus, state: str, *, runs: bool) -> Iterator[str]:
+    yield f"peer {status.peer} in run {status.name} ({status.run[:16]}): {state}, round {status.round} of {status.num_rounds}"
+    yield f"counted: {status.samples_counted} samples in {status.rounds_counted} rounds; about {status.members} peers in the run"
+    if status.verdict:
+        yield status.verdict
+    yield from _lines_of_credit(status)
+    if status.limits:
+        yield f"limits: {listed(status.limits)}"
+    yield f"cohort {status.cohort}" + (f": {status.why}" if status.why else "")
+    if status.size:
+        yield f"size {status.size}"
+    if status.measured_for_others:
+        yield f"measured {status.measured_for_others} networks for others"
+    if status.audited:
+        brought = f"{status.brought_bytes / 1e6:,.1f} MB of what it rests on were brought"
+        yield f"audits asked about {status.audited} of its contributions; {brought}"
+    if status.audits:
+        yield f"audited {status.audits} contributions of others; {status.audits_against} were not what they say"
+    if status.leases_at:
+        yield f"leases lots to light contributors at {status.leases_at}"
+    if status.near:
+        yield f"near you: {status.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
+    if status.operator:
+        yield f"talks to operator {status.operator}"
+    if status.round_trips and runs:
+        yield f"round trips: {status.round_trips}"
+    if status.reach and runs:  # nobody can call one that does not run
+        yield f"reach: {status.reach}"
+    if status.own_largest is not None and status.own_smallest is not None:
+        figures = f"largest subnet {status.own_largest:.1%}, smallest {status.own_smallest:.1%}"
+        yield f"on {status.own_samples} held-out images of your own, after round {status.own_round}: {figures}"
+    if status.epsilon is not None and status.delta is not None:
+        yield f"given away of your images: epsilon={status.epsilon:.4g} at delta={status.delta:g} so far"
+    if status.waiting_for:
+        yield f"waiting for {status.waiting_for}"
+
+
+def _lines_of_credit(status: PeerStatus) -> Iterator[str]:
     """Say what was earned, and who vouches for it."""
-    if shown.credit is None:
+    if status.credit is None:
         return
-    if shown.credit_checked == shown.credit:
+    if status.credit_checked == status.credit:
         voucher = "checked: computed here from the claims in the log"
-    elif shown.credit_checked:
-        voucher = f"as the log says; {shown.credit_checked:,} of it checked: computed here from the claims of {shown.credit_rounds} rounds"
+    elif status.credit_checked:
+        voucher = (
+            f"as the log says; {status.credit_checked:,} of it checked: computed here from the claims of {status.credit_rounds} rounds"
+        )
     else:
         voucher = "as the log says; none of it checked here"
-    unaudited = ", unaudited: nobody else can compute lots of private data again" if shown.is_unaudited else ""
-    yield f"credit: {shown.credit:,} up to round {shown.credit_round} ({voucher}{unaudited})"
-    if shown.credit_pending:
-        words = pending_words(shown.credit_until, shown.num_rounds)
-        yield f"of it paid {shown.credit_paid:,}, pending {shown.credit_pending:,} ({words}), as the log says"
-    for fault in shown.credit_faults:
-        yield f"{fault_line(fault.model_dump())} (as the log says: its verdicts are entries of it)"
-    if shown.account:
-        yield f"what it earns now adds up to account {shown.account}"
-    if shown.is_proven is False:
-        yield f"{unproven_words(shown.good, shown.proven_after)} (as the log says)"
-    if shown.earned_round:
-        yield f"round {shown.earned_round} paid {shown.earned:,} of it ({'checked' if shown.earned_checked else 'as the log says'})"
-    if shown.credit_fault:
-        yield f"credit is in doubt: {shown.credit_fault}"
+    unaudited = ", unaudited: nobody else can compute lots of private data again" if status.is_unaudited else ""
+    yield f"credit: {status.credit:,} up to round {status.credit_round} ({voucher}{unaudited})"
+    if status.credit_pending:
+        words = pending_words(status.credit_until, status.num_rounds)
+        yield f"of it paid {status.credit_paid:,}, pending {status.credit_pending:,} ({words}), as the log says"
+    for fault in status.credit_faults:
+        yield f"{fault_line(fault)} (as the log says: its verdicts are entries of it)"
+    if status.account:
+        yield f"what it earns now adds up to account {status.account}"
+    if status.is_proven is False:
+        yield f"{unproven_words(status.good, status.proven_after)} (as the log says)"
+    if status.earned_round:
+        yield f"round {status.earned_round} paid {status.earned:,} of it ({'checked' if status.earned_checked else 'as the log says'})"
+    if status.credit_fault:
+        yield f"credit is in doubt: {status.credit_fault}"
 
 
-def _lines_of_light(shown: _Shown, state: str) -> Iterator[str]:
-    run = f"run {shown.name} ({shown.run[:16]})" if shown.run else "no run yet"
-    yield f"light contributor {shown.peer} in {run}: {state}, round {shown.round} of {shown.num_rounds}"
-    yield f"the log has {shown.samples_taken} samples of {shown.taken} leases; {shown.lost} came to nothing"
-    yield from _lines_of_credit(shown)
-    if shown.limits:
-        yield f"limits: {listed(shown.limits)}"
-    if shown.gateway:
-        yield f"leases from {shown.gateway}"
-    if shown.waiting_for:
-        yield f"waiting for a gateway: {shown.waiting_for}"
+def _lines_of_light(status: PeerStatus, state: str, *, runs: bool) -> Iterator[str]:
+    run = f"run {status.name} ({status.run[:16]})" if status.run else "no run yet"
+    yield f"light contributor {status.peer} in {run}: {state}, round {status.round} of {status.num_rounds}"
+    yield f"the log has {status.samples_counted} samples of {status.taken} leases; {status.lost} came to nothing"
+    yield from _lines_of_credit(status)
+    if status.limits:
+        yield f"limits: {listed(status.limits)}"
+    if status.gateway:
+        yield f"leases from {status.gateway}"
+    if status.waiting_for:
+        yield f"waiting for {status.waiting_for}"
 
 
 def is_running(directory: Path) -> bool:
     """Return whether a peer runs on a directory, as far as its status file says."""
     try:
-        return _is_running(_shown(directory).pid)
+        return _is_running(_kept(directory).pid)
     except UserError:
         return False
 

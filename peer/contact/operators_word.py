@@ -47,7 +47,7 @@ class OperatorsWord:
     def show_away(self, is_away: bool) -> None:
         """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""
         if is_away and not self.ended:
-            self._board.update(waiting_for=_NO_LOG)
+            self._board.wait_for(_NO_LOG)
         elif self.is_away:
             self._board.update(waiting_for="")
 

@@ -1,11 +1,9 @@
-"""The dashboard: a full-screen view of a running peer, in a process of its own. It asks for pictures of the peer, and passes keys on.
+"""The dashboard: a full-screen view of a peer that runs elsewhere on this computer. It asks for the peer's status, and passes keys on.
 
-``peer.dashboard.process`` shows the peer that started it; ``watch`` one that was started elsewhere, as a service is.
+It has a terminal of its own, and changes nothing for the peer: it may be closed, crash or be killed.
 """
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,19 +14,19 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.driver import Driver
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, RichLog, Static
 
-from peer.control import LEAVE, PAUSE, PICTURE, RESUME, tell
+from peer.control import LEAVE, PAUSE, RESUME, look, tell
 from peer.dashboard import text
-from peer.dashboard.picture import Picture
 from peer.dashboard.text import Machine, Rates, Window
 from peer.limits import nvml, sensors
 from peer.limits.power import PowerMeter
+from peer.status import YOU
 from protocol.errors import MantaError
 from swarm.control import NobodyRuns
+from swarm.peer_status import PeerStatus
 
 _LOOK_S = 0.5
 _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may take longer
@@ -36,8 +34,7 @@ _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may tak
 _HELP = """\
  p       pause, or go on: a paused peer computes nothing, and loses nothing
  l       leave the run: what is trained is handed in first
- Ctrl-C  {ctrl_c}
- q       close this view: {q}
+ q, Ctrl-C  close this view: the peer goes on
  up, down, Page Up, Page Down   older lines below
  ?, Esc  close this
 
@@ -60,10 +57,10 @@ _HELP = """\
 class Seen(Message):
     """The peer was looked at."""
 
-    def __init__(self, picture: Picture | None, problem: str, rates: Rates | None, machine: Machine) -> None:
-        """``picture`` None: there is none, because of the ``problem``."""
+    def __init__(self, status: PeerStatus | None, problem: str, rates: Rates | None, machine: Machine) -> None:
+        """``status`` None: there is none, because of the ``problem``."""
         super().__init__()
-        self.picture = picture
+        self.status = status
         self.problem = problem
         self.rates = rates
         self.machine = machine
@@ -81,10 +78,9 @@ class Said(Message):
 class Eyes:
     """Looks at a peer again and again, on a thread: neither a peer nor a sensor that is slow keeps the screen from its keys."""
 
-    def __init__(self, directory: Path, pid: int | None, show: Callable[[Seen], object]) -> None:
-        """Look at the peer of ``directory``, and at no other than the process ``pid``."""
+    def __init__(self, directory: Path, show: Callable[[Seen], object]) -> None:
+        """Look at the peer of ``directory``."""
         self._directory = directory
-        self._pid = pid
         self._show = show
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look_again, name="eyes", daemon=True)
@@ -100,21 +96,18 @@ class Eyes:
     def _look_again(self) -> None:
         window, machine, looks, meter = Window(), Machine(), 0, PowerMeter()
         while not self._closed.is_set():
-            picture, problem, rates = None, "", None
+            status, problem, rates = None, "", None
             try:
-                picture = Picture.of(tell(self._directory, PICTURE))
-                if self._pid not in (None, picture.pid):
-                    picture = None
+                status = look(self._directory)
+                rates = window.add(time.monotonic(), status)
             except NobodyRuns:
-                problem = "" if self._pid is not None else "no peer runs here now"
+                problem = "no peer runs here now"
             except MantaError as error:
                 problem = str(error)
-            if picture is not None:
-                rates = window.add(time.monotonic(), picture)
             if looks % _MACHINE_LOOKS == 0:
                 machine = _machine(meter)
             looks += 1
-            self._show(Seen(picture, problem, rates, machine))
+            self._show(Seen(status, problem, rates, machine))
             self._closed.wait(_LOOK_S)
 
 
@@ -136,14 +129,9 @@ class Help(ModalScreen[None]):
     ]
     DEFAULT_CSS = "Help { align: center middle; } Help Static { width: auto; height: auto; max-width: 100%; border: round ansi_default; }"
 
-    def __init__(self, keys: str) -> None:
-        """Show ``keys``."""
-        super().__init__()
-        self._keys = keys
-
     def compose(self) -> ComposeResult:
         """See Textual."""
-        yield Static(Content(self._keys))
+        yield Static(Content(_HELP))
 
 
 class Dashboard(App[None]):
@@ -166,21 +154,19 @@ class Dashboard(App[None]):
         Binding("l", "leave", "Leave the run"),
         Binding("q", "close", "Close view"),
         Binding("question_mark", "help", "Help"),
-        Binding("ctrl+c", "interrupt", "Leave", priority=True, show=False),
+        Binding("ctrl+c", "close", "Close", priority=True, show=False),
         Binding("ctrl+q", "close", "Close", priority=True, show=False),
     ]
 
-    def __init__(self, directory: Path, pid: int | None = None, driver_class: type[Driver] | None = None) -> None:
-        """Show the peer of ``directory``; with ``pid`` it is the one that started this program, and is told by signals to leave."""
-        super().__init__(driver_class, ansi_color=True)
+    def __init__(self, directory: Path) -> None:
+        """Show the peer of ``directory``."""
+        super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # the terminal's own sixteen colours, on its own background
         self._directory = directory
-        self._pid = pid
-        self._eyes = Eyes(directory, pid, self.post_message)
-        self._picture: Picture | None = None
+        self._eyes = Eyes(directory, self.post_message)
+        self._status: PeerStatus | None = None
         self._seen: Seen | None = None
         self._written: tuple[str, ...] = ()
-        self._is_leaving = False
 
     def compose(self) -> ComposeResult:
         """See Textual."""
@@ -213,9 +199,9 @@ class Dashboard(App[None]):
         self.call_after_refresh(self._draw)
 
     def on_seen(self, seen: Seen) -> None:
-        """Show what was seen; the last picture stays while the peer does not answer."""
+        """Show what was seen; the last status stays while the peer does not answer."""
         self._seen = seen
-        self._picture = seen.picture or self._picture
+        self._status = seen.status or self._status
         self._draw()
 
     def on_said(self, said: Said) -> None:
@@ -225,33 +211,29 @@ class Dashboard(App[None]):
     def _draw(self) -> None:
         if self._seen is None or not self.is_running:  # it closes, and its panels go one by one
             return
-        picture, seen = self._picture, self._seen
+        status, seen = self._status, self._seen
         panel = self.query_one("#round", Static)
-        if picture is None:
+        if status is None:
             panel.update(Content(f"STARTING\n{seen.problem}"))
             return
-        word, why = text.headline(picture)
-        if seen.problem:
-            word, why = "NO ANSWER", seen.problem
-        elif self._is_leaving and not picture.finished:
-            word, why = "LEAVING", "what is trained is handed in; Ctrl-C stops it at once"
+        word, why = ("NO ANSWER", seen.problem) if seen.problem else text.headline(status)
         width = panel.content_size.width
-        panel.set_class(word in ("PAUSED", "NO ANSWER", "WAITING"), "is-paused")
+        panel.set_class(word in ("PAUSED", "NO ANSWER", "WAITING", "LEAVING"), "is-paused")
         panel.set_class(word == "TRAINING", "is-training")
         head = text.short(f"{word}  {why}", width)
-        panel.update(Content("\n").join([Content.styled(head, "bold"), *map(Content, text.progress(picture, width))]))
-        self.query_one("#title", Static).update(Content(text.title(picture)))
+        panel.update(Content("\n").join([Content.styled(head, "bold"), *map(Content, text.progress(status, width))]))
+        self.query_one("#title", Static).update(Content(text.title(status)))
         for name, rows in (
-            ("own", text.own_rows(picture, seen.rates)),
-            ("swarm", text.swarm_rows(picture, seen.rates)),
-            ("machine", text.machine_rows(picture, seen.machine)),
+            ("own", text.own_rows(status, seen.rates)),
+            ("swarm", text.swarm_rows(status, seen.rates)),
+            ("machine", text.machine_rows(status, seen.machine)),
         ):
             panel = self.query_one(f"#{name}", Static)
             panel.update(Content(text.lines_of(rows, *panel.content_size)))
-        self._write(picture.said)
+        self._write(status.said)
 
     def _write(self, said: tuple[str, ...]) -> None:
-        """Add to the log what was said since the picture before."""
+        """Add to the log what was said since the status before."""
         log = self.query_one("#said", RichLog)
         for line in new_lines(self._written, said):
             log.write(line, expand=True)
@@ -261,26 +243,15 @@ class Dashboard(App[None]):
 
     def action_pause(self) -> None:
         """Pause the peer, or let it go on."""
-        is_paused = self._picture is not None and "you" in self._picture.pauses
+        is_paused = self._status is not None and YOU in self._status.pauses
         self._tell(RESUME if is_paused else PAUSE)
 
     def action_leave(self) -> None:
         """Let the peer hand in what is trained, and end."""
-        if self._is_leaving:
-            self.notify("it is leaving; Ctrl-C where it was started stops it at once")
-        elif self._pid is not None:
-            self.action_interrupt()
+        if self._status is not None and self._status.is_leaving:
+            self.notify("it is leaving; manta-peer leave --now stops it at once")
         else:
-            self._is_leaving = True
             self._tell(LEAVE)
-
-    def action_interrupt(self) -> None:
-        """Do what Ctrl-C does without a dashboard; of a peer that was started elsewhere only this view is closed."""
-        if self._pid is None:
-            self.exit()
-        elif os.getppid() == self._pid:
-            self._is_leaving = True
-            os.kill(self._pid, signal.SIGINT)
 
     def action_close(self) -> None:
         """Close this view; the peer goes on."""
@@ -288,11 +259,7 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """Say what the keys do."""
-        if self._pid is None:
-            self.push_screen(Help(_HELP.format(q="the peer goes on", ctrl_c="closes this view: the peer goes on")))
-            return
-        at_once = "the same; once more stops the peer at once, what was sealed is kept"
-        self.push_screen(Help(_HELP.format(q="the peer goes on, and says a line a round", ctrl_c=at_once)))
+        self.push_screen(Help())
 
     def _tell(self, word: str) -> None:
         def ask() -> None:

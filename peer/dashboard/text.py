@@ -1,12 +1,12 @@
-"""What the dashboard says of a peer, as text: pure functions of pictures of it. Nothing here knows the terminal."""
+"""What the live view and the dashboard say of a peer, as text: pure functions of its status. Nothing here knows the terminal."""
 
 import re
 from collections import deque
 from dataclasses import dataclass
 
-from peer.dashboard.picture import FETCHING, SEEKING, Picture
 from peer.limits.limits import listed
 from protocol.rounds import Phase
+from swarm.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
 
@@ -17,7 +17,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 _WORDS = {
     SEEKING: ("LOOKING FOR THE RUN", "nothing is computed yet"),
     FETCHING: ("GETTING DATA", "the data set comes from other peers and the operator"),
-    "starting": ("STARTING", "what computes gets ready"),
+    STARTING: ("STARTING", "what computes gets ready"),
     Phase.BEHIND.value: ("CATCHING UP", "the newest state is fetched and checked"),
     Phase.WORKING.value: ("TRAINING", ""),
     Phase.SEALED.value: ("AVERAGING", "what was learnt is handed in"),
@@ -46,17 +46,17 @@ class Machine:
 
 
 class Window:
-    """The pictures of the last minute, for rates."""
+    """A peer's statuses of the last minute, for rates."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._seen: deque[tuple[float, Picture]] = deque()
+        self._seen: deque[tuple[float, PeerStatus]] = deque()
 
-    def add(self, now_s: float, picture: Picture) -> Rates | None:
-        """Return the rates up to this picture, taken at ``now_s`` by a clock that does not go back; None: there is no older one."""
-        if self._seen and self._seen[-1][1].pid != picture.pid:
+    def add(self, now_s: float, status: PeerStatus) -> Rates | None:
+        """Return the rates up to this status, got at ``now_s`` by a clock that does not go back; None: there is no older one."""
+        if self._seen and self._seen[-1][1].pid != status.pid:
             self._seen.clear()
-        self._seen.append((now_s, picture))
+        self._seen.append((now_s, status))
         while now_s - self._seen[0][0] > _WINDOW_S:
             self._seen.popleft()
         since_s, first = self._seen[0]
@@ -64,27 +64,29 @@ class Window:
         if passed_s <= 0:
             return None
         return Rates(
-            (picture.samples_trained - first.samples_trained) / passed_s,
-            (picture.sent_bytes - first.sent_bytes) / passed_s,
-            (picture.received_bytes - first.received_bytes) / passed_s,
+            (status.samples_trained - first.samples_trained) / passed_s,
+            (status.sent_bytes - first.sent_bytes) / passed_s,
+            (status.received_bytes - first.received_bytes) / passed_s,
         )
 
 
-def headline(picture: Picture) -> tuple[str, str]:
+def headline(status: PeerStatus) -> tuple[str, str]:
     """Return a peer's state in a word, and why."""
-    if picture.paused and not picture.finished:
-        return "PAUSED", "; ".join(picture.pauses.values()) or "nothing is computed"
-    word, why = _WORDS.get(picture.phase, (picture.phase.upper(), ""))
-    if picture.waiting_for:
-        return (word if picture.phase == Phase.WORKING.value else "WAITING"), f"waiting for {picture.waiting_for}"
+    if status.is_leaving and not status.finished:
+        return "LEAVING", "what is trained is handed in first"
+    if status.paused and not status.finished and status.phase != FETCHING:
+        return "PAUSED", "; ".join(status.pauses.values()) or "nothing is computed"
+    word, why = _WORDS.get(status.phase, (status.phase.upper(), ""))
+    if status.waiting_for:
+        return (word if status.phase == Phase.WORKING.value else "WAITING"), f"waiting for {status.waiting_for}"
     return word, why
 
 
-def title(picture: Picture) -> str:
+def title(status: PeerStatus) -> str:
     """Return what run and what peer it is."""
-    if not picture.run:
+    if not status.run:
         return "manta-peer"
-    return f"manta-peer · run {picture.name} ({picture.run[:8]}) · peer {picture.peer[-8:]}"
+    return f"manta-peer · run {status.name} ({status.run[:8]}) · peer {status.peer[-8:]}"
 
 
 def bar(done: float, width: int) -> str:
@@ -93,22 +95,22 @@ def bar(done: float, width: int) -> str:
     return _FULL * full + _EMPTY * (width - full)
 
 
-def progress(picture: Picture, width: int) -> list[str]:
+def progress(status: PeerStatus, width: int) -> list[str]:
     """Return the run's and the round's bars, each a line of ``width`` characters or a little less."""
-    if picture.phase == FETCHING and picture.data_size_bytes:
-        what = f"{size(picture.data_bytes)} of {size(picture.data_size_bytes)}"
-        return [_bar_line("data", picture.data_bytes / picture.data_size_bytes, what, "", width), ""]
-    if not picture.num_rounds:
+    if status.phase == FETCHING and status.data_size_bytes:
+        what = f"{size(status.data_bytes)} of {size(status.data_size_bytes)}"
+        return [_bar_line("data", status.data_bytes / status.data_size_bytes, what, "", width), ""]
+    if not status.num_rounds:
         return ["", ""]
-    done = picture.round / picture.num_rounds
-    left = picture.num_rounds - picture.round
-    ends = f"about {span(left * picture.open_ms / 1000)} left" if left and picture.open_ms else ""
-    lines = [_bar_line("run", done, f"round {picture.round} of {picture.num_rounds}, {done:.0%}", ends, width)]
-    if picture.left_ms is None or not picture.open_ms or not left:
+    done = status.round / status.num_rounds
+    left = status.num_rounds - status.round
+    ends = f"about {span(left * status.open_ms / 1000)} left" if left and status.open_ms else ""
+    lines = [_bar_line("run", done, f"round {status.round} of {status.num_rounds}, {done:.0%}", ends, width)]
+    if status.left_ms is None or not status.open_ms or not left:
         return [*lines, _bar_line("round", 0.0, "not open yet" if left else "over", "", width)]
-    passed = 1 - picture.left_ms / picture.open_ms
-    ends = f"{span(picture.left_ms / 1000)} left" if picture.left_ms else "closing"
-    return [*lines, _bar_line("round", passed, f"round {picture.round + 1}, of {span(picture.open_ms / 1000)}", ends, width)]
+    passed = 1 - status.left_ms / status.open_ms
+    ends = f"{span(status.left_ms / 1000)} left" if status.left_ms else "closing"
+    return [*lines, _bar_line("round", passed, f"round {status.round + 1}, of {span(status.open_ms / 1000)}", ends, width)]
 
 
 def _bar_line(label: str, done: float, what: str, ends: str, width: int) -> str:
@@ -116,90 +118,112 @@ def _bar_line(label: str, done: float, what: str, ends: str, width: int) -> str:
     return f"{label:<6}{bar(done, max(10, width - len(text) - 8))}  {text}".rstrip()
 
 
-def own_rows(picture: Picture, rates: Rates | None) -> Rows:
+def own_rows(status: PeerStatus, rates: Rates | None) -> Rows:
     """Return what this peer gives, and what the log has of it."""
     return [
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
-        ("counted", f"{picture.samples_counted:,} samples", count(picture.samples_counted)),
-        _pending(picture) or ("in rounds", f"{picture.rounds_counted:,}"),
-        *_credit(picture),
-        ("newest", *_newest(picture)),
-        ("lost", f"{picture.samples_lost:,} samples", count(picture.samples_lost)),
-        ("loss", "-" if picture.loss is None else f"{picture.loss:.3f}"),
+        ("counted", f"{status.samples_counted:,} samples", count(status.samples_counted)),
+        _pending(status) or (("in rounds", f"{status.rounds_counted:,}") if status.gateway is None else ("in leases", f"{status.taken:,}")),
+        *_credit(status),
+        ("newest", *_newest(status)),
+        ("lost", f"{status.samples_lost:,} samples", count(status.samples_lost)),
+        ("loss", "-" if status.loss is None else f"{status.loss:.3f}"),
     ]
 
 
-def _newest(picture: Picture) -> tuple[str, ...]:
+def _newest(status: PeerStatus) -> tuple[str, ...]:
     """Return this peer's part of the newest round that has any of it, and in which that was, if rounds went by since."""
-    if not picture.last_round:
+    if not status.last_round:
         return ("none yet",)
-    of = f" of {picture.last_of:,}" if picture.last_of else ""
-    own = f"{picture.last_samples:,}"
-    if picture.last_round < picture.round - 1:
-        when = f"in round {picture.last_round}"
+    of = f" of {status.last_of:,}" if status.last_of else ""
+    own = f"{status.last_samples:,}"
+    if status.last_round < status.round - 1:
+        when = f"in round {status.last_round}"
         return f"{own}{of} {when}", f"{own} {when}", when
-    return f"{own}{of}", own, count(picture.last_samples)
+    return f"{own}{of}", own, count(status.last_samples)
 
 
-def _credit(picture: Picture) -> Rows:
+def _credit(status: PeerStatus) -> Rows:
     """Return what was earned, who vouches for it, and its newest part: short, for the panel is narrow."""
-    if picture.credit is None:
+    if status.credit is None:
         return [("credit", "not told yet"), ("checked", "-"), ("paid", "-")]
-    if picture.credit_fault:
+    if status.credit_fault:
         checked = "in doubt!"
-    elif picture.is_unaudited:
+    elif status.is_unaudited:
         checked = "unaudited"
-    elif picture.credit_checked == picture.credit:
+    elif status.credit_checked == status.credit:
         checked = "all of it"
     else:
-        checked = f"{100 * picture.credit_checked // picture.credit if picture.credit else 0}% of it"
-    paid = (f"+{picture.earned:,}", f"+{count(picture.earned)}") if picture.earned_round else ("-",)
-    return [("credit", f"{picture.credit:,}", count(picture.credit)), ("checked", checked), ("paid", *paid)]
+        checked = f"{100 * status.credit_checked // status.credit if status.credit else 0}% of it"
+    paid = (f"+{status.earned:,}", f"+{count(status.earned)}") if status.earned_round else ("-",)
+    return [("credit", f"{status.credit:,}", count(status.credit)), ("checked", checked), ("paid", *paid)]
 
 
-def _pending(picture: Picture) -> tuple[str, ...] | None:
+def _pending(status: PeerStatus) -> tuple[str, ...] | None:
     """Return what of the credit is paid later, or what audits found, as the log says; None: nothing, as in any run without audits."""
-    if picture.credit_faults:
-        found = f"{len(picture.credit_faults)} faults!" if len(picture.credit_faults) > 1 else f"{picture.credit_faults[0].get('reason')}!"
-        return "pending", f"{count(picture.credit_pending)}, {found}", found
-    if picture.is_proven is False and picture.proven_after:
-        return "proven", f"no, {picture.good:,} of {picture.proven_after:,} good", f"{picture.good}/{picture.proven_after}"
-    if not picture.credit_pending:
+    if status.credit_faults:
+        found = f"{len(status.credit_faults)} faults!" if len(status.credit_faults) > 1 else f"{status.credit_faults[0].reason}!"
+        return "pending", f"{count(status.credit_pending)}, {found}", found
+    if status.is_proven is False and status.proven_after:
+        return "proven", f"no, {status.good:,} of {status.proven_after:,} good", f"{status.good}/{status.proven_after}"
+    if not status.credit_pending:
         return None
-    when = f"to round {picture.credit_until}" if picture.credit_until else "to the run's end"
-    return "pending", f"{picture.credit_pending:,} {when}", f"{picture.credit_pending:,}", count(picture.credit_pending)
+    when = f"to round {status.credit_until}" if status.credit_until else "to the run's end"
+    return "pending", f"{status.credit_pending:,} {when}", f"{status.credit_pending:,}", count(status.credit_pending)
 
 
-def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:
+def own_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
+    """Return what this peer gives and what the log has of it, in words for one line."""
+    facts = [] if rates is None else [f"{rates.samples:,.1f} samples/s"]
+    facts.append(f"{count(status.samples_counted)} samples counted")
+    if status.gateway is not None:
+        facts.append(f"{status.taken:,} leases, {status.lost:,} lost")
+    if status.credit is not None:
+        (_, credit, *_), (_, checked), _ = _credit(status)
+        facts.append(f"credit {credit}, {checked if checked.endswith('!') else f'checked {checked}'}")
+    if pending := _pending(status):
+        facts.append(" ".join(pending[:2]))
+    return facts if status.loss is None else [*facts, f"loss {status.loss:.3f}"]
+
+
+def swarm_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
+    """Return who else is there and what is sent and received, in words for one line."""
+    rows = {label: figure for label, figure, *_ in swarm_rows(status, rates)}
+    there = [f"{rows['peers']} peers", rows["mates"]] if status.gateway is None else [f"leases from {status.gateway or 'nobody yet'}"]
+    limits = [f"limits {listed(status.limits)}"] if status.limits else []
+    return [*there, f"out {rows['out']}", f"in {rows['in']}", *limits]
+
+
+def swarm_rows(status: PeerStatus, rates: Rates | None) -> Rows:
     """Return who else is there, and what is sent and received."""
     sent, received = (0.0, 0.0) if rates is None else (rates.sent_bytes, rates.received_bytes)
     return [
-        ("peers", f"about {picture.members:,}"),
-        ("mates", f"{picture.mates:,} in its cohort"),
-        ("cohort", picture.cohort or "-"),
-        ("out", f"{size(picture.sent_bytes)}, {size(sent)}/s", size(picture.sent_bytes)),
-        ("in", f"{size(picture.received_bytes)}, {size(received)}/s", size(picture.received_bytes)),
-        ("reach", picture.reachable or "-"),
+        ("peers", f"about {status.members:,}"),
+        ("mates", f"{status.mates:,} in its cohort"),
+        ("cohort", status.cohort or "-"),
+        ("out", f"{size(status.sent_bytes)}, {size(sent)}/s", size(status.sent_bytes)),
+        ("in", f"{size(status.received_bytes)}, {size(received)}/s", size(status.received_bytes)),
+        ("reach", status.reachable or "-"),
     ]
 
 
-def machine_rows(picture: Picture, machine: Machine) -> Rows:
+def machine_rows(status: PeerStatus, machine: Machine) -> Rows:
     """Return what the computer does and how it is."""
     return [
-        ("device", picture.device or "-"),
-        ("workers", f"{picture.workers:,}"),
-        *_audits(picture),
+        ("device", status.device or "-"),
+        ("workers", f"{status.workers:,}"),
+        *_audits(status),
         ("heat", "not told" if machine.celsius is None else f"{machine.celsius:.0f} °C"),
         ("power", _power(machine)),
-        ("limits", listed(picture.limits) or "none"),
+        ("limits", listed(status.limits) or "none"),
     ]
 
 
-def _audits(picture: Picture) -> Rows:
+def _audits(status: PeerStatus) -> Rows:
     """Return how many contributions of others were computed again, and how many did not hold; nothing, where none were."""
-    if not picture.audits:
+    if not status.audits:
         return []
-    return [("audits", f"{picture.audits:,}, {picture.audits_against:,} false", count(picture.audits))]
+    return [("audits", f"{status.audits:,}, {status.audits_against:,} false", count(status.audits))]
 
 
 def _power(machine: Machine) -> str:

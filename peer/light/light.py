@@ -16,9 +16,9 @@ from automl.spaces.space import space_named
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.entry import Entry
 from peer.light.pay import Pay, last_look
-from peer.light.status import LightBoard
 from peer.light.valve import LeaseOver, Valve
 from peer.light.work import Done, LightWork, NoUse
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
@@ -56,7 +56,7 @@ class Contributor:
         self,
         identity: Identity,
         store: PeerStore,
-        board: LightBoard,
+        board: StatusBoard,
         client: GatewayClient,
         valve: Valve,
         *,
@@ -76,7 +76,6 @@ class Contributor:
             invitation: that the person gave; None: none.
             payout: the account that the credit of its claims adds up to; None: its own key.
         """
-        self.status = board.status
         self._identity = identity
         self._payout = payout
         self._board = board
@@ -97,7 +96,7 @@ class Contributor:
 
     def write(self) -> None:
         """Show where it stands."""
-        self.status.bytes_down, self.status.bytes_up = self._client.bytes_down, self._client.bytes_up
+        self._board.update(sent_bytes=self._client.bytes_up, received_bytes=self._client.bytes_down)
         self._board.write()
 
     # Its life.
@@ -106,7 +105,7 @@ class Contributor:
         """Do one lease after the other until the run is finished, or the person leaves."""
         pause_s = _AGAIN_S[0]
         self.write()
-        while not (self.status.finished or self._valve.is_leaving):
+        while not (self._board.status.finished or self._valve.is_leaving):
             try:
                 wait_s = self._once()
             except (Unreachable, RemoteFault) as error:
@@ -116,7 +115,7 @@ class Contributor:
                 continue
             pause_s = _AGAIN_S[0]
             self.write()
-            if not self.status.finished and wait_s > 0:
+            if not self._board.status.finished and wait_s > 0:
                 self._valve.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
         if self._pay is not None:
             last_look(self._pay, self._client)
@@ -134,12 +133,12 @@ class Contributor:
         if self._pay is not None:
             self._pay.look(self._client)
         if self._valve.is_paused:
-            self.status.phase = "paused"
+            self._board.update(phase="paused")
             return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
         assert self._work is not None
         way_ms = min(round(statistics.median_low(self._ways_ms) if self._ways_ms else 0.0), MAX_OPEN_MS)
-        run = bytes.fromhex(self.status.run)
+        run = bytes.fromhex(self._board.status.run)
         request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.lot_ms, way_ms)
         began_s = time.monotonic()
         answer = self._client.lease(Signed.sign(request, self._identity))
@@ -151,8 +150,8 @@ class Contributor:
                 self._do(lease, began_s)
             return 0.0
         if answer.is_over and not self._pending:
-            self.status.phase, self.status.finished, self.status.waiting_for = "finished", True, ""
-            self._board.say(f"run finished taken={self.status.taken} samples={self.status.samples_taken}")
+            self._board.update(phase="finished", finished=True, waiting_for="")
+            self._board.say(f"run finished taken={self._board.status.taken} samples={self._board.status.samples_counted}")
             return 0.0
         self._has_nothing(answer.reason)
         return min([answer.wait_ms / 1000, *waits_s])
@@ -181,22 +180,22 @@ class Contributor:
             space_named(manifest.supernet)
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity, self._payout)
             self._pay = Pay(welcome.manifest, self._identity.public_key, self._store, self._board)
-            self._expected_run = self.status.run = run.hex()
-            self.status.name, self.status.num_rounds = manifest.name, manifest.num_rounds
-            self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self.status.peer[-8:]}")
+            self._expected_run = run.hex()
+            self._board.update(run=run.hex(), name=manifest.name, num_rounds=manifest.num_rounds)
+            self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self._board.status.peer[-8:]}")
             threads = self._valve.threads
             self._board.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
         self._gateway = welcome.gateway
-        self.status.gateway, self.status.waiting_for, self.status.phase = self._client.gateway.url, "", "waiting"
+        self._board.update(gateway=self._client.gateway.url, waiting_for="", phase="waiting")
         self._board.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
 
     def _lose_sight(self, error: Exception) -> None:
         """The gateway is away, or makes no sense: it is met anew, or the next one is."""
         logger.info("no gateway url=%s reason=%s", self._client.gateway.url, error)
-        if not self.status.waiting_for:
+        if not self._board.status.waiting_for:
             self._board.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
         self._gateway = None
-        self.status.waiting_for, self.status.phase = str(error), "waiting"
+        self._board.update(waiting_for=f"a gateway: {error}", phase="waiting")
         if self._client.turn():
             for pending in self._pending:
                 self._lost(pending, "its gateway went away")
@@ -204,7 +203,7 @@ class Contributor:
         self.write()
 
     def _has_nothing(self, reason: str) -> None:
-        self.status.phase = "waiting"
+        self._board.update(phase="waiting")
         now_s = time.monotonic()
         if now_s - self._idle_since_s > _QUIET_S and reason != self._said_why:
             self._said_why = reason
@@ -218,17 +217,18 @@ class Contributor:
         Raises:
             Unreachable, RemoteFault: the gateway is away, or says what makes no sense.
         """
-        work, status = self._work, self.status
+        work = self._work
         assert work is not None
         work.architecture_of(lease)
         self._idle_since_s, self._said_why = time.monotonic(), ""
-        status.leases, status.round, status.phase = status.leases + 1, lease.round, "working"
+        self._board.add(leases=1)
+        self._board.update(round=lease.round, phase="working")
         self.write()
         try:
             weights = self._client.blob(lease.weights, lease.weights_bytes)
             samples = self._client.blob(lease.samples, lease.samples_bytes)
         except NotKnown:
-            status.lost += 1
+            self._board.add(lost=1)
             self._board.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
             self._valve.wait(_PAUSE_S[1])
             return
@@ -237,11 +237,11 @@ class Contributor:
         try:
             done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot, done_by_s)
         except LeaseOver as error:
-            status.lost += 1
+            self._board.add(lost=1)
             self._board.say(f"lost round={lease.round} samples={self._valve.num_samples - trained} ({error})")
             return
         except NoUse as error:
-            status.lost += 1
+            self._board.add(lost=1)
             self._board.say(f"lots dropped: {error} round={lease.round}")
             self._valve.wait(_PAUSE_S[1])
             return
@@ -300,14 +300,14 @@ class Contributor:
         except RemoteFault as error:
             self._lost(pending, f"its gateway shows a ticket that does not hold: {error}")
             return True
-        status, done = self.status, pending.done
+        done = pending.done
         if self._pay is not None:
             self._pay.counts(word.contribution[0].digest, done.back.claim)
-        status.taken, status.samples_taken, status.loss = status.taken + 1, status.samples_taken + done.samples, done.loss
+        self._board.add(taken=1, samples_counted=done.samples)
+        self._board.update(loss=done.loss)
         lots = sum(done.back.counts)
-        self._board.say(
-            f"the log has it round={pending.round} lots={lots} samples={done.samples} loss={done.loss:.3f} total={status.samples_taken}"
-        )
+        total = self._board.status.samples_counted
+        self._board.say(f"the log has it round={pending.round} lots={lots} samples={done.samples} loss={done.loss:.3f} total={total}")
         return True
 
     def _check(self, pending: _Pending, word: LightWord) -> None:
@@ -318,12 +318,12 @@ class Contributor:
         """
         assert self._manifest is not None
         contribution, ticket = word.contribution[0].open(), word.ticket[0].open_by(self._manifest.operators)
-        run = bytes.fromhex(self.status.run)
+        run = bytes.fromhex(self._board.status.run)
         if (ticket.run, ticket.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
             raise EncodingError("a ticket for something else")
         if pending.done.back.claim.digest not in contribution.claims:
             raise EncodingError("a ticket for a contribution that does not list this claim")
 
     def _lost(self, pending: _Pending, reason: str) -> None:
-        self.status.lost += 1
+        self._board.add(lost=1)
         self._board.say(f"lost round={pending.round} samples={pending.done.samples} ({reason})")

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from automl.training.asked import AskedCourse
 from peer.light.client import GatewayClient, NotKnown
-from peer.light.status import LightBoard
 from peer.rounds.credit_file import Kept
 from peer.rounds.slips import SlipFolder
-from peer.status import credit_fields
+from peer.status import StatusBoard, credit_fields
 from peer.store import SLIPS, PeerStore
 from protocol.errors import MantaError, RemoteFault
 from protocol.manifest import SignedManifest
@@ -40,7 +39,7 @@ class _Owed:
 class Pay:
     """One light contributor's, in one run; for the thread that works."""
 
-    def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, board: LightBoard) -> None:
+    def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, board: StatusBoard) -> None:
         """Know what was kept at the last time.
 
         Raises:
@@ -98,17 +97,14 @@ class Pay:
             kept = kept.computed(entry.round, paid[0])
         self._kept = kept
         self._store.credit(self._run).save(kept)
-        status = self._board.status
-        if paid and entry.round >= status.earned_round:
-            status.earned_round, status.earned, status.earned_checked = entry.round, paid[0], bool(pay.claims)
+        if paid and entry.round >= self._board.status.earned_round:
+            self._board.update(earned_round=entry.round, earned=paid[0], earned_checked=bool(pay.claims))
         self._show()
 
     def _show(self) -> None:
-        status, kept = self._board.status, self._kept
-        status.credit_checked, status.credit_rounds = kept.checked, kept.num_checked
-        if kept.word:
-            for name, value in credit_fields(kept.word[0], self._manifest.audit_rules).items():
-                setattr(status, name, value)
+        kept = self._kept
+        word = credit_fields(kept.word[0], self._manifest.audit_rules) if kept.word else {}
+        self._board.update(credit_checked=kept.checked, credit_rounds=kept.num_checked, **word)
 
 
 def last_look(pay: Pay, client: GatewayClient) -> None:

@@ -9,24 +9,24 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
 
 from automl.training.update import self_test
 from peer.commands.keys import own_identity
 from peer.config import PeerConfig
 from peer.control import Control
-from peer.dashboard.picture import Sitter
+from peer.dashboard.live import shown_live
 from peer.light.client import GatewayClient
 from peer.light.light import Contributor
-from peer.light.status import LightBoard, LightStatus
 from peer.light.traffic import BlockingTraffic
 from peer.light.valve import Valve
 from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.signing import peer_name
 from runtime.disk import only_process
+from swarm.peer_status import PeerStatus
 from swarm.traffic import Traffic
 from swarm.voice import Voice
 
@@ -34,7 +34,7 @@ from swarm.voice import Voice
 class LimitedLight:
     """A light contributor at work, as its limits see it. Implements ``peer.limits.limiter.Limited``."""
 
-    def __init__(self, valve: Valve, board: LightBoard, traffic: Traffic) -> None:
+    def __init__(self, valve: Valve, board: StatusBoard, traffic: Traffic) -> None:
         """Stop its work with ``valve``, hold ``traffic`` back, and show it on ``board``."""
         self._valve = valve
         self._board = board
@@ -55,39 +55,39 @@ class LimitedLight:
         """See ``Limited``."""
         self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
         self._valve.limit(limits.duty, limits.cpu_threads)
-        self._board.status.limits = limits.words()
+        self._board.update(limits=limits.words())
         self._board.write()
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
+        self._board.update(is_leaving=True)
         if not self._valve.leave() or at_once:
             self.left.set()
         else:
             self._board.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
 
-    def fields(self) -> Mapping[str, Any]:
-        """Return what a picture of it shows."""
-        sent, received = self._traffic.sent.total, self._traffic.received.total
-        return {**self._board.fields(), "samples_trained": self._valve.num_samples, "sent_bytes": sent, "received_bytes": received}
-
     def show(self) -> None:
         """See ``Limited``."""
-        self._board.write()
+        sent, received = self._traffic.sent.total, self._traffic.received.total
+        self._board.update(samples_trained=self._valve.num_samples, sent_bytes=sent, received_bytes=received)
 
 
-async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bool:
+async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_COMPUTER) -> bool:
     """Take part as a light contributor; return whether the run is finished, else the person left, and a thread may work on.
+
+    ``voice`` says what happens.
 
     Raises:
         UserError: the settings, or the run, do not fit.
     """
     self_test()
-    limiter = Limiter(config.limits, config.dir, sensors)
-    store, voice, valve, traffic = PeerStore(config.dir), Voice(), Valve(), Traffic()
-    with only_process(store.directory), voice:
+    store, valve, traffic = PeerStore(config.dir), Valve(), Traffic()
+    with only_process(store.directory):
         identity = own_identity(store, voice.say)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
-        board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex(), account=account), voice)
+        name, key = peer_name(identity.public_key), identity.public_key.hex()
+        board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), voice)
+        limiter = Limiter(config.limits, config.dir, sensors, board)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient(config.gateways, meter)
         contributor = Contributor(
@@ -95,14 +95,13 @@ async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bo
         )
         if account:
             board.say(f"its credit adds up to account {account}")
-        sitter, limited = Sitter(voice), LimitedLight(valve, board, traffic)
-        sitter.sits(limited.fields)
-        async with Control(store.directory, limiter, sitter.picture):
+        limited = LimitedLight(valve, board, traffic)
+        async with Control(store.directory, limiter), shown_live(voice, limiter):
             await limiter.attach(limited)
             await _until_it_ends(contributor, limited, limiter)
         status = board.status
         if not status.finished:
-            board.say(f"left the run taken={status.taken} samples={status.samples_taken}")
+            board.say(f"left the run taken={status.taken} samples={status.samples_counted}")
         board.write()
     return status.finished
 

@@ -6,16 +6,23 @@ was told by then holds from the peer's first moment on.
 
 import asyncio
 from collections.abc import Mapping
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from peer.limits.kept import checked, keep_limits
 from peer.limits.limits import Limits, listed, reasons
 from peer.limits.sensors import Sensors
-from peer.status import YOU
+from peer.status import YOU, StatusBoard
 from swarm import waits
+from swarm.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
 from swarm.tasks import within
+
+_NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
+    SEEKING: "it had not found its run yet",
+    FETCHING: "not all of its run's data had come yet, and what has stays there",
+    STARTING: "it had not begun yet",
+}
 
 
 class Limited(Protocol):
@@ -34,31 +41,26 @@ class Limited(Protocol):
         """Hand in what is trained, then end; or end at once."""
 
     def show(self) -> None:
-        """Write down where it stands."""
-
-
-class Before(Enum):
-    """What a peer does before it takes part: in words for now, and for when its person leaves."""
-
-    LOOKS = "looks for its run", "it had not found its run yet"
-    GETS = "gets its run's data", "not all of its run's data had come yet, and what has stays there"
-    STARTS = "gets ready to train", "it had not begun yet"
+        """Show on its board what changes all the time."""
 
 
 class Limiter:
     """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
 
-    def __init__(self, limits: Limits, directory: Path, sensors: Sensors) -> None:
-        """Begin with ``limits``, which this computer can keep; those that come later are kept in ``directory``."""
+    def __init__(self, limits: Limits, directory: Path, sensors: Sensors, board: StatusBoard) -> None:
+        """Begin with ``limits``, which this computer can keep; those that come later are kept in ``directory``.
+
+        ``board`` shows where the peer stands.
+        """
         self._limits = limits
         self._directory = directory
         self._sensors = sensors
+        self._board = board
         self._peer: Limited | None = None
         self._is_paused = False  # by the person
         self._why: dict[str, str] = {}  # the peer is paused
         self._turn = asyncio.Lock()
         self._told = asyncio.Event()  # something new
-        self.before = Before.LOOKS  # until it is attached
         self.called_off = asyncio.Event()  # the person left before the peer took part
 
     @property
@@ -100,7 +102,10 @@ class Limiter:
         """The person says: leave."""
         if self._peer is None:
             self.called_off.set()
-            return f"it leaves; {self.before.value[1]}"
+            return f"it leaves; {_NOT_YET[self._board.status.phase]}"
+        if self._board.status.is_leaving and not at_once:  # of a second Ctrl-C that would be the end
+            return "it leaves already; manta-peer leave --now stops it at once"
+        self._board.update(is_leaving=True)
         self._peer.leave(at_once=at_once)
         return "it stops at once; what was sealed is kept" if at_once else "it leaves as soon as what is trained is handed in"
 
@@ -122,12 +127,12 @@ class Limiter:
             await self._look()
         return described(self._limits, self._why)
 
-    async def show(self) -> str:
-        """Have written down where the peer stands; say it where it does not take part yet, for then nothing is written."""
+    def status(self) -> PeerStatus:
+        """Return where the peer stands."""
         if self._peer is None:
-            return f"a peer runs, and {self.before.value[0]}; {described(self._limits, self._why)}"
+            return replace(self._board.shown(), limits=self._limits.words(), paused=bool(self._why), pauses=dict(self._why))
         self._peer.show()
-        return ""
+        return self._board.shown()
 
     async def _look(self) -> None:
         """See why nothing is to be computed now, and pause the peer or let it go on."""

@@ -128,9 +128,9 @@ class BaseWork:
         if self._noise is not None:
             self._board.update(epsilon=self._noise.epsilon)
             self._board.write()
-        self._board.status.samples_lost += self._bench.take_dropped()
+        self._board.add(samples_lost=self._bench.take_dropped())
         if done is None:
-            self._board.status.samples_lost += self._machine.discard()
+            self._board.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
             await self._delivery.seal(*done)
 
@@ -144,7 +144,7 @@ class BaseWork:
             left_ms = max(0, round(self._pace.left_ms(now_ms())))
             await within(self._changed, waits.news_s(left_ms, grace_ms(self._manifest.exchange.max_open_ms)))
             if not self._changed.is_set():
-                self._board.status.samples_lost += self._machine.discard()
+                self._board.add(samples_lost=self._machine.discard())
                 return False
         return True
 
@@ -177,7 +177,7 @@ class BaseWork:
             teacher = await unless(self._leaving, self._states.teacher())
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
-            self._board.update(waiting_for=f"somebody who has the teacher, the state of round {self._plan.teacher_round}")
+            self._board.wait_for(f"somebody who has the teacher, the state of round {self._plan.teacher_round}")
             await within(self._changed, waits.LOG_AGAIN_S[0])
             return False
         if self._leaving.is_set():

@@ -77,7 +77,7 @@ class CatchingUp:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             if target is not machine.missing:
                 return  # there is the newest one's state as well
-            self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
+            self._board.wait_for(f"somebody who has the state of round {target.round}")
             await within(self._changed, waits.LOG_AGAIN_S[0])
             return
         if self._leaving.is_set():

@@ -131,7 +131,7 @@ class Commits:
         self._spread.committed(entry)
         if not told.left_ms and not told.is_from_log:
             self._opened(entry.open_ms)  # a neighbour told: it came a moment ago
-        self._board.status.samples_lost += commit.samples_lost
+        self._board.add(samples_lost=commit.samples_lost)
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
         counted = commit.promised is not None or listed is not None or told.counted is not None  # the last: counted before this start
@@ -180,16 +180,16 @@ class Commits:
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
         self._residuals.dropped()
-        self._board.status.promises_broken += 1
+        self._board.add(promises_broken=1)
         self._board.say(f"the log gave a ticket for round {round_} and did not keep it: {sealed.samples} samples are not in its table")
 
     def _after_all(self, round_: int, sealed: Sealed, found: Counted) -> None:
-        self._board.status.samples_lost -= sealed.samples
+        self._board.add(samples_lost=-sealed.samples)
         self._board.say(f"{sealed.samples} samples do count after all: the cohort handed them in, for round {round_}")
         self._kept(round_, sealed, found)
 
     def _instead(self, sealed: Sealed) -> None:
-        self._board.status.samples_lost += sealed.samples
+        self._board.add(samples_lost=sealed.samples)
         self._board.say(
             f"{sealed.samples} samples do not count: other work of this peer on the same state does, which its cohort handed in"
         )

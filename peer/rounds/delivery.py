@@ -92,9 +92,9 @@ class Delivery:
         self._sealing_ms = now_ms()
         await self._commits.settle_residual()
         if await self._handing.seal(learnt, seat, lot_ms=self._pace.lot_ms, newest=self._machine.newest.round):
-            self._board.status.loss = learnt.pile.loss
+            self._board.update(loss=learnt.pile.loss)
         else:
-            self._board.status.samples_lost += self._machine.discard()
+            self._board.add(samples_lost=self._machine.discard())
 
     async def hand_in(self) -> bool:
         """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""
@@ -152,7 +152,7 @@ class Delivery:
             return
         ticket = answer.ticket
         assert ticket is not None
-        self._board.status.bytes_handed_in = self._handing.bytes_handed_in
+        self._board.update(bytes_handed_in=self._handing.bytes_handed_in)
         if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
             self._pace.ticket_took(now_ms() - self._sealing_ms)
         self._sealing_ms = None
@@ -177,6 +177,6 @@ class Delivery:
         if sealed is not None:
             self._commits.promises.give_up(sealed, self._machine.newest.round)
         lost = self._machine.refused(kind)
-        self._board.status.samples_lost += lost
+        self._board.add(samples_lost=lost)
         self._board.update(dropped=dict(self._machine.dropped))
         self._board.say(f"{lost} samples do not count: {why}")

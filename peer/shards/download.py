@@ -7,15 +7,15 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
 from automl.files import read_bounded, write_whole
-from peer.dashboard.picture import FETCHING
 from peer.shards.holders import Holders
 from peer.shards.wanted import in_words
+from peer.status import StatusBoard
 from protocol.errors import EncodingError, Unreachable, UserError
 from protocol.manifest import Manifest
 from protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
@@ -24,6 +24,7 @@ from swarm import waits
 from swarm.blobs import Blob, Shelf, sizes_of
 from swarm.fetching import fetch, fetch_file
 from swarm.file_blobs import FileBlob, FileName
+from swarm.peer_status import FETCHING
 from swarm.rpc import Endpoint
 
 _SAID_EVERY_S = 10.0
@@ -41,7 +42,7 @@ class Download:
         folder: Path,
         holders: Holders,
         shelf: Shelf,
-        say: Callable[[str], None],
+        board: StatusBoard,
         on_piece: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
@@ -52,7 +53,7 @@ class Download:
             folder: where they are to lie.
             holders: who may have them.
             shelf: from which this peer hands out what it has.
-            say: says how far it is.
+            board: shows how far it is.
             on_piece: is called at each piece.
         """
         self._node = node
@@ -60,18 +61,14 @@ class Download:
         self._folder = folder
         self._holders = holders
         self._shelf = shelf
-        self._say = say
+        self._board = board
         self._on_piece = on_piece
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
         self._size_bytes = 0  # of all that are wanted
         self._came_bytes = 0  # since the start
         self._since_s = self._said_s = time.monotonic()
-
-    def fields(self) -> Mapping[str, Any]:
-        """Return what a picture of the peer has of it."""
-        done = {"data_bytes": self._done_bytes + self._coming_bytes, "data_size_bytes": self._size_bytes}
-        return {"phase": FETCHING, "name": self._manifest.name, "num_rounds": self._manifest.num_rounds, **done}
+        board.update(phase=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
 
     async def list(self) -> ShardList:
         """Return the list of the shards, which is in the folder then.
@@ -111,9 +108,12 @@ class Download:
         for number in set(numbers) - set(missing):
             self._have(names[number])
         self._size_bytes = sum(name.size_bytes for name in names.values())
+        self._show()
         if missing:
             here = f", of which {in_words(self._done_bytes)} are here" if self._done_bytes else ""
-            self._say(f"gets {in_words(self._size_bytes)} of {self._manifest.dataset} in {len(numbers)} shards to {self._folder}{here}")
+            self._board.say(
+                f"gets {in_words(self._size_bytes)} of {self._manifest.dataset} in {len(numbers)} shards to {self._folder}{here}"
+            )
         random.shuffle(missing)  # those who begin at the same time soon have different ones for each other
         self._since_s = self._said_s = time.monotonic()
         for number in missing:
@@ -121,7 +121,7 @@ class Download:
         if missing:
             took_s = max(time.monotonic() - self._since_s, 0.001)
             rate = in_words(round(self._came_bytes / took_s))
-            self._say(
+            self._board.say(
                 f"{self._manifest.dataset} is here, each piece checked: {in_words(self._came_bytes)} came in {took_s:.0f} s, {rate}/s"
             )
 
@@ -148,6 +148,7 @@ class Download:
                 self._came_bytes += min((count - last) * name.piece_bytes, name.size_bytes)
             last = count
             self._coming_bytes = min(count * name.piece_bytes, name.size_bytes)
+            self._show()
             self._tell()
 
         async def attempt() -> None:
@@ -174,7 +175,7 @@ class Download:
                 return await attempt()
             except Unreachable as error:
                 if not is_said:
-                    self._say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
+                    self._board.say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
                 is_said = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
@@ -182,6 +183,10 @@ class Download:
     def _have(self, name: FileName) -> None:
         self._done_bytes += name.size_bytes
         self._shelf.lend(name.root, FileBlob(name))
+        self._show()
+
+    def _show(self) -> None:
+        self._board.update(data_bytes=self._done_bytes + self._coming_bytes, data_size_bytes=self._size_bytes)
 
     def _tell(self) -> None:
         """Say how far it is, now and then."""
@@ -195,7 +200,7 @@ class Download:
         left_min = (self._size_bytes - done) / rate / 60
         share = done / self._size_bytes
         far = f"{share:.0%}, {in_words(done)} of {in_words(self._size_bytes)}"
-        self._say(f"{self._manifest.dataset}: {far}, {in_words(round(rate))}/s, about {left_min:.0f} min left")
+        self._board.say(f"{self._manifest.dataset}: {far}, {in_words(round(rate))}/s, about {left_min:.0f} min left")
 
     def _other_set(self) -> UserError:
         return UserError(

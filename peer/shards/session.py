@@ -13,16 +13,17 @@ from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.sharded_pairs import ShardedPairs
 from peer.config import PeerConfig
 from peer.contact.visiting import num_weights
-from peer.dashboard.picture import Sitter
 from peer.gateway.session import refuse_sharded_images
-from peer.limits.limiter import Before, Limiter
+from peer.limits.limiter import Limiter
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.wanted import Room, Wanted, in_words, wanted
+from peer.status import StatusBoard
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
 from runtime.disk import make_directory
 from swarm.blobs import Shelf
+from swarm.peer_status import STARTING
 from swarm.rpc import Endpoint
 from swarm.traffic import Traffic
 
@@ -58,7 +59,7 @@ class Held:
 
 @contextlib.asynccontextmanager
 async def data_here(
-    config: PeerConfig, node: Endpoint, traffic: Traffic, signed: SignedManifest, limiter: Limiter, sitter: Sitter
+    config: PeerConfig, node: Endpoint, traffic: Traffic, signed: SignedManifest, limiter: Limiter, board: StatusBoard
 ) -> AsyncIterator[Held]:
     """Yield what is here of a run's data set, once it is, where the run's shards travel; meanwhile shards are handed out to others.
 
@@ -70,7 +71,7 @@ async def data_here(
     count = await asyncio.to_thread(num_weights, manifest)
     shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * count))
     if not manifest.shards:
-        limiter.before = Before.STARTS
+        board.update(phase=STARTING)
         yield Held(shelf, config.data_root)
         return
     if config.view is not None:
@@ -78,20 +79,18 @@ async def data_here(
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
     await shelf.serve(node)
-    holders = Holders(node, signed.run, manifest.operators, sitter.voice.say)
+    holders = Holders(node, signed.run, manifest.operators, board.say)
 
     def keep_rates() -> None:
         """What the person says of rates holds from the next piece on."""
         traffic.sent.limit, traffic.received.limit = limiter.limits.max_upload, limiter.limits.max_download
 
     keep_rates()
-    limiter.before = Before.GETS
-    download = Download(node, manifest, folder, holders, shelf, sitter.voice.say, keep_rates)
-    sitter.sits(download.fields)
+    download = Download(node, manifest, folder, holders, shelf, board, keep_rates)
     meeting = asyncio.create_task(holders.meet())
     try:
-        here = await _get(config, manifest, node, folder, download, sitter)
-        limiter.before = Before.STARTS
+        here = await _get(config, manifest, node, folder, download, board)
+        board.update(phase=STARTING)
         yield Held(shelf, root, here)
     finally:
         meeting.cancel()
@@ -100,7 +99,7 @@ async def data_here(
         await holders.withdraw()
 
 
-async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, sitter: Sitter) -> Wanted:
+async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, board: StatusBoard) -> Wanted:
     list_ = await download.list()
     _refuse_gateway(config, manifest, list_)
     here = {number for number in range(len(list_.shards)) if download.name_of(list_, number).is_here}
@@ -109,7 +108,7 @@ async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: P
         if config.gateway:
             raise UserError(f"a gateway needs all of {manifest.dataset}: give a larger --data-limit, make room, or leave --gateway out")
         of = f"{len(found.train)} of {list_.num_train_shards} shards to train with"
-        sitter.voice.say(
+        board.say(
             f"there is room for {of}, {in_words(found.size_bytes)} of {in_words(list_.size_bytes)}: "
             "those that this peer's key says, and its lots are drawn from them (--data-limit)"
         )

@@ -1,9 +1,31 @@
 """A computer whose state a test sets, and a peer that only remembers what it is told."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from peer.limits.limits import Limits
 from peer.limits.sensors import Sensors
+from peer.status import StatusBoard
+from peer.store import PeerStore
+from swarm.peer_status import SEEKING, PeerStatus
+from swarm.voice import Form, Voice
+
+
+class Listed(Voice):
+    """Keeps what is said in a list."""
+
+    def __init__(self, said: list[str] | None = None) -> None:
+        super().__init__(Form.SILENT)
+        self.said = [] if said is None else said
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        super().say(text)
+
+
+def board_in(directory: Path, said: list[str] | None = None) -> StatusBoard:
+    """Return the board of a peer that has just begun; what it says is put into ``said``."""
+    return StatusBoard(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), Listed(said))
 
 
 class Computer:

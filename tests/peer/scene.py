@@ -24,7 +24,7 @@ from peer.limited import LimitedPeer
 from peer.limits.limits import Limits
 from peer.loop import PeerLoop
 from peer.shards.session import Held
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.training.noise import Noise
 from peer.training.sizing import Sizing
@@ -34,6 +34,7 @@ from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from swarm.blobs import Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.peer_status import PeerStatus
 from swarm.traffic import Traffic
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 

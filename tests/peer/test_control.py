@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, STOP, Control, tell
-from peer.limits.limiter import Before, Limiter
+from peer.commands.report import lines_of
+from peer.control import LEAVE, LIMITS, PAUSE, RESUME, STATUS, STOP, Control, look, tell
+from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from protocol.errors import UserError
 from swarm.control import ControlSocket
+from swarm.peer_status import FETCHING, SEEKING, STARTING
 from tests.memory_log import DEADLINE_S
-from tests.peer.computer import Computer, Peer
+from tests.peer.computer import Computer, Peer, board_in
 
 Story = Callable[[Limiter, Peer], Awaitable[None]]
 
 
 def play(directory: Path, story: Story, *, is_attached: bool = True) -> None:
     async def whole() -> None:
-        limiter, peer = Limiter(Limits(), directory, Computer().sensors), Peer()
-        async with asyncio.timeout(DEADLINE_S), Control(directory, limiter, lambda: "{}"):
+        limiter, peer = Limiter(Limits(), directory, Computer().sensors, board_in(directory / "peer")), Peer()
+        async with asyncio.timeout(DEADLINE_S), Control(directory, limiter):
             if is_attached:
                 await limiter.attach(peer)
             await story(limiter, peer)
@@ -43,7 +45,7 @@ def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> 
         assert "already" in await told(tmp_path, PAUSE)
         assert await told(tmp_path, RESUME) == "resumed"
         assert peer.why == {}
-        assert await told(tmp_path, SHOW) == ""
+        assert "12D3KooWpeer" in await told(tmp_path, STATUS)
         assert "handed in" in await told(tmp_path, LEAVE)
         assert "at once" in await told(tmp_path, STOP)
         assert peer.told == ["show", "leave", "stop"]
@@ -53,10 +55,9 @@ def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> 
     assert not (tmp_path / "control").exists()
 
 
-def test_who_asks_for_the_picture_gets_it(tmp_path: Path) -> None:
+def test_who_asks_for_the_status_gets_it(tmp_path: Path) -> None:
     async def story(limiter: Limiter, _peer: Peer) -> None:
-        del limiter
-        assert await told(tmp_path, PICTURE) == "{}"
+        assert await asyncio.to_thread(look, tmp_path) == limiter.status()
 
     play(tmp_path, story)
 
@@ -65,7 +66,8 @@ def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -
     async def story(limiter: Limiter, peer: Peer) -> None:
         assert (await told(tmp_path, PAUSE)).startswith("paused")
         await told(tmp_path, LIMITS, {"duty": "40%"})
-        assert await told(tmp_path, SHOW) == "a peer runs, and looks for its run; duty 40%; nothing is computed now: by you"
+        said = await asyncio.to_thread(lines_of, tmp_path)
+        assert said == ["a peer runs, and looks for its run; duty 40%; nothing is computed now: by you"]
         await limiter.attach(peer)
         assert peer.why == {"you": "by you"}
         assert peer.limits == Limits(duty=40)
@@ -82,14 +84,34 @@ def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
     play(tmp_path, story, is_attached=False)
 
 
-@pytest.mark.parametrize("before", Before)
-def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, before: Before) -> None:
-    async def story(limiter: Limiter, _peer: Peer) -> None:
-        limiter.before = before
-        assert (await told(tmp_path, SHOW)).startswith(f"a peer runs, and {before.value[0]}; ")
-        assert await told(tmp_path, LEAVE) == f"it leaves; {before.value[1]}"
+@pytest.mark.parametrize(
+    ("phase", "does", "leaves"),
+    [
+        (SEEKING, "looks for its run", "it had not found its run yet"),
+        (FETCHING, "gets its run's data", "not all of its run's data had come yet, and what has stays there"),
+        (STARTING, "gets ready to train", "it had not begun yet"),
+    ],
+)
+def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, phase: str, does: str, leaves: str) -> None:
+    async def whole() -> None:
+        board = board_in(tmp_path / "peer")
+        limiter = Limiter(Limits(), tmp_path, Computer().sensors, board)
+        async with asyncio.timeout(DEADLINE_S), Control(tmp_path, limiter):
+            board.update(phase=phase)
+            assert await asyncio.to_thread(lines_of, tmp_path) == [f"a peer runs, and {does}; no limits"]
+            assert await told(tmp_path, LEAVE) == f"it leaves; {leaves}"
 
-    play(tmp_path, story, is_attached=False)
+    asyncio.run(whole())
+
+
+def test_who_leaves_already_is_not_stopped_at_once_by_the_same_word(tmp_path: Path) -> None:
+    async def story(limiter: Limiter, peer: Peer) -> None:
+        await told(tmp_path, LEAVE)
+        assert limiter.status().is_leaving
+        assert "leaves already" in await told(tmp_path, LEAVE)
+        assert peer.told == ["leave", "show"]
+
+    play(tmp_path, story)
 
 
 def test_limits_are_changed_while_it_runs_and_kept_for_the_next_start(tmp_path: Path) -> None:

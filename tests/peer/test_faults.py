@@ -4,6 +4,7 @@ import pytest
 
 from peer.faults import advice, fault_line, is_guilty, pending_words, plain_fault, unproven_words, verdict
 from protocol.reputation import FALSE, WITHHELD, Fault
+from swarm.peer_status import FaultSeen
 
 CONTRIBUTION = bytes(range(32))
 
@@ -36,9 +37,7 @@ def test_who_is_guilty_is_told_to_look_at_the_computer_and_how_to_begin_anew() -
 
 
 def test_a_reason_of_another_version_is_shown_as_it_is() -> None:
-    assert (
-        fault_line({"round": 3, "reason": "new", "contribution": "ab" * 32}) == "contribution abababababababab was found new with round 3"
-    )
+    assert fault_line(FaultSeen(3, "new", "ab" * 32)) == "contribution abababababababab was found new with round 3"
 
 
 def test_when_it_is_paid_and_when_a_key_is_proven() -> None:

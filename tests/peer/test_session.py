@@ -9,11 +9,12 @@ import pytest
 from peer.config import PeerConfig
 from peer.contact.whereabouts import find_addresses
 from peer.session import Stopped, _until_told_to_stop
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.errors import StorageError, Unreachable, UserError
 from protocol.signing import sha256
 from swarm.local_runs import LocalRun, find, listed
+from swarm.peer_status import PeerStatus
 
 RUN, OTHER_RUN = sha256(b"run"), sha256(b"other run")
 GIVEN, LAST, LOCAL = ("/given",), ("/last",), ("/local", "/local/too")

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
+from protocol.errors import RemoteFault
+from swarm.peer_status import FaultSeen, PeerStatus
 from swarm.voice import Form, Voice
 
 
@@ -75,15 +77,16 @@ def test_a_round_that_went_by_without_this_peer_says_so(board: StatusBoard, caps
 def test_what_it_waits_for_is_said_once(board: StatusBoard, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
         for _ in range(3):
-            board.update(waiting_for="the log")
+            board.wait_for("the log")
         board.update(waiting_for="")
-        board.update(waiting_for="the log")
+        board.wait_for("the log")
     assert capsys.readouterr().out == "waiting for the log\n" * 2
 
 
 def test_other_programs_see_what_it_waits_for(board: StatusBoard, store: PeerStore) -> None:
     with board:
-        board.update(phase="sealed", waiting_for="the log")
+        board.update(phase="sealed")
+        board.wait_for("the log")
         assert (written(store)["phase"], written(store)["waiting_for"]) == ("sealed", "the log")
         board.update(waiting_for="")
         assert written(store)["waiting_for"] == ""
@@ -98,7 +101,8 @@ def test_a_long_line_is_not_broken_and_brackets_are_not_colours(board: StatusBoa
 
 def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
     with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9), Voice(Form.OBJECTS)) as board:
-        board.update(loss=0.5, samples_counted=640, waiting_for="the log")
+        board.update(loss=0.5, samples_counted=640)
+        board.wait_for("the log")
         board.committed(round_=5, state=STATE, contributions=3, counted=False, lost=64)
         board.pause({"you": "by you"})
         board.pause({})
@@ -123,9 +127,9 @@ def test_what_a_round_counted_of_this_peer_is_kept_of_the_newest_one(board: Stat
         board.counted(4, 128)
         board.earned(4, 7, is_checked=True, samples=512)
         board.counted(3, 64)  # the older one is known later
-        fields = board.fields()
-    assert [fields[name] for name in ("last_round", "last_samples", "last_of")] == [4, 128, 512]
-    assert (fields["samples_counted"], fields["rounds_counted"]) == (192, 2)
+        status = board.status
+    assert (status.last_round, status.last_samples, status.last_of) == (4, 128, 512)
+    assert (status.samples_counted, status.rounds_counted) == (192, 2)
 
 
 def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
@@ -133,9 +137,30 @@ def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
 ) -> None:
     with board:
         (store.directory / "status.json.part").mkdir()
-        board.update(round=4, waiting_for="the log")
+        board.update(round=4)
+        board.wait_for("the log")
         board.committed(round_=5, state=STATE, contributions=1, counted=True, lost=0)
     assert "round committed round=5" in capsys.readouterr().out
     assert all("status not written" in message for message in caplog.messages)
     assert caplog.messages
     assert written(store)["round"] == 0  # whole, and as it was
+
+
+def test_a_status_that_was_looked_at_does_not_change(board: StatusBoard) -> None:
+    board.update(round=3, phase="working", loss=0.5)
+    board.committed(round_=3, state=STATE, contributions=1, counted=True, lost=0)
+    before = board.shown()
+    board.update(round=4)
+    assert (before.name, before.round, before.num_rounds, before.phase, before.loss) == ("digits", 3, 9, "working", 0.5)
+    assert before.said[-1].startswith("round committed round=3")
+    assert board.shown().round == 4
+
+
+def test_what_is_sent_is_what_is_read_and_anything_else_is_refused(board: StatusBoard) -> None:
+    board.update(loss=0.5, pauses={"you": "by you"}, credit_faults=(FaultSeen(1, "false", "ab"),))
+    board.say("a line")
+    assert PeerStatus.of(board.shown().to_json()) == board.shown()
+    fields = json.loads(board.shown().to_json())
+    for text in ("", "[]", "{}", *(json.dumps({**fields, **wrong}) for wrong in ({"pid": "7"}, {"round": []}, {"mood": "good"}))):
+        with pytest.raises(RemoteFault, match="no status of a peer"):
+            PeerStatus.of(text)

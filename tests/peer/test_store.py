@@ -1,6 +1,6 @@
-import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from protocol.manifest import SignedManifest
 from protocol.records import Header
 from protocol.signing import Identity, sha256
 from runtime.disk import load_identity, only_process
+from swarm.peer_status import PeerStatus
 from tests.contributions import header_of
 from tests.runs import FixedCourse, manifest_of
 
@@ -175,9 +176,11 @@ def test_a_file_that_cannot_be_read_is_a_storage_error(store: PeerStore) -> None
 
 def test_the_status_is_json_and_whole_at_every_moment(store: PeerStore) -> None:
     path = store.directory / "status.json"
-    store.write_status({"round": 1})
+    first = PeerStatus("12D3KooWpeer", "aa", round=1)
+    second = replace(first, round=2, dropped={"too old": 3})
+    store.write_status(first)
     before = os.open(path, os.O_RDONLY)  # who reads the old one reads it to its end
-    store.write_status({"round": 2, "dropped": {"too old": 3}})
-    assert json.loads(os.read(before, 1000)) == {"round": 1}
+    store.write_status(second)
+    assert PeerStatus.of(os.read(before, 100_000)) == first
     os.close(before)
-    assert json.loads(path.read_text()) == {"round": 2, "dropped": {"too old": 3}}
+    assert PeerStatus.read(store.directory) == second

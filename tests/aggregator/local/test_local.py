@@ -16,12 +16,10 @@ from aggregator.local.report import (
     LedgerReport,
     Limits,
     PeerReport,
-    PeerStatus,
     Quality,
     Report,
     fate,
     make_report,
-    read_status,
     show,
 )
 from aggregator.local.settings import Settings, Wishes, make_settings
@@ -30,8 +28,9 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
 from automl.data.digits import digits
 from automl.training.settings import usual
-from protocol.errors import UserError
+from protocol.errors import RemoteFault, UserError
 from protocol.signing import Identity
+from swarm.peer_status import PeerStatus
 
 NO_LIMITS = Limits()
 THIN = RunConfig(exchange=ExchangeSection(local_steps=10, codec="topk-512-3"))
@@ -46,10 +45,9 @@ def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Qualit
     return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
 
 
-def peer(
-    name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int | None = None
-) -> PeerReport:
+def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int = 0) -> PeerReport:
     status = PeerStatus(
+        "12D3KooW" + name,
         key=name,
         cohort="cohort-0",
         round=3,
@@ -252,7 +250,7 @@ def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp
     ],
 )
 def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returncode: int, finished: bool, expected: Fate) -> None:
-    assert fate(returncode, PeerStatus(finished=finished)) is expected
+    assert fate(returncode, PeerStatus("", "", finished=finished)) is expected
 
 
 def test_a_run_that_did_everything_succeeds() -> None:
@@ -368,11 +366,13 @@ def test_a_report_ends_with_the_command_that_takes_a_network_out_of_the_run(tmp_
 
 
 def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    assert read_status(PeerStatus, tmp_path) is None
-    (tmp_path / "status.json").write_text('{"key": "ab", "round": 4, "phase": "working", "dropped": {"late": 1}}')
-    assert read_status(PeerStatus, tmp_path) == PeerStatus(key="ab", round=4, dropped={"late": 1})
+    assert PeerStatus.read(tmp_path) is None
+    status = PeerStatus("12D3KooWpeer", "ab", round=4, dropped={"late": 1})
+    (tmp_path / "status.json").write_text(status.to_json())
+    assert PeerStatus.read(tmp_path) == status
     (tmp_path / "status.json").write_text('{"key": "ab", "rou')
-    assert read_status(PeerStatus, tmp_path) is None
+    with pytest.raises(RemoteFault, match="no status of a peer"):
+        PeerStatus.read(tmp_path)
 
 
 def test_without_a_terminal_progress_is_plain_lines_and_the_end_is_said_once() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from peer.contact.heads import Heads
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory
@@ -15,6 +15,7 @@ from protocol.signing import PublicKey
 from swarm import waits
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
+from swarm.peer_status import PeerStatus
 from swarm.rpc import Refused
 from tests.memory_log import PEERS, MemoryLog, until
 from tests.peer.scene import Member, Scene, play

@@ -1,9 +1,7 @@
 """The dashboard beside a peer's real control socket, driven by Textual's pilot."""
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,30 +11,43 @@ from textual.widgets import Static
 from peer.control import Control
 from peer.dashboard import dashboard
 from peer.dashboard.dashboard import Dashboard, Help, new_lines
-from peer.dashboard.picture import Sitter
 from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
-from peer.status import PeerStatus
-from swarm.voice import Form, Voice
+from peer.status import StatusBoard
 from tests.memory_log import DEADLINE_S
-from tests.peer.computer import Computer, Peer
+from tests.peer.computer import Computer, Peer, board_in
 
 SIZES = [(80, 24), (200, 60)]
 Story = Callable[["Scene", Pilot[None]], Awaitable[None]]
+
+
+class Shown(Peer):
+    """A peer that shows on its board what it is told."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        super().__init__()
+        self.board = board
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        await super().pause(why)
+        self.board.pause(why)
+
+    async def resume(self) -> None:
+        await super().resume()
+        self.board.pause({})
+
+    def show(self) -> None:
+        self.board.update(left_ms=500.0, open_ms=1000.0)
 
 
 class Scene:
     """A peer whose status a test sets, and who is told things for real."""
 
     def __init__(self, directory: Path) -> None:
-        self.peer = Peer()
-        self.limiter = Limiter(Limits(), directory, Computer().sensors)
-        self.sitter = Sitter(Voice(Form.SILENT))
-        self.status = PeerStatus("12D3KooWpeer", "aa", "bb" * 32, "digits", "here", "cpu", num_rounds=9, phase="working", round=3)
-
-    def fields(self) -> dict[str, object]:
-        why = dict(self.peer.why)
-        return {**asdict(self.status), "paused": bool(why), "pauses": why, "left_ms": 500.0, "open_ms": 1000.0}
+        self.board = board_in(directory / "peer")
+        self.board.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, phase="working", round=3)
+        self.peer = Shown(self.board)
+        self.limiter = Limiter(Limits(), directory, Computer().sensors, self.board)
 
 
 def play(directory: Path, story: Story, size: tuple[int, int] = (80, 24), *, is_there: bool = True) -> None:
@@ -48,9 +59,8 @@ def play(directory: Path, story: Story, size: tuple[int, int] = (80, 24), *, is_
                 async with app.run_test(size=size) as pilot:
                     await story(scene, pilot)
                 return
-            async with Control(directory, scene.limiter, scene.sitter.picture):
+            async with Control(directory, scene.limiter):
                 await scene.limiter.attach(scene.peer)
-                scene.sitter.sits(scene.fields)
                 async with app.run_test(size=size) as pilot:
                     await story(scene, pilot)
 
@@ -72,14 +82,14 @@ async def until(pilot: Pilot[None], *texts: str) -> str:
 @pytest.mark.parametrize("size", SIZES)
 def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[int, int]) -> None:
     async def story(scene: Scene, pilot: Pilot[None]) -> None:
-        scene.sitter.voice.say("[red]a line[/red] that it says")
+        scene.board.say("[red]a line[/red] that it says")
         await until(pilot, "TRAINING", "round 3 of 9", "digits", "peers", "limits", "[red]a line[/red] that it says")
         screen = await until(pilot, "Pause / resume", "Leave the run", "Close view", "Help")
         lines = screen.splitlines()
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
         assert "Help" in lines[-1]
-        scene.status.round, scene.status.phase = 4, "sealed"
+        scene.board.update(round=4, phase="sealed")
         await until(pilot, "AVERAGING", "round 4 of 9")
 
     play(tmp_path, story, size)
@@ -108,7 +118,8 @@ def test_pause_and_leave_are_keys_and_what_others_tell_the_peer_shows(tmp_path: 
     play(tmp_path, story)
 
 
-def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path, key: str) -> None:
     async def story(_scene: Scene, pilot: Pilot[None]) -> None:
         await until(pilot, "TRAINING")
         await pilot.press("question_mark")
@@ -116,7 +127,7 @@ def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path) -> Non
         assert isinstance(pilot.app.screen, Help)
         await pilot.press("escape")
         await until(pilot, "TRAINING")
-        await pilot.press("q")
+        await pilot.press(key)
         assert pilot.app.return_code == 0
 
     play(tmp_path, story)
@@ -127,33 +138,12 @@ def test_while_nobody_answers_it_says_so_and_shows_whoever_comes(tmp_path: Path)
         await until(pilot, "STARTING", "no peer runs here")
         await pilot.press("p", "question_mark", "escape")  # nothing to tell: that is said, and nothing ends
         other = Scene(tmp_path)
-        other.sitter.sits(other.fields)
-        async with Control(tmp_path, other.limiter, other.sitter.picture):
+        async with Control(tmp_path, other.limiter):
+            await other.limiter.attach(other.peer)
             await until(pilot, "TRAINING")
         await until(pilot, "NO ANSWER", "no peer runs here now", "round 3 of 9")
 
     play(tmp_path, story, is_there=False)
-
-
-def test_it_shows_no_other_peer_than_the_one_that_started_it(tmp_path: Path) -> None:
-    async def whole() -> None:
-        scene = Scene(tmp_path)
-        scene.sitter.sits(scene.fields)
-        asked = 0
-
-        def picture() -> str:
-            nonlocal asked
-            asked += 1
-            return scene.sitter.picture()
-
-        app = Dashboard(tmp_path, os.getpid() + 1)
-        async with asyncio.timeout(DEADLINE_S), Control(tmp_path, scene.limiter, picture), app.run_test() as pilot:
-            while asked < 2:
-                await pilot.pause(0.02)
-            await until(pilot, "STARTING")
-            assert "digits" not in shown(pilot)
-
-    asyncio.run(whole())
 
 
 def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +169,7 @@ def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeyp
 def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
     async def story(scene: Scene, pilot: Pilot[None]) -> None:
         for number in range(39):
-            scene.sitter.voice.say(f"line {number}")
+            scene.board.say(f"line {number}")
         await until(pilot, "TRAINING", "line 38", "Help")
         await pilot.press("p")
         await until(pilot, "PAUSED  by you")

@@ -1,10 +1,10 @@
 """What the dashboard says, at the widths that terminals have."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from peer.dashboard.picture import SEEKING, Picture
 from peer.dashboard.text import (
     Machine,
     Rates,
@@ -24,11 +24,13 @@ from peer.dashboard.text import (
     title,
 )
 from protocol.rounds import Phase
+from swarm.peer_status import SEEKING, FaultSeen, PeerStatus
 
-AT_WORK = Picture(
+AT_WORK = PeerStatus(
+    peer="12D3KooWabcdefgh",
+    key="aa",
     pid=7,
     phase="working",
-    peer="12D3KooWabcdefgh",
     run="3f0c" * 16,
     name="digits",
     cohort="here",
@@ -62,8 +64,8 @@ def full(rows: Rows) -> dict[str, str]:
     return {label: figure for label, figure, *_ in rows}
 
 
-def changed(**fields: object) -> Picture:
-    return AT_WORK.model_copy(update=fields)
+def changed(**fields: Any) -> PeerStatus:
+    return replace(AT_WORK, **fields)
 
 
 def test_a_state_is_a_word_and_a_reason() -> None:
@@ -104,7 +106,7 @@ def test_a_round_that_nobody_has_begun_and_a_run_that_is_over() -> None:
     assert "closing" in progress(changed(left_ms=0.0), 78)[1]
     assert "over" in progress(changed(round=40, left_ms=None), 78)[1]
     assert "100%" in progress(changed(round=40, left_ms=None), 78)[0]
-    assert progress(Picture(pid=1, phase=SEEKING), 78) == ["", ""]
+    assert progress(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), 78) == ["", ""]
 
 
 def test_figures_of_this_peer_the_run_and_the_computer() -> None:
@@ -131,7 +133,7 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     ):
         rows = full(own_rows(changed(**{**earned, **told}), None))
         assert (rows["credit"], rows["checked"], rows["paid"]) == ("1,581", checked, paid)
-    nothing = full(own_rows(Picture(pid=1, phase=SEEKING), None))
+    nothing = full(own_rows(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), None))
     assert (nothing["samples/s"], nothing["newest"], nothing["loss"]) == ("-", "none yet", "-")
 
 
@@ -140,8 +142,8 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     [
         ({"credit_until": 35}, "1,234 to round 35"),
         ({"credit_until": 0}, "1,234 to the run's end"),
-        ({"credit_faults": ({"reason": "withheld"},)}, "1,234, withheld!"),
-        ({"credit_faults": ({"reason": "withheld"}, {"reason": "false"})}, "1,234, 2 faults!"),
+        ({"credit_faults": (FaultSeen(3, "withheld", "ab"),)}, "1,234, withheld!"),
+        ({"credit_faults": (FaultSeen(3, "withheld", "ab"), FaultSeen(4, "false", "cd"))}, "1,234, 2 faults!"),
     ],
 )
 def test_of_pending_credit_it_says_until_when_and_what_audits_found(told: dict[str, Any], words: str) -> None:
@@ -214,4 +216,4 @@ def test_times_and_sizes_for_persons() -> None:
 
 def test_who_is_shown_stands_in_the_title() -> None:
     assert title(AT_WORK) == "manta-peer · run digits (3f0c3f0c) · peer abcdefgh"
-    assert title(Picture(pid=1, phase=SEEKING)) == "manta-peer"
+    assert title(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING)) == "manta-peer"

@@ -11,7 +11,6 @@ from automl.data.shards.layout import travelling
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.writing import shard_images
 from peer.config import PeerConfig
-from peer.dashboard.picture import Sitter
 from peer.gateway.session import check_run, desk_of
 from peer.shards.download import Download
 from peer.shards.holders import Holders
@@ -21,9 +20,9 @@ from protocol.manifest import SignedManifest
 from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
-from swarm.voice import Voice
 from tests.audited import RULES
 from tests.automl.data.files import noise, write_picture
+from tests.peer.computer import board_in
 from tests.runs import EXCHANGE, manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -50,9 +49,10 @@ def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path)
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=dataset.digest, shards=(travelling(dataset.shards.list),))
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
-    download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), print)
+    board = board_in(tmp_path / "status")
+    download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), board)
     with pytest.raises(UserError, match=REFUSAL):
-        asyncio.run(_get(PeerConfig(gateway=("127.0.0.1:0",)), manifest, node, tmp_path / "noise", download, Sitter(Voice())))
+        asyncio.run(_get(PeerConfig(gateway=("127.0.0.1:0",)), manifest, node, tmp_path / "noise", download, board))
 
 
 def test_a_gateway_where_several_local_steps_are_audited_is_refused_in_a_line() -> None:

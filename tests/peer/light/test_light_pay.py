@@ -9,15 +9,14 @@ from peer.commands.earnings import CLAIMS, WORD, runs_of
 from peer.gateway.payroll import Payroll
 from peer.light.client import NotKnown
 from peer.light.pay import Pay
-from peer.light.status import LightBoard, LightStatus
 from peer.store import PeerStore
 from protocol.encoding import unpack
-from protocol.signing import Digest, peer_name
+from protocol.signing import Digest
 from swarm.light_pay import MAX_PAY_BYTES, LightPay
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
-from swarm.voice import Voice
 from tests.memory_log import PEERS, MemoryLog
+from tests.peer.computer import board_in
 
 LIGHT, GATEWAY, OTHER = PEERS[0], PEERS[1], PEERS[2]
 
@@ -37,10 +36,8 @@ class Scene:
 
     def begin(self) -> None:
         """Start the light contributor, perhaps again."""
-        store, voice = PeerStore(self.directory), Voice()
-        voice.say = self.lines.append  # type: ignore[method-assign]
-        self.board = LightBoard(store, LightStatus(peer_name(LIGHT.public_key), LIGHT.public_key.hex()), voice)
-        self.light = Pay(self.log.signed, LIGHT.public_key, store, self.board)
+        self.board = board_in(self.directory, self.lines)
+        self.light = Pay(self.log.signed, LIGHT.public_key, PeerStore(self.directory), self.board)
 
     async def counted(self) -> Digest:
         """Let a round count a contribution of the light contributor and one of somebody else."""

@@ -17,8 +17,7 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
 from peer.commands.report import lines_of
 from peer.config import load_config
-from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, tell
-from peer.dashboard.picture import Picture
+from peer.control import LEAVE, LIMITS, PAUSE, RESUME, look, tell
 from peer.gateway.http import serving
 from protocol.errors import UserError
 from swarm.door import Door
@@ -77,7 +76,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
         assert b"the log has it round=1 lots=1" in printed
         assert b"run finished taken=1" in printed
         status = json.loads((tmp_path / "light" / "status.json").read_text())
-        assert (status["taken"], status["samples_taken"], status["finished"]) == (1, LOT, True)
+        assert (status["taken"], status["samples_counted"], status["finished"]) == (1, LOT, True)
 
     play(story)
 
@@ -138,20 +137,19 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                 )
                 with pytest.raises(UserError, match="--gpu-memory: a light contributor computes on the CPU"):
                     await told(LIMITS, {"gpu_memory": "6GB"})
-                assert await told(SHOW) == ""
-                lines = lines_of(directory)
+                lines = await asyncio.to_thread(lines_of, directory)
                 assert "paused (by you)" in lines[0]
                 assert "limits: duty 50%, cpu-threads 1, max-download 10MB" in lines
-                picture = Picture.of(await told(PICTURE))
-                assert (picture.paused, picture.samples_trained, picture.pid) == (True, 0, program.pid)
+                seen = await asyncio.to_thread(look, directory)
+                assert (seen.paused, seen.samples_trained, seen.pid) == (True, 0, program.pid)
                 assert gateway.desk.leased == 0
                 assert await told(RESUME) == "resumed"
                 while len(seat.members) < 2:
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
-                picture = Picture.of(await told(PICTURE))
-                assert (picture.paused, picture.samples_trained) == (False, LOT)
-                assert picture.received_bytes > picture.sent_bytes > 0
+                seen = await asyncio.to_thread(look, directory)
+                assert (seen.paused, seen.samples_trained) == (False, LOT)
+                assert seen.received_bytes > seen.sent_bytes > 0
                 assert (await told(LEAVE)).startswith("it leaves")
                 printed, errors = await program.communicate()
         assert (program.returncode, errors) == (0, b"")

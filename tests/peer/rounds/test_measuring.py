@@ -19,7 +19,7 @@ from automl.training.settings import usual
 from automl.training.update import initial_state
 from peer.rounds import measuring as module
 from peer.rounds.measuring import Measuring
-from peer.status import PeerStatus, StatusBoard
+from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.training.work import ComputeThread
 from protocol.encoding import unpack
@@ -28,6 +28,7 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
+from swarm.peer_status import PeerStatus
 from tests.runs import manifest_of
 
 OPERATOR, PEER = Identity(b"o" * 32), Identity(b"p" * 32)

@@ -1,6 +1,7 @@
 """A data set that comes to a folder over the network in memory: from others first, over breaks and liars; what is there is kept."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from automl.data.dataset import Dataset
 from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.writing import shard_images
-from peer.dashboard.picture import FETCHING, Picture
 from peer.dashboard.text import progress
 from peer.shards.download import Download
 from peer.shards.holders import Holders
@@ -21,7 +21,9 @@ from protocol.shards import PIECE_BYTES
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import HASHES, METHOD, Shelf
 from swarm.memory import MemoryNetwork
+from swarm.peer_status import FETCHING
 from tests.automl.data.files import noise, write_picture
+from tests.peer.computer import board_in
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
@@ -41,6 +43,7 @@ class Swarm:
         self.source, self.folder = tmp_path / "noise", tmp_path / "here"
         self.folder.mkdir()
         self.said: list[str] = []
+        self.board = board_in(tmp_path / "status", self.said)
         self.shelf = Shelf(max_bytes=0)
         self.here = self.network.endpoint(HERE)
         self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said.append)
@@ -67,7 +70,7 @@ class Swarm:
         endpoint.handlers[METHOD] = answer
 
     def download(self) -> Download:
-        return Download(self.here, self.manifest(), self.folder, self.holders, self.shelf, self.said.append)
+        return Download(self.here, self.manifest(), self.folder, self.holders, self.shelf, self.board)
 
     async def get(self) -> None:
         download = self.download()
@@ -92,7 +95,7 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         await swarm.shelf.serve(swarm.here)
         holders = Holders(third, RUN, [HERE], swarm.said.append)
         (tmp_path / "third").mkdir()
-        download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.said.append)
+        download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.board)
         await download.shards(await download.list(), [2])
         assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
 
@@ -155,7 +158,7 @@ def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -
             if told == 2:
                 has_one.set()
 
-        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.shelf, swarm.said.append, on_piece)
+        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.shelf, swarm.board, on_piece)
         list_ = await download.list()
         assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
         endpoint.handlers[METHOD] = one_piece_only
@@ -195,7 +198,7 @@ def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
     other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
     (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
-    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.said.append)
+    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.board)
     with pytest.raises(UserError, match="something else"):
         asyncio.run(download.list())
 
@@ -205,7 +208,7 @@ def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_w
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
-        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.said.append).list()
+        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.board).list()
 
     with pytest.raises(UserError, match="ask the operator to mend it"):
         asyncio.run(scenario())
@@ -219,8 +222,8 @@ def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
         download = swarm.download()
         list_ = await download.list()
         await download.shards(list_, range(len(list_.shards)))
-        picture = Picture.model_validate({"pid": 1, **download.fields()})
-        assert (picture.phase, picture.data_bytes, picture.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
-        return progress(picture.model_copy(update={"data_bytes": list_.size_bytes // 2}), 80)[0]
+        status = swarm.board.status
+        assert (status.phase, status.data_bytes, status.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
+        return progress(replace(status, data_bytes=list_.size_bytes // 2), 80)[0]
 
     assert asyncio.run(scenario()).startswith("data  ████")

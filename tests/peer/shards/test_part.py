@@ -19,7 +19,6 @@ from peer.config import PeerConfig
 from peer.crew.worker_data import WorkerData
 from peer.crew.worker_messages import Setup
 from peer.crew.worker_process import _dataset
-from peer.dashboard.picture import Sitter
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.session import _get
@@ -27,8 +26,8 @@ from protocol.errors import SamplesMissing, UserError
 from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
-from swarm.voice import Voice
 from tests.automl.data.files import noise, write_picture
+from tests.peer.computer import board_in
 from tests.runs import manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -79,8 +78,9 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, lot_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
-    download = Download(node, manifest, folder, holders, Shelf(max_bytes=0), print)
+    board = board_in(tmp_path / "status")
+    download = Download(node, manifest, folder, holders, Shelf(max_bytes=0), board)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
     with pytest.raises(UserError, match="a gateway needs all of shards-set: give a larger --data-limit, make room, or leave"):
-        asyncio.run(_get(config, manifest, node, folder, download, Sitter(Voice())))
+        asyncio.run(_get(config, manifest, node, folder, download, board))
     assert [path.name for path in folder.iterdir()] == [LIST_NAME]

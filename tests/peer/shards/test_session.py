@@ -6,29 +6,29 @@ from pathlib import Path
 import pytest
 
 from peer.config import PeerConfig
-from peer.dashboard.picture import Sitter
-from peer.limits.limiter import Before, Limiter
+from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.shards.session import data_here
+from peer.status import StatusBoard
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import PublicKey
 from swarm.memory import MemoryEndpoint
+from swarm.peer_status import FETCHING, STARTING
 from swarm.traffic import Traffic
-from swarm.voice import Voice
 from tests.memory_log import until
-from tests.peer.computer import Computer
+from tests.peer.computer import Computer, board_in
 from tests.peer.shards.test_download import OPERATOR, Swarm
 from tests.runs import manifest_of
 
 
-def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, limiter: Limiter) -> "asyncio.Task[Path | None]":
+def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board: StatusBoard) -> "asyncio.Task[Path | None]":
     """Let a peer get the data of a run; return the task, which returns where they lie."""
-    config = PeerConfig(dir=directory)
+    config, limiter = PeerConfig(dir=directory), Limiter(Limits(), directory, Computer().sensors, board)
 
     async def come() -> Path | None:
         signed = SignedManifest.sign(manifest, OPERATOR)
-        async with data_here(config, node, Traffic(), signed, limiter, Sitter(Voice())) as held:
-            assert limiter.before is Before.STARTS
+        async with data_here(config, node, Traffic(), signed, limiter, board) as held:
+            assert board.status.phase == STARTING
             return held.root
 
     return asyncio.create_task(come())
@@ -37,11 +37,10 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, limite
 @pytest.mark.parametrize("travels", [True, False])
 def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
     async def scenario() -> None:
-        swarm, limiter = Swarm(tmp_path), Limiter(Limits(), tmp_path, Computer().sensors)
-        assert limiter.before.name == "LOOKS"
-        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", limiter)
+        swarm, board = Swarm(tmp_path), board_in(tmp_path / "status")
+        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", board)
         if travels:
-            await until(lambda: coming.done() or limiter.before is Before.GETS)
+            await until(lambda: coming.done() or board.status.phase == FETCHING)
             await swarm.serve(PublicKey(OPERATOR.public_key))
         assert await coming == (tmp_path / "peer" / "data" if travels else None)
 
