@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -60,63 +60,48 @@ def main() -> None:
     metavar="FILE",
     help="Begin a new run with the weights of this snapshot.",
 )
-@click.option("--newest", is_flag=True, help="You know that this folder, a copy or a backup, has all that the run's log ever signed.")
+@click.option(
+    "--newest", "is_newest", is_flag=True, help="You know that this folder, a copy or a backup, has all that the run's log ever signed."
+)
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def start(
     run_file: Path,
-    directory: Path,
-    listen: str | None,
     data_root: Path | None,
-    threads: int | None,
     gateway: str | None,
     gateway_cert: Path | None,
     gateway_key: Path | None,
     monitor: str | None,
     no_monitor: bool,
-    initial_peers: tuple[str, ...],
-    first_state: Path | None,
-    newest: bool,
     log_format: str,
     verbose: bool,
+    **options: Any,
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
     voice = Voice()
     say = partial(_say_json, voice) if log_format == "json" else voice.say
     with clear_errors():
-        from aggregator.early import check_start, door_of
         from aggregator.settings.config import load_run_file
+        from aggregator.settings.start import Start, door_of
 
         if no_monitor and monitor is not None:
             raise UserError("--monitor and --no-monitor do not go together")
         config = load_run_file(run_file)
-        data_root = data_root or config.data_root
         door = door_of(gateway, gateway_cert, gateway_key)
         page = "" if no_monitor else monitor
-        check_start(config, directory, listen, data_root, door, page, initial_peers)
+        asked = Start(config=config, gateway=door, page=page, data_root=data_root or config.data_root, **options)
+        asked.check()
         with ending_at_ctrl_c():
             import torch
 
             from aggregator.operator import Operator
 
-        async def serve() -> None:
-            operator = Operator(config, directory, say, page)
-            await operator.run(
-                listen,
-                data_root,
-                gateway=door,
-                threads=threads,
-                is_newest=newest,
-                initial_peers=initial_peers,
-                first_state=first_state,
-            )
-
-        if threads is not None:
-            torch.set_num_threads(threads)
+        if asked.threads is not None:
+            torch.set_num_threads(asked.threads)
         try:
             with voice:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
-                asyncio.run(serve())
+                asyncio.run(Operator(asked, say).run())
         finally:
             end_soon()
 
@@ -135,9 +120,9 @@ def ledger() -> None:
 def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits. Prints the root."""
     with clear_errors():
-        from aggregator.early import check_run
+        from aggregator.log.storage import read_manifest
 
-        check_run(directory)
+        read_manifest(directory)
         with ending_at_ctrl_c():
             from aggregator.log.verify import verify_directory
 
@@ -184,9 +169,9 @@ def export(to: Path, directory: Path) -> None:
     Any web server can serve them, and anybody check them: with check-export, or with tools for C2SP's tlog-tiles.
     """
     with clear_errors():
-        from aggregator.early import check_run
+        from aggregator.log.storage import read_manifest
 
-        check_run(directory)
+        read_manifest(directory)
         with ending_at_ctrl_c():
             from aggregator.log.copying import CHECKPOINT
             from aggregator.log.tiles import export as export_log
@@ -229,9 +214,9 @@ def replay(directory: Path, verbose: bool) -> None:
     """Verify the log, then compute every state again. It goes from the oldest snapshot and the kept bodies, and compares each state with
     the log."""
     with clear_errors():
-        from aggregator.early import check_run
+        from aggregator.log.storage import read_manifest
 
-        check_run(directory)
+        read_manifest(directory)
         with ending_at_ctrl_c():
             from aggregator.rounds.replay import replay_directory
 

@@ -28,13 +28,12 @@ from typing import Any
 from aggregator.admitting import held_to_admission
 from aggregator.attendants.auditor import Auditor, is_named
 from aggregator.attendants.gateway import Gateway
-from aggregator.attendants.gateway_key import check_gateway_key, invitation_for
+from aggregator.attendants.gateway_key import invitation_for
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.sidecar import Met
 from aggregator.attendants.watched import Watched
 from aggregator.audits.audits import Audits
 from aggregator.control import Stopping
-from aggregator.early import check_key
 from aggregator.introduction import introduction, join_lines
 from aggregator.listening import LastAddress
 from aggregator.log.announcing import Announcing
@@ -42,7 +41,7 @@ from aggregator.log.backup import RUN_FILE
 from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
-from aggregator.log.storage import DATABASE, refuse_handed_over
+from aggregator.log.storage import DATABASE, log_key, refuse_handed_over
 from aggregator.monitor.door import open_door
 from aggregator.operators.contact import Contact
 from aggregator.operators.etcd import Etcd
@@ -65,7 +64,8 @@ from aggregator.rounds.verdicts import KeepVerdicts
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.rounds.writing import Writing
-from aggregator.settings.config import RunConfig, load_run_file, template
+from aggregator.settings.config import load_run_file, template
+from aggregator.settings.start import Start
 from aggregator.status import OperatorStatus
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
@@ -80,7 +80,6 @@ from swarm.blobs import Shelf
 from swarm.budget import Faults
 from swarm.control import ControlSocket
 from swarm.distances import serve_pings
-from swarm.door import Door
 from swarm.farewells import say_farewell
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
@@ -94,38 +93,19 @@ logger = logging.getLogger("manta.operator")
 class Operator:
     """One aggregator at work."""
 
-    def __init__(self, config: RunConfig, directory: Path, say: Callable[[str], None], monitor: str | None = None) -> None:
-        """Prepare; ``say`` prints a line for the person, ``monitor`` is where its page is to be instead of where the run file says."""
-        self._config = config
-        self._monitor = monitor
-        self._directory = directory
+    def __init__(self, asked: Start, say: Callable[[str], None]) -> None:
+        """Prepare what is ``asked``, which is checked; ``say`` prints a line for the person."""
+        self._asked = asked
+        self._config = asked.config
+        self._directory = asked.directory
         self._say = say
-        self._address = LastAddress(directory)
+        self._address = LastAddress(asked.directory)
         self._gateway: Gateway | None = None
         self._writing: Writing | None = None  # while it is this operator that writes
         self._turns: Turns | None = None  # where there are others
 
-    async def run(
-        self,
-        listen: str | None,
-        data_root: Path | None = None,
-        *,
-        gateway: Door | None = None,
-        threads: int | None = None,
-        is_newest: bool = False,
-        initial_peers: Sequence[str] = (),
-        first_state: Path | None = None,
-    ) -> None:
+    async def run(self) -> None:
         """Serve the run until SIGINT or SIGTERM.
-
-        Args:
-            listen: address; None: every one, and a port that stays the same.
-            data_root: the folder of data sets that come with no library.
-            gateway: where light contributors get leases.
-            threads: of the CPU, for the gateway; None: all.
-            is_newest: the operator's word for a folder that is a copy: its log has all that was ever signed (``aggregator.log.fence``).
-            initial_peers: addresses of peers of the run, by which the others find this log if it has moved.
-            first_state: a snapshot, with whose weights a new run begins.
 
         Raises:
             UserError: the run file, the directory or an address cannot be used.
@@ -133,44 +113,50 @@ class Operator:
             OtherHistory: the log is not what its key has signed for.
         """
         self_test()
-        self._data_root = data_root
+        asked = self._asked
         make_directory(self._directory)
-        refuse_handed_over(self._directory)
         with only_process(self._directory), contextlib.ExitStack() as undo:
-            if gateway is not None:
-                self._gateway = self._make_gateway(gateway, data_root, threads)
+            refuse_handed_over(self._directory)  # up to here another process may have done so
+            if asked.gateway is not None:
+                self._gateway = Gateway(
+                    asked.gateway,
+                    self._directory,
+                    data_root=asked.data_root,
+                    threads=asked.threads,
+                    say=self._say,
+                    shown=self._show_gateway,
+                )
+            has_log = (self._directory / DATABASE).exists()
             identity_path = self._directory / IDENTITY
-            if (self._directory / DATABASE).exists():
-                check_key(self._directory)
-            identity = load_identity(identity_path)
-            dataset = load_dataset(self._config.data.dataset, data_root)
-            door = open_door(self._monitor, self._config.monitor)
-            self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
+            identity = log_key(self._directory) if has_log else load_identity(identity_path)
+            dataset = load_dataset(self._config.data.dataset, asked.data_root)
+            door = open_door(asked.page, self._config.monitor)
+            self._onlookers = Onlookers(self._directory, self._config.monitor, door, asked.data_root)
             undo.callback(self._onlookers.close)
-            if self._config.operators.keys and not (self._directory / DATABASE).exists():
-                await self._begin_with_others(identity, identity_path, dataset, initial_peers)
-            opened = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, first_state)
+            if self._config.operators.keys and not has_log:
+                await self._begin_with_others(identity, identity_path, dataset)
+            opened = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, asked.first_state)
             with opened.log:
-                self._take_up(opened, is_newest=is_newest)
+                self._take_up(opened)
                 shelf = filled_shelf(self._log, self._follower)
                 if self._log.ledger.manifest.shards:
                     count = lend_shards(shelf, dataset)
                     self._say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
-                node = await self._start_node(identity, identity_path, listen, initial_peers)
+                node = await self._start_node(identity, identity_path)
                 try:
                     async with ControlSocket(self._directory, self._stopping.answer):
                         await self._serve(node, identity, shelf)
                 finally:
                     await node.close()
 
-    async def _begin_with_others(self, identity: Identity, path: Path, dataset: Dataset, addresses: Sequence[str]) -> None:
+    async def _begin_with_others(self, identity: Identity, path: Path, dataset: Dataset) -> None:
         """Get the run from another operator; the first one begins it, unless it is told where others are."""
-        settings = self._config.operators
+        settings, addresses = self._config.operators, self._asked.initial_peers
         if addresses or key_named(settings.keys[0]) != identity.public_key:
             await join(self._config, self._directory, identity, path, dataset, addresses)
             self._say("got the run, its log and its newest state from another operator")
 
-    def _take_up(self, opened: OpenRun, *, is_newest: bool) -> None:
+    def _take_up(self, opened: OpenRun) -> None:
         self._run, self._log, self._follower = opened, opened.log, opened.follower
         self._keep_run_file()
         run, manifest = opened.signed.run, opened.signed.open()
@@ -180,7 +166,7 @@ class Operator:
         self._stopping = Stopping(run, self._revoke)
         every = self._config.follower.evaluate_every
         self._evaluating = Evaluating(self._log, self._follower, self.status, self._onlookers, every, self._say, self._write_status)
-        self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
+        self._fence = Fence(self._directory, self._log, self._say, is_newest=self._asked.is_newest)
         self._settling = Settling(lambda: self._log.ledger, self._config.trust.settle_s)
         self._settling.look()
         self._audits: Audits | None = None
@@ -353,20 +339,15 @@ class Operator:
         self._news.committed()
         self._write_status()
 
-    async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
-        listening = [self._address.choose(listen)]
+    async def _start_node(self, identity: Identity, identity_path: Path) -> Node:
+        listening = [self._address.choose(self._asked.listen)]
         limits = self._config.limits.calls()
         try:
-            return await Node.start(identity, identity_path, listen=listening, initial_peers=initial_peers, limits=limits)
+            return await Node.start(identity, identity_path, listen=listening, initial_peers=self._asked.initial_peers, limits=limits)
         except Unreachable as error:
             if len(self._log.ledger.manifest.operators) > 1:  # the other operators call this one where it was before
                 return await Node.start(identity, identity_path, listen=listening, limits=limits)
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
-
-    def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
-        self._config.check_gateway()
-        check_gateway_key(self._config.admission, self._directory)
-        return Gateway(door, self._directory, data_root=data_root, threads=threads, say=self._say, shown=self._show_gateway)
 
     def _show_gateway(self, url: str) -> None:
         self.status.gateway = url
@@ -383,7 +364,7 @@ class Operator:
         """Keep this operator's auditor running, if the run names it, until the run is settled; then serve on."""
         if is_named(self._directory, self._log.ledger.manifest.audit_rules) and not self._log.ledger.settled:
             share = self._config.follower.audit_share
-            auditor = Auditor(self._directory, share, data_root=self._data_root, say=self._say)
+            auditor = Auditor(self._directory, share, data_root=self._asked.data_root, say=self._say)
             await auditor.run(Met(addresses, self.status.run))
         elif self._audits is not None and not self._log.ledger.settled:
             self._say("the run names another auditor than the one in this folder: none is started here")

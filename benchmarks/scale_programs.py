@@ -25,6 +25,7 @@ import torch
 
 from aggregator.operator import Operator
 from aggregator.settings.config import load_run_file
+from aggregator.settings.start import Start
 from automl.data.dataset import Dataset
 from automl.training.lots import Lot, LotResult, Worker
 from peer.config import PeerConfig
@@ -205,7 +206,8 @@ def run_aggregator(place: Place, run_file: Path) -> None:
     torch.set_num_threads(1)
 
     async def serve() -> None:
-        await Operator(load_run_file(run_file), place.directory, lambda line: print(line, flush=True), monitor="").run(place.listen)
+        asked = Start(load_run_file(run_file), place.directory, place.listen, page="")
+        await Operator(asked, lambda line: print(line, flush=True)).run()
 
     asyncio.run(watched(serve(), place.directory / "stalls"))
 

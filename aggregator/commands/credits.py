@@ -18,11 +18,11 @@ def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
     """Verify the log of a folder, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
     run may be at work."""
     with clear_errors():
-        from aggregator.early import check_run
+        from aggregator.log.storage import read_manifest
 
         if is_csv and is_json:
             raise UserError("--csv or --json, not both")
-        check_run(directory)
+        read_manifest(directory)
         with ending_at_ctrl_c():
             from aggregator.log import credits
             from aggregator.log.verify import verify_directory

@@ -102,15 +102,11 @@ def _settings(given: dict[str, Any]) -> Any:
 def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: tuple[int, ...]) -> None:
     """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""
     with clear_errors():
-        from aggregator.operators.etcd import check_endpoint
         from aggregator.settings.config import load_run_file
 
         if not math.isfinite(samples_per_s):
             raise UserError(f"--samples-per-s takes a number, not {samples_per_s}")
         config = load_run_file(run_file)
-        config.check()
-        for url in config.operators.etcd:
-            check_endpoint(url)
         with ending_at_ctrl_c():
             from aggregator.settings.forecast import PEERS, lines, sizes_of
             from automl.data.catalog import load_dataset

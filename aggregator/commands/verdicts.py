@@ -16,11 +16,11 @@ def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
         from aggregator.audits.listing import verdicts_in
-        from aggregator.early import check_run
+        from aggregator.log.storage import read_manifest
         from protocol.errors import SignatureError, UserError
         from protocol.signing import key_named, peer_name
 
-        check_run(directory)
+        read_manifest(directory)
         try:
             key = None if peer is None else key_named(peer)
         except SignatureError as error:

@@ -20,7 +20,8 @@ from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import EMPTY_ROOT, Tree
 from protocol.notes import MAX_NOTE_BYTES
-from runtime.disk import disk_errors, sync_directory, write_durably
+from protocol.signing import Identity
+from runtime.disk import IDENTITY, disk_errors, load_identity, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"
@@ -76,6 +77,18 @@ def read_manifest(directory: Path) -> SignedManifest:
     except RemoteFault as error:
         raise StorageError(f"{directory / MANIFEST} is damaged: {error}; restore it from a backup") from error
     return signed
+
+
+def log_key(directory: Path) -> Identity:
+    """Return the key of the log in ``directory``; none is made in its place, which would be another operator's.
+
+    Raises:
+        UserError: it is missing, or see ``runtime.disk.load_identity``.
+    """
+    path = directory / IDENTITY
+    if not path.exists():
+        raise UserError(f"{path} is missing, the key of the log in {directory}; restore it from a backup")
+    return load_identity(path)
 
 
 def refuse_handed_over(directory: Path) -> None:

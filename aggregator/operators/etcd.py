@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import Unreachable, UserError
+from protocol.errors import Unreachable
 
 _MAX_ANSWER_BYTES = 65_536
 _TIMEOUT_S = 1.5  # of one endpoint; the next one is asked after it
@@ -33,7 +33,7 @@ def check_endpoint(url: str) -> str:
     """Return the address of an etcd.
 
     Raises:
-        UserError: it is none.
+        ValueError: it is none.
     """
     try:
         parts = urllib.parse.urlsplit(url)
@@ -42,7 +42,7 @@ def check_endpoint(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good:
-        raise UserError(f'[operators]: etcd has {url!r}, which is no address of an etcd: write one like "http://127.0.0.1:2379"')
+        raise ValueError(f'{url!r} is no address of an etcd: write one like "http://127.0.0.1:2379"')
     return url.rstrip("/")
 
 
@@ -50,8 +50,8 @@ class Etcd:
     """One etcd, or a cluster of them. Calls run in a thread of their own; any of them may raise ``Unreachable``."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
-        """Ask these, the one that answered last first."""
-        self._endpoints = [check_endpoint(url) for url in endpoints]
+        """Ask these (``check_endpoint``), the one that answered last first."""
+        self._endpoints = list(endpoints)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="etcd")
 
     async def holder(self, key: str) -> Holder | None:

@@ -348,10 +348,10 @@ def _private(classes: Sequence[str], mirrored: int, unaudited_percent: int) -> P
 
 
 def load_run_file(path: Path) -> RunConfig:
-    """Return the settings of a run file.
+    """Return the settings of a run file, checked as far as it goes without the data.
 
     Raises:
-        UserError: no such file, not TOML, an unknown key or a value that cannot be.
+        UserError: no such file, not TOML, an unknown key, a value that cannot be, or values that do not go together.
     """
     try:
         text = settings_text(path)
@@ -361,7 +361,7 @@ def load_run_file(path: Path) -> RunConfig:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     try:
-        return RunConfig(**values)
+        config = RunConfig(**values)
     except ValidationError as error:
         problem, *others = error.errors()
         where = ".".join(str(part) for part in problem["loc"])
@@ -370,6 +370,8 @@ def load_run_file(path: Path) -> RunConfig:
         at = str(path) if line is None else f"{path}, line {line}"
         more = f" ({len(others)} more like this)" if others else ""
         raise UserError(f"{at}: {where}: {what}{more}; manta-aggregator init writes a file with all keys") from error
+    config.check()
+    return config
 
 
 def template(settings: RunConfig) -> str:

@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.storage import read_manifest
+from aggregator.log.storage import log_key, read_manifest
 from protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation
 from protocol.errors import StorageError, UserError
 from protocol.signed import Signed
 from protocol.signing import Identity
-from runtime.disk import IDENTITY, load_identity, write_durably
+from runtime.disk import write_durably
 from swarm.invitation import Token
 
 _TO = {GUEST: "to look on", MEMBER: "to train", PROVEN: "to train, proven from the start"}
@@ -46,9 +46,7 @@ def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None
         raise UserError(f"--until-round: the run has {manifest.num_rounds} rounds")
     if role == PROVEN and not manifest.is_audited:
         raise UserError(f"--proven: the run {manifest.name} is not audited, so nobody has to be proven; leave it out")
-    if not (directory / IDENTITY).exists():
-        raise UserError(f"{directory / IDENTITY} is missing, the key of the log in {directory}; restore it from a backup")
-    operator, secret, last = load_identity(directory / IDENTITY), os.urandom(32), until_round or manifest.num_rounds
+    operator, secret, last = log_key(directory), os.urandom(32), until_round or manifest.num_rounds
     made = Invitation(signed.run, operator.public_key, Identity(secret).public_key, keys, last, role)
     token = Token(Signed.sign(made, operator), secret)
     return Made(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[role]}, until round {last}")

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from aggregator.control import REVOKED, is_running, tell_to_revoke
-from aggregator.log.storage import read_manifest
+from aggregator.log.storage import log_key, read_manifest
 from protocol.errors import LedgerError, SignatureError, UserError
 from protocol.records import entry_of
 from protocol.revocation import INVITED, PEER
 from protocol.signing import key_named
-from runtime.disk import IDENTITY, load_identity, only_process
+from runtime.disk import only_process
 from swarm.invitation import read_invitation
 
 
@@ -52,12 +52,10 @@ def revoke(directory: Path, what: str, target: bytes) -> str:
         raise UserError("not taken back: the run is open to everybody, nobody was let in")
     if len(manifest.operators) > 1:
         raise UserError("not taken back: the run has several operators, of whom one writes: type it there, while its aggregator runs")
-    if not (directory / IDENTITY).exists():
-        raise UserError(f"{directory / IDENTITY} is missing, the key of the log in {directory}; restore it from a backup")
     from aggregator.log.log import Log
     from aggregator.rounds.revocations import signed_revocation
 
-    operator = load_identity(directory / IDENTITY)
+    operator = log_key(directory)
     with only_process(directory), Log.open(directory, operator) as log:
         try:
             log.commit([entry_of(signed_revocation(log.ledger, operator, what, target))])

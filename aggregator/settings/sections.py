@@ -1,11 +1,11 @@
 """The sections of a run file: each field with its unit and reason, refused alone; the defaults are those of classification, dense."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
+from aggregator.operators.etcd import check_endpoint
 from aggregator.settings.base import Section
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
@@ -25,12 +25,17 @@ OPEN = "open"  # [trust] mode
 _USUAL = usual("classification")
 
 
-def _check_names(names: Sequence[str], printed_by: str = "manta-peer identity") -> None:
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what are no keys' names."""
     for name in names:
         try:
             key_named(name)
         except SignatureError as error:
-            raise ValueError(f"{name[:80]!r} is no peer's id ({error}); {printed_by} prints it") from error
+            raise ValueError(f"{name[:80]!r} is no peer's id ({error}); manta-peer identity, and manta-aggregator key, print it") from error
+    return names
+
+
+_Names: TypeAlias = Annotated[tuple[str, ...], AfterValidator(_names)]
 
 
 class RunSection(Section):
@@ -69,15 +74,9 @@ class AdmissionSection(Section):
         default="open",
         description="who may take part: open: everybody; invitation: whoever you invite (manta-aggregator invite); list: the peers below",
     )
-    peers: tuple[str, ...] = Field(
+    peers: _Names = Field(
         default=(), description="of a list: the peers' ids, 12D3Koo..., as manta-peer identity prints them; nobody comes in later"
     )
-
-    @field_validator("peers")
-    @classmethod
-    def _are_all_names(cls, named: tuple[str, ...]) -> tuple[str, ...]:
-        _check_names(named)
-        return named
 
     def rule(self) -> AdmissionRule:
         """Return the manifest's part.
@@ -274,12 +273,12 @@ class TrustSection(Section):
         default="open",
         description="open: a run of friends, whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
     )
-    proven: tuple[str, ...] = Field(
+    proven: _Names = Field(
         default=(),
         max_length=MAX_PROVEN,
         description="names (12D3Koo...) of peers that weigh fully from the start; others once audits say so",
     )
-    auditors: tuple[str, ...] = Field(
+    auditors: _Names = Field(
         default=(),
         max_length=MAX_AUDITORS,
         description="names (12D3Koo...) of the named auditors, whose verdicts count; empty: your own, made in DIR/auditor at the start; "
@@ -305,12 +304,6 @@ class TrustSection(Section):
         description="how long verdicts are waited for after the last round (yours, not part of the manifest); all is paid then, or before, "
         "once all that was drawn is decided",
     )
-
-    @field_validator("proven", "auditors")
-    @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        _check_names(names)
-        return names
 
     def rules(self, auditor: bytes, num_operators: int) -> tuple[AuditRules, ...]:
         """Return the manifest's part; ``auditor`` is the key of the operator's own, which is named where the run file names none.
@@ -344,7 +337,7 @@ class TrustSection(Section):
 class OperatorsSection(Section):
     """[operators]"""
 
-    keys: tuple[str, ...] = Field(
+    keys: _Names = Field(
         default=(),
         max_length=MAX_OPERATORS,
         description="of several operators, all of them, in one order for all: 12D3Koo..., as manta-aggregator key prints them; the first "
@@ -362,11 +355,10 @@ class OperatorsSection(Section):
         description='where etcd answers, which says whose turn it is to write (yours, not part of the manifest): ["http://127.0.0.1:2379"]',
     )
 
-    @field_validator("keys")
+    @field_validator("etcd")
     @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        _check_names(names, "manta-aggregator key")
-        return names
+    def _are_endpoints(cls, etcd: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(check_endpoint, etcd))
 
     def public_keys(self, alone: bytes) -> tuple[bytes, ...]:
         """Return the keys; ``alone`` is that of an operator without others."""
@@ -409,19 +401,9 @@ class FollowerSection(Section):
         ge=4,
         description="newest rounds whose contributions are kept: they can be computed again; the start says the disk it takes",
     )
-    witnesses: tuple[str, ...] = Field(
+    witnesses: _Names = Field(
         default=(),
         max_length=MAX_COSIGNATURES,
         description="names (12D3Koo...) of witnesses whose cosignatures always have a place; others have what is left of the 32",
     )
     data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
-
-    @field_validator("witnesses")
-    @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            try:
-                key_named(name)
-            except SignatureError as error:
-                raise ValueError(f"{name[:80]!r} is no witness's name: {error}") from error
-        return names

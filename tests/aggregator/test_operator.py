@@ -14,6 +14,7 @@ from aggregator.operator import Operator
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import FollowerSection
+from aggregator.settings.start import Start
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from runtime.disk import only_process
@@ -240,20 +241,20 @@ def test_a_start_that_was_killed_before_the_log_was_there_begins_anew(directory:
 
 
 def operator(directory: Path) -> Operator:
-    return Operator(CONFIG, directory, lambda line: None, monitor="")
+    return Operator(Start(CONFIG, directory, page=""), lambda line: None)
 
 
 def test_a_lost_key_is_not_replaced_by_a_new_one(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match=r"identity\.key is missing.*backup"):
-        asyncio.run(operator(directory).run(None))
+        asyncio.run(operator(directory).run())
     assert not (directory / "identity.key").exists()
 
 
 def test_a_directory_in_use_is_refused_before_anything_is_written(directory: Path) -> None:
     directory.mkdir()
     with only_process(directory), pytest.raises(UserError, match=f"uses {directory}"):
-        asyncio.run(operator(directory).run(None))
+        asyncio.run(operator(directory).run())
     assert set(contents(directory)) == {directory / "lock"}
 
 

@@ -18,6 +18,7 @@ from aggregator.log.verify import verify_directory
 from aggregator.operator import Operator
 from aggregator.rounds.bodies import Bodies
 from aggregator.settings.config import RunConfig
+from aggregator.settings.start import Start
 from automl.data.shards.layout import shard_name
 from automl.data.shards.writing import shard_images
 from protocol.errors import OwnFault, StorageError
@@ -79,8 +80,8 @@ class Program:
 
         patch.setattr(aggregator.operator.Node, "start", start)
         patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
-        operator = Operator(config, directory, self._say, monitor="")
-        self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000", data_root))
+        operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self._say)
+        self.running = asyncio.create_task(operator.run())
         self.operator = operator
 
     def _say(self, line: str) -> None:

@@ -89,5 +89,5 @@ def test_an_etcd_that_is_away_at_the_start_is_told_in_one_line() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:2379", "http://", "ftp://host:1", "http://host:99999", "http://host/path", ""])
 def test_what_is_no_address_of_an_etcd_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match="no address of an etcd"):
+    with pytest.raises(ValueError, match="no address of an etcd"):
         check_endpoint(url)
