@@ -48,13 +48,14 @@ class RoundFolder:
                 self._sizes = {round_: sum(map(_size, paths)) for round_, paths in self._found().items()}
 
     def rounds(self) -> list[int]:
-        """Return the rounds of which something is there, the oldest first.
+        """Return the rounds of which something whole is there, the oldest first.
 
         Raises:
             StorageError: the directory cannot be read.
         """
         with disk_errors(self._directory):
-            return sorted(self._found())
+            found = self._found()
+        return sorted(round_ for round_, paths in found.items() if any(path.suffix != ".part" for path in paths))
 
     @property
     def num_bytes(self) -> int:
@@ -95,7 +96,9 @@ class RoundFolder:
         Raises:
             StorageError: the disk refuses.
         """
-        gone = [each for each in sorted({*self.rounds(), *self._sizes}) if each < oldest and each not in pinned]
+        with disk_errors(self._directory):
+            found = self._found()
+        gone = [each for each in sorted(found.keys() | self._sizes.keys()) if each < oldest and each not in pinned]
         for round_ in gone:
             self.remove(round_)
         return gone

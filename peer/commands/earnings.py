@@ -9,7 +9,7 @@ from pathlib import Path
 
 from automl.training.asked import AskedCourse
 from peer.rounds.credit_file import Kept
-from peer.rounds.slips import MANIFEST, load_manifest, load_slip, rounds_in
+from peer.rounds.slips import MANIFEST, load_manifest, load_slip
 from peer.store import RUNS, SLIPS, credit_file, newest_file
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
@@ -20,6 +20,7 @@ from protocol.records import Header, Receipt, open_entry
 from protocol.reputation import FALSE, Fault, paid_with
 from protocol.slips import ProvenSlip, Slip, check_one_log, prove
 from protocol.verdicts import AuditRules
+from runtime.round_folder import RoundFolder
 from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
@@ -234,7 +235,7 @@ def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
 
 def _slips_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, Slip]]:
     try:
-        rounds = rounds_in(folder)
+        rounds = RoundFolder(folder).rounds()
     except StorageError as error:
         problems.append(str(error))
         return

@@ -7,6 +7,7 @@ Where there is no room the claims of the oldest rounds go first: what is left pr
 Then whole slips go, the oldest first.
 """
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from protocol.encoding import pack
 from protocol.errors import EncodingError, StorageError
 from protocol.footprint import MAX_SLIPS_BYTES
 from protocol.ledger import KEPT_TABLES
-from protocol.manifest import SignedManifest
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
-from runtime.disk import disk_errors, make_directory, write_durably
+from runtime.atomic_file import AtomicFile, DamagedFile
+from runtime.disk import disk_errors, write_durably
+from runtime.round_folder import NoRoom, RoundFolder, round_path
 
 MANIFEST = "manifest"
-_ROUND = "{:08d}"
 
 
 class SlipFolder:
@@ -33,8 +35,7 @@ class SlipFolder:
         """
         self._directory = directory
         self._max_bytes = max_bytes
-        with disk_errors(directory):
-            self._sizes = {round_: (directory / _ROUND.format(round_)).stat().st_size for round_ in rounds_in(directory)}
+        self._folder = RoundFolder(directory, max_bytes=max_bytes)
         self._stripped = 0  # in no slip before this round are there claims
 
     def begin(self, signed: SignedManifest) -> None:
@@ -43,12 +44,13 @@ class SlipFolder:
         Raises:
             StorageError: the disk refuses.
         """
-        path, data = self._directory / MANIFEST, pack(signed)
-        with disk_errors(path):
-            is_there = path.exists() and path.read_bytes() == data
+        file, data = AtomicFile(self._directory / MANIFEST, MAX_SIGNED_MANIFEST_BYTES), pack(signed)
+        try:
+            is_there = file.read() == data
+        except DamagedFile:
+            is_there = False
         if not is_there:
-            make_directory(self._directory)
-            write_durably(path, data)
+            file.write(data)
 
     def keep(self, round_: int, slip: Slip) -> None:
         """Keep the slip of a round, in the place of one that has less; durable when this returns.
@@ -57,13 +59,19 @@ class SlipFolder:
             StorageError: the disk refuses.
         """
         self._write(round_, slip)
-        while sum(self._sizes.values()) > self._max_bytes and len(self._sizes) > 1:
-            self._make_room()
+        *older, newest = self._folder.rounds()
+        for old in older:
+            if self._folder.num_bytes <= self._max_bytes:
+                return
+            if old >= self._stripped:
+                self._strip(old)
+        with contextlib.suppress(NoRoom):  # the newest stays, however large it is
+            self._folder.make_room(newest, 0)
 
     def unpaid(self) -> dict[int, Slip]:
         """Return those of the newest slips, as far as they are whole, of which it is not known what their round paid."""
         found = {}
-        for round_ in sorted(self._sizes)[-KEPT_TABLES:]:
+        for round_ in self._folder.rounds()[-KEPT_TABLES:]:
             try:
                 slip = load_slip(self._directory, round_)
             except EncodingError:
@@ -73,36 +81,20 @@ class SlipFolder:
         return found
 
     def _write(self, round_: int, slip: Slip) -> None:
-        data = slip_bytes(slip)
-        write_durably(self._directory / _ROUND.format(round_), data)
-        self._sizes[round_] = len(data)
+        path, data = self._folder.path(round_), slip_bytes(slip)
+        before = path.stat().st_size if path.exists() else 0
+        write_durably(path, data)
+        self._folder.count(round_, len(data) - before)
 
-    def _make_room(self) -> None:
-        """Let the oldest claims go, or, where there are none, the oldest slip."""
-        for round_ in sorted(each for each in self._sizes if each >= self._stripped)[:-1]:
-            self._stripped = round_ + 1
-            try:
-                slip = load_slip(self._directory, round_)
-            except EncodingError:
-                continue  # damaged: it goes with the others of its age
-            if slip.claims:
-                self._write(round_, replace(slip, claims=()))
-                return
-        oldest = min(self._sizes)
-        with disk_errors(self._directory):
-            (self._directory / _ROUND.format(oldest)).unlink(missing_ok=True)
-        del self._sizes[oldest]
-
-
-def rounds_in(directory: Path) -> list[int]:
-    """Return the rounds of which a folder has slips, ascending; none where there is no folder.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    with disk_errors(directory):
-        names = [path.name for path in directory.iterdir()] if directory.exists() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and name == _ROUND.format(int(name)))
+    def _strip(self, round_: int) -> None:
+        """Let the claims of a slip go."""
+        self._stripped = round_ + 1
+        try:
+            slip = load_slip(self._directory, round_)
+        except EncodingError:
+            return  # damaged: it goes with the others of its age
+        if slip.claims:
+            self._write(round_, replace(slip, claims=()))
 
 
 def load_slip(directory: Path, round_: int) -> Slip:
@@ -112,7 +104,7 @@ def load_slip(directory: Path, round_: int) -> Slip:
         EncodingError: it is damaged.
         StorageError: it cannot be read.
     """
-    path = directory / _ROUND.format(round_)
+    path = round_path(directory, round_)
     with disk_errors(path), path.open("rb") as file:
         return read_slip(file.read(MAX_SLIP_BYTES + 1))
 

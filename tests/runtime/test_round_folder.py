@@ -39,13 +39,14 @@ def test_a_round_is_a_file_a_folder_or_several_files_and_goes_as_a_whole(tmp_pat
     write(folder, 3, 30, ".one")
     write(folder, 3, 40, ".two")
     write(folder, 123_456_789, 50)  # nine digits
-    for name in ("1", "other", "000000011", "00000001x"):
+    for name in ("1", "other", "000000011", "00000001x", "00000012.part"):
         (tmp_path / name).touch()
     again = RoundFolder(tmp_path, max_bytes=BUDGET)
-    assert again.rounds() == [1, 2, 3, 11, 123_456_789]
+    assert again.rounds() == [1, 2, 3, 11, 123_456_789]  # what a crash left half written is none
     assert again.num_bytes == folder.num_bytes == 150
     assert again.prune(4) == [1, 2, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000011", "00000001x", "1", "123456789", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000011", "00000001x", "00000012.part", "1", "123456789", "other"]
+    assert again.prune(13) == [11, 12]
 
 
 def test_only_names_with_its_prefix_are_its_own(tmp_path: Path) -> None:
