@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, StorageError
 from protocol.signing import sha256
-from runtime.disk import disk_errors, make_parent, replace_file, sync_directory, write_durably
+from runtime.disk import disk_errors, replace_file, sync_directory, write_durably
 
 DIGEST_BYTES = 32
 
@@ -55,7 +55,6 @@ class AtomicFile:
             StorageError: the disk refuses; what was there before still is.
         """
         assert len(data) <= self.max_bytes
-        make_parent(self.path)
         if self.is_synced:
             write_durably(self.path, data, mode=self.mode)
         else:

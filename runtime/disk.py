@@ -127,11 +127,12 @@ def only_process(directory: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file that is there whole after a crash, or as it was before; it is on the disk when this returns.
+    """Write a file that is there whole after a crash, or as it was before; it is on the disk when this returns. Its directory is made.
 
     Raises:
         StorageError: the disk refuses.
     """
+    make_parent(path)
     part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         part.unlink(missing_ok=True)  # what a crash left, or somebody else: others may read it, and it would keep its mode
@@ -163,11 +164,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file that readers see whole, old or new; not for what must survive a power cut.
+    """Write a file that readers see whole, old or new; not for what must survive a power cut. Its directory is made.
 
     Raises:
         StorageError: the disk refuses.
     """
+    make_parent(path)
     part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         part.write_bytes(data)

@@ -15,8 +15,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from protocol.errors import StorageError, UserError
-from runtime.disk import make_directory, replace_file
+from protocol.errors import StorageError
+from runtime.disk import replace_file
 
 DIRECTORY = "monitor"  # in the run's
 LIVE = "live.json"
@@ -136,9 +136,7 @@ class LiveFile:
 
     def _write(self, live: Live) -> str | None:
         try:
-            if not self._path.parent.exists():
-                make_directory(self._path.parent)
             replace_file(self._path, live.model_dump_json().encode())
-        except (StorageError, UserError) as error:
+        except StorageError as error:
             return str(error)
         return None

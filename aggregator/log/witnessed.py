@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.cosignatures import MAX_COSIGNATURES, Cosignature, cosignatures_of, with_cosignatures
-from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
 from protocol.notes import TreeHead, open_tree_head, own_note, split_note
-from runtime.disk import disk_errors, replace_file
+from runtime.atomic_file import AtomicFile, DamagedFile
 
 WITNESSED = "witnessed"
 _MAX_NOTE_BYTES = 1024
@@ -43,7 +42,7 @@ def keep_witnessed(directory: Path, witnessed: Sequence[Witnessed]) -> None:
         StorageError: the disk refuses.
     """
     notes = tuple(with_cosignatures(each.note, [each.cosignature]) for each in witnessed)
-    replace_file(directory / WITNESSED, pack(_Notes(notes)))
+    _file(directory).save(_Notes(notes))
 
 
 def read_witnessed(directory: Path, name: str, operator: bytes) -> list[Witnessed]:
@@ -54,15 +53,14 @@ def read_witnessed(directory: Path, name: str, operator: bytes) -> list[Witnesse
     Raises:
         StorageError: the file cannot be read.
     """
-    path = directory / WITNESSED
-    if not path.exists():
-        return []
-    with disk_errors(path), path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
     try:
-        return [_opened(note, name, operator) for note in unpack(_Notes, data, max_bytes=_MAX_BYTES).notes]
-    except RemoteFault:  # nobody depends on it, and it comes again
+        return [_opened(note, name, operator) for note in (_file(directory).load(_Notes) or _Notes(())).notes]
+    except (DamagedFile, RemoteFault):  # nobody depends on it, and it comes again
         return []
+
+
+def _file(directory: Path) -> AtomicFile:
+    return AtomicFile(directory / WITNESSED, _MAX_BYTES, is_synced=False)
 
 
 def _opened(note: str, name: str, operator: bytes) -> Witnessed:

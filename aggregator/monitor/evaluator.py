@@ -104,7 +104,6 @@ class Evaluator:
         folder = self._directory / PICTURES
         index, pictures = largest.beside(smallest, round_)
         with disk_errors(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name, data in pictures.items():
                 if not (folder / f"{name}.png").exists():
                     replace_file(folder / f"{name}.png", data)

@@ -18,7 +18,7 @@ from aggregator.operators.store import FOLDER
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.operators import Operators
 from protocol.signing import PublicKey, peer_name
-from runtime.disk import disk_errors, make_directory, replace_file
+from runtime.atomic_file import AtomicFile, DamagedFile
 from swarm.addresses import check_peer_address
 from swarm.distances import METHOD as PING
 from swarm.rpc import OwnNode
@@ -45,7 +45,7 @@ class Contact:
         self._node = node
         self._quorum = operators.quorum
         self._others = [key for key in operators.keys if key != node.key]
-        self._path = directory / FOLDER / "addresses.json"
+        self._file = AtomicFile(directory / FOLDER / "addresses.json", _MAX_BYTES, is_synced=False)
         self._clock = clock
         self._seen = self._read()
         self._heard_s: dict[PublicKey, float] = {}
@@ -116,20 +116,16 @@ class Contact:
                 await asyncio.to_thread(self._write, dict(self._seen))
 
     def _write(self, seen: dict[PublicKey, list[str]]) -> None:
-        make_directory(self._path.parent)
-        replace_file(self._path, json.dumps({peer_name(key): found for key, found in seen.items()}).encode())
+        self._file.write(json.dumps({peer_name(key): found for key, found in seen.items()}).encode())
 
     def _read(self) -> dict[PublicKey, list[str]]:
-        if not self._path.exists():
-            return {}
-        with disk_errors(self._path), self._path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
         try:
+            data = self._file.read() or b"{}"
             found = [address for addresses in json.loads(data).values() for address in addresses]
             seen: dict[PublicKey, list[str]] = {}
             for address in found:
                 seen.setdefault(check_peer_address(address), []).append(address)
-        except (ValueError, TypeError, AttributeError, UserError) as error:  # the others look for this one, too
-            logger.warning("%s cannot be read, and is written again reason=%s", self._path, error)
+        except (ValueError, TypeError, AttributeError, UserError, DamagedFile) as error:  # the others look for this one, too
+            logger.warning("the operators' addresses cannot be read, and are written again path=%s reason=%s", self._file.path, error)
             return {}
         return seen

@@ -10,20 +10,14 @@ They are replaced before the answer leaves that they are about.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from protocol.ballots import MAX_KEPT, Kept, Memory
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, StorageError
 from protocol.newcomers import Newcomer
-from runtime.disk import disk_errors, make_directory, sync_directory, write_durably
+from runtime.atomic_file import AtomicFile
 
 FOLDER = "operators"
 MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions have 67 MB at most
-_MEMORY, _KEPT, _NEWCOMER = "memory", "kept", "newcomer"
-_MAX_KEPT_BYTES = MAX_KEPT * 256
-_MAX_NEWCOMER_BYTES = 4096
-Record = TypeVar("Record")
+_REMEDY = "this operator may not go on with it; see docs/operators.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +38,12 @@ class Store:
         Raises:
             StorageError: it cannot be read, or is damaged.
         """
-        self._directory = directory / FOLDER
-        self.memory = _read(self._directory / _MEMORY, Memory, MAX_BATCH_BYTES) or Memory()
-        kept = _read(self._directory / _KEPT, _AllKept, _MAX_KEPT_BYTES) or _AllKept(())
-        self._kept = {one.contribution: one for one in kept.kept}
-        self.newcomer = _read(self._directory / _NEWCOMER, Newcomer, _MAX_NEWCOMER_BYTES)
+        self._memory = AtomicFile(directory / FOLDER / "memory", MAX_BATCH_BYTES, _REMEDY)
+        self._kept_file = AtomicFile(directory / FOLDER / "kept", MAX_KEPT * 256, _REMEDY)
+        self._newcomer = AtomicFile(directory / FOLDER / "newcomer", 4096, _REMEDY)
+        self.memory = self._memory.load(Memory) or Memory()
+        self._kept = {one.contribution: one for one in (self._kept_file.load(_AllKept) or _AllKept(())).kept}
+        self.newcomer = self._newcomer.load(Newcomer)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
@@ -63,8 +58,7 @@ class Store:
         """
         if memory == self.memory:
             return
-        self._make_folder()
-        write_durably(self._directory / _MEMORY, pack(memory))
+        self._memory.save(memory)
         self.memory = memory
 
     def keep(self, kept: Iterable[Kept]) -> None:
@@ -91,8 +85,7 @@ class Store:
         Raises:
             StorageError: the disk refuses.
         """
-        self._make_folder()
-        write_durably(self._directory / _NEWCOMER, pack(newcomer))
+        self._newcomer.save(newcomer)
         self.newcomer = newcomer
 
     def take_part(self) -> None:
@@ -104,28 +97,9 @@ class Store:
         if self.newcomer is None:
             return
         self.remember(self.memory.listening_to(self.newcomer.promised))
-        path = self._directory / _NEWCOMER
-        with disk_errors(path):
-            path.unlink()
-        sync_directory(path.parent)
+        self._newcomer.remove()
         self.newcomer = None
 
     def _write(self, kept: dict[bytes, Kept]) -> None:
-        self._make_folder()
-        write_durably(self._directory / _KEPT, pack(_AllKept(tuple(kept.values()))))
+        self._kept_file.save(_AllKept(tuple(kept.values())))
         self._kept = kept
-
-    def _make_folder(self) -> None:
-        if not self._directory.exists():
-            make_directory(self._directory)
-
-
-def _read(path: Path, kind: type[Record], max_bytes: int) -> Record | None:
-    if not path.exists():
-        return None
-    with disk_errors(path), path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    try:
-        return unpack(kind, data, max_bytes=max_bytes)
-    except EncodingError as error:
-        raise StorageError(f"{path} is damaged ({error}): this operator may not go on with it; see docs/operators.md") from error

@@ -27,7 +27,7 @@ from protocol.errors import MantaError, Unreachable
 from protocol.evaluations import Result
 from protocol.manifest import SignedManifest
 from protocol.signing import PublicKey, peer_name
-from runtime.disk import make_directory, replace_file
+from runtime.disk import replace_file
 from swarm.asked_members import AskedMembers
 from swarm.neighbours import Neighbours
 from swarm.rpc import Endpoint
@@ -114,7 +114,7 @@ class Fronts:
             not_believed=tuple(peer_name(PublicKey(key)) for key in members.liars),
             front=tuple(self._point(each, measured[each]) for each in best),
         )
-        await asyncio.to_thread(self._write, value)
+        await asyncio.to_thread(replace_file, self._path, value.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
         logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), num_members)
         return True
 
@@ -135,10 +135,6 @@ class Fronts:
         except (OSError, ValueError) as error:
             logger.warning("front not read path=%s reason=%s", self._path, error)
             return []
-
-    def _write(self, value: MembersFront) -> None:
-        make_directory(self._path.parent)
-        replace_file(self._path, value.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
 
 
 class _Asking:

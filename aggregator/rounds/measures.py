@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from protocol.encoding import pack, unpack
+from protocol.encoding import unpack
 from protocol.errors import LedgerError, RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.measures import MAX_SIGNED_BYTES, Measure, Spread
 from protocol.signed import Signed
 from protocol.signing import PublicKey
-from runtime.disk import replace_file
+from runtime.atomic_file import AtomicFile
 
 MAX_KEPT = 8192
+_MAX_BYTES = MAX_KEPT * (MAX_SIGNED_BYTES + 8)
 
 logger = logging.getLogger("manta.operator")
 
@@ -52,16 +53,13 @@ class Measures:
 
     def __init__(self, path: Path) -> None:
         """Take up what the file has; one that is damaged is passed over, for peers measure again."""
-        self._path = path
+        self._file = AtomicFile(path, _MAX_BYTES, "the peers measure again", is_synced=False)
         self._kept: dict[bytes, tuple[Signed[Measure], Measure]] = {}
         try:
-            data = path.read_bytes()
-            for signed in unpack(_File, data, max_bytes=len(data)).measures:
+            for signed in (self._file.load(_File) or _File(())).measures:
                 measure = signed.open()
                 self._kept[measure.key] = (signed, measure)
-        except FileNotFoundError:
-            pass
-        except (OSError, RemoteFault) as error:
+        except (StorageError, RemoteFault) as error:
             logger.warning("measures not read reason=%s", error)
 
     def take(self, caller: PublicKey, data: bytes, ledger: Ledger) -> None:
@@ -91,7 +89,7 @@ class Measures:
     def save(self) -> None:
         """Write the file. A disk that refuses it stops nothing here: where it matters, the log's own writes fail."""
         try:
-            replace_file(self._path, pack(_File(tuple(signed for signed, _ in self._kept.values()))))
+            self._file.save(_File(tuple(signed for signed, _ in self._kept.values())))
         except StorageError as error:
             logger.error("measures not written reason=%s", error)
 

@@ -25,12 +25,13 @@ from aggregator.witness.entries import FOLDER, KeptEntries
 from aggregator.witness.http import serving
 from aggregator.witness.rule import PROOFS, Rule
 from protocol.encoding import pack
-from protocol.errors import OtherHistory, RemoteFault, StorageError, Unreachable, UserError
+from protocol.errors import OtherHistory, RemoteFault, Unreachable, UserError
 from protocol.histories import Departure, Histories, contradict, departure
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.signing import Identity, peer_name
-from runtime.disk import IDENTITY, disk_errors, load_identity, make_directory, only_process, replace_file, write_durably
+from runtime.atomic_file import AtomicFile
+from runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 from swarm import waits
 from swarm.door import Door
 from swarm.log_client import Commitment, LogClient, fetch_manifest
@@ -41,6 +42,7 @@ from swarm.rpc import OwnNode
 from swarm.tasks import together
 
 NEWEST = "newest"
+_BEGIN_ANEW = "begin a new witness in another --dir"
 
 logger = logging.getLogger("manta.witness")
 
@@ -57,6 +59,7 @@ class Witness:
         self._node = node
         self._rule = rule
         self._directory = directory
+        self._newest_file = AtomicFile(directory / NEWEST, MAX_RECEIPT_BYTES, is_synced=False)
         self._say = say
         self._entries = entries
         self._log = LogClient(node, rule.signed.open(), rule.signed.run)
@@ -121,7 +124,7 @@ class Witness:
             verify_consistency(held.size, head.size, proof, held.root, head.root)  # before anything is kept of another history
             await self._entries.extend(head, newest.receipt.tree_head, self._log.entries)
         cosignature = await asyncio.to_thread(self._rule.cosign, newest.receipt.tree_head, held.size, proof)
-        replace_file(self._directory / NEWEST, pack(newest.receipt))
+        self._newest_file.write(pack(newest.receipt))
         self._newest = newest
         self._fault = ""
         await self._log.cosigned(head.size, cosignature)
@@ -151,7 +154,6 @@ class Witness:
         """
         shown = evidence.check()
         path = self._directory / PROOFS / f"log-{shown.held.size}-{shown.shown.size}.proof"
-        make_directory(path.parent)
         write_durably(path, pack(evidence))
         held = shown.held.size
         if shown.departure is Departure.WENT_BACK:
@@ -168,13 +170,9 @@ class Witness:
             self._say(what)
 
     def _kept(self) -> Commitment | None:
-        path = self._directory / NEWEST
-        if not path.exists():
-            return None
-        with disk_errors(path), path.open("rb") as file:
-            data = file.read(MAX_RECEIPT_BYTES + 1)
+        data = self._newest_file.read()
         try:
-            return self._log.open(data)
+            return None if data is None else self._log.open(data)
         except RemoteFault as error:  # the rule's own memory is another file
             logger.warning("the newest commit that was kept is damaged reason=%s", error)
             return None
@@ -266,8 +264,8 @@ async def _run_of(node: Node, directory: Path, run: str | None) -> SignedManifes
         Unreachable: nobody answers.
         UserError: what is served is not to be believed, or another run.
     """
-    path, problems, away = directory / MANIFEST, [], []
-    kept = _manifest_in(path)
+    file, problems, away = AtomicFile(directory / MANIFEST, MAX_SIGNED_MANIFEST_BYTES, _BEGIN_ANEW), [], []
+    kept = _manifest_in(file)
     wanted = kept.run.hex() if kept is not None else run
     if kept is not None and run is not None and run != wanted:
         raise UserError(f"{directory} is of a witness of run {wanted}: a witness is of one run; choose another --dir")
@@ -284,21 +282,19 @@ async def _run_of(node: Node, directory: Path, run: str | None) -> SignedManifes
         if wanted is not None and signed.run.hex() != wanted:
             raise UserError(f"{address} serves run {signed.run.hex()}, not {wanted}: check --of and --run, or choose another --dir")
         if kept is None:
-            write_durably(path, pack(signed))
+            file.write(pack(signed))
         return signed
     if problems:
         raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); check --of, and that the aggregator runs")
     raise Unreachable("; ".join(away))
 
 
-def _manifest_in(path: Path) -> SignedManifest | None:
-    if not path.exists():
+def _manifest_in(file: AtomicFile) -> SignedManifest | None:
+    if (data := file.read()) is None:
         return None
-    with disk_errors(path), path.open("rb") as file:
-        data = file.read(MAX_SIGNED_MANIFEST_BYTES + 1)
     try:
         signed = SignedManifest.read(data)
         signed.open()
     except RemoteFault as error:
-        raise StorageError(f"{path} is damaged ({error}); begin a new witness in another --dir") from error
+        raise file.damaged(str(error)) from error
     return signed

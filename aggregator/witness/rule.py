@@ -13,14 +13,15 @@ from threading import Lock
 
 from protocol.cosignatures import Cosignature, cosign
 from protocol.encoding import pack
-from protocol.errors import EncodingError, RemoteFault, StorageError
+from protocol.errors import EncodingError, RemoteFault
 from protocol.histories import Histories
 from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, verify_consistency
 from protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
 from protocol.operators import Operators
 from protocol.signing import Identity
-from runtime.disk import disk_errors, make_directory, write_durably
+from runtime.atomic_file import AtomicFile
+from runtime.disk import write_durably
 
 HEAD = "head"
 PROOFS = "proofs"
@@ -53,6 +54,7 @@ class Rule:
         """
         self.signed = signed
         self._directory = directory
+        self._file = AtomicFile(directory / HEAD, MAX_NOTE_BYTES, "this witness may not sign any more; begin a new one in another --dir")
         self._witness = witness
         self._operators = Operators.of_signed(signed)
         self._now_s = now_s
@@ -101,27 +103,21 @@ class Rule:
             return cosign(text, int(self._now_s()), self._witness)
 
     def _remember(self, note: str, head: TreeHead) -> None:
-        write_durably(self._directory / HEAD, note.encode())  # durable from this line: only then is it signed
+        self._file.write(note.encode())  # durable from this line: only then is it signed
         self._held = note, head
 
     def _keep_both(self, note: str) -> Path:
         assert self._held is not None  # an empty log has one root
         path = self._directory / PROOFS / f"log-{self.head.size}-{self.head.size}.proof"
-        make_directory(path.parent)
         write_durably(path, pack(Histories(self.signed, (self._held[0], note))))
         return path
 
     def _kept(self) -> tuple[str, TreeHead] | None:
-        path = self._directory / HEAD
-        if not path.exists():
+        if (data := self._file.read()) is None:
             return None
-        with disk_errors(path), path.open("rb") as file:
-            data = file.read(MAX_NOTE_BYTES + 1)
         try:
             note = data.decode()
             head = self._operators.open(note)
         except (UnicodeDecodeError, RemoteFault) as error:
-            raise StorageError(
-                f"{path} is damaged ({error}): this witness may not sign any more; begin a new one in another --dir"
-            ) from error
+            raise self._file.damaged(str(error)) from error
         return note, head

@@ -31,7 +31,8 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable, Weather
 from protocol.fields import check_digest
 from protocol.signing import PublicKey
-from runtime.disk import disk_errors, make_directory, replace_file
+from runtime.atomic_file import AtomicFile, DamagedFile
+from runtime.disk import disk_errors
 from swarm import waits
 from swarm.operator_line import OperatorLine
 from swarm.rpc import Endpoint
@@ -258,20 +259,15 @@ class Bringing:
 
     # What survives a restart.
 
-    def _path(self, contribution: bytes) -> Path:
-        return self._folder / contribution.hex()
+    def _file(self, contribution: bytes) -> AtomicFile:
+        return AtomicFile(self._folder / contribution.hex(), _MAX_FILE_BYTES)
 
     async def _write(self) -> None:
         async with self._writing:
             for contribution in list(self._unwritten):
                 if (one := self._open.get(contribution)) is not None:
-                    await asyncio.to_thread(self._keep, one)
+                    await asyncio.to_thread(self._file(contribution).save, one)
                 self._unwritten.discard(contribution)
-
-    def _keep(self, one: _Open) -> None:
-        if not self._folder.exists():
-            make_directory(self._folder)
-        replace_file(self._path(one.placed.contribution), pack(one))
 
     async def _close(self, one: _Open) -> None:
         """Nothing of a contribution is wanted, or not any more: what is kept for it goes."""
@@ -279,21 +275,22 @@ class Bringing:
         self._open.pop(contribution, None)
         self._unwritten.discard(contribution)
         self._nothing.pop(contribution, None)
-        with disk_errors(self._folder):
-            await asyncio.to_thread(self._path(contribution).unlink, missing_ok=True)
+        await asyncio.to_thread(self._file(contribution).remove)
         if one.base not in self.bases:
             await asyncio.to_thread(self._vectors.keep_only, one.base, ())
 
     def _left(self) -> list[_Open]:
         found = []
         with disk_errors(self._folder):
-            for path in self._folder.glob("[0-9a-f]*"):
-                try:
-                    one = unpack(_Open, path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
-                except EncodingError:
-                    one = None
-                if one is not None and one.key == self._endpoint.key:
-                    found.append(one)
-                else:
-                    path.unlink(missing_ok=True)
+            paths = list(self._folder.glob("[0-9a-f]*"))
+        for path in paths:
+            file = AtomicFile(path, _MAX_FILE_BYTES)
+            try:
+                one = file.load(_Open)
+            except DamagedFile:
+                one = None
+            if one is not None and one.key == self._endpoint.key:
+                found.append(one)
+            else:
+                file.remove()
         return found

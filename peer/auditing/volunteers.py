@@ -1,18 +1,23 @@
 """What a named auditor believes of volunteers: which of them found good what was not, and what it computes again of what others find good.
 
-FILE   the public keys of those that are not believed any more, one after the other; known after a restart, too
+FILE   the public keys of those that are not believed any more; known after a restart, too
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.draws import number
-from protocol.errors import StorageError
-from runtime.disk import disk_errors, replace_file
+from runtime.atomic_file import AtomicFile
 
 AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again
-_KEY_BYTES = 32
 _MAX = 4096  # of the newest; each was proven, which takes more work than a lie is worth
+_MAX_BYTES = _MAX * 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    keys: tuple[bytes, ...]
 
 
 class Volunteers:
@@ -24,16 +29,10 @@ class Volunteers:
         Raises:
             StorageError: it cannot be read.
         """
-        self._path = path
+        self._file = AtomicFile(path, _MAX_BYTES, "delete it: the volunteers that it named will be found out again")
         self._again_percent = again_percent
         self._secret = os.urandom(32)  # of this life: nobody can foresee what is computed again
-        data = b""
-        if path.exists():
-            with disk_errors(path):
-                data = path.read_bytes()
-        if len(data) % _KEY_BYTES:
-            raise StorageError(f"{path} is damaged; delete it: the volunteers that it named will be found out again")
-        self._distrusted = [data[at : at + _KEY_BYTES] for at in range(0, len(data), _KEY_BYTES)]
+        self._distrusted = (self._file.load(_Keys) or _Keys(())).keys
 
     def are_believed(self, contribution: bytes, volunteer: bytes) -> bool:
         """Return whether what this volunteer finds of a contribution is not computed again."""
@@ -51,5 +50,5 @@ class Volunteers:
             StorageError: the disk refuses.
         """
         if volunteer not in self._distrusted:
-            self._distrusted = [*self._distrusted, volunteer][-_MAX:]
-            replace_file(self._path, b"".join(self._distrusted))
+            self._distrusted = (*self._distrusted, volunteer)[-_MAX:]
+            self._file.save(_Keys(self._distrusted))

@@ -15,7 +15,7 @@ from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
 from protocol.histories import Departure, Histories, Shown, contradict
 from protocol.manifest import SignedManifest
-from runtime.disk import make_directory, write_durably
+from runtime.disk import write_durably
 from swarm import waits
 from swarm.log_client import Commitment, LogClient
 from swarm.log_proofs import departure_from
@@ -163,7 +163,6 @@ class Heads:
             self.proof = evidence
         path = self._store.directory / "proofs" / f"log-{shown.held.size}-{shown.shown.size}.proof"
         try:
-            make_directory(path.parent)
             write_durably(path, pack(evidence))
         except StorageError as error:
             logger.error("proof not kept reason=%s", error)

@@ -22,7 +22,7 @@ from protocol.receipts import ProvenRound
 from protocol.records import Receipt, Round, entry_of
 from protocol.signing import PublicKey
 from protocol.table import Weighed, weighed_bytes
-from runtime.disk import make_directory, write_durably
+from runtime.disk import write_durably
 from swarm import waits
 from swarm.blobs import Blob, ProvenPiece, Shelf
 from swarm.fetch_calls import OnWrong
@@ -124,7 +124,7 @@ class Checker:
             return
         self.outcomes["wrong"] += 1
         path = self._directory / f"wrong-group-{entry.round}-{place}.proof"
-        await asyncio.to_thread(self._keep, path, pack(proof))
+        await asyncio.to_thread(write_durably, path, pack(proof))
         raise LogLied(self._story(finding, path))
 
     async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
@@ -163,10 +163,6 @@ class Checker:
                 on_wrong=self._on_wrong,
                 rng=self._rng,
             )
-
-    def _keep(self, path: Path, data: bytes) -> None:
-        make_directory(path.parent)
-        write_durably(path, data)
 
     def _story(self, finding: Finding, path: Path) -> str:
         names = ", ".join(key.hex() for key in finding.operators)

@@ -9,12 +9,12 @@ import pytest
 
 from exact.residuals import vector_digest
 from peer.auditing.auditor import Auditor
-from peer.auditing.bringing import Bringing
 from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted
 from protocol.encoding import pack, unpack
 from protocol.records import Header
 from protocol.signing import PublicKey
 from protocol.verdicts import Outcome
+from runtime.atomic_file import AtomicFile
 from swarm.rpc import Refused
 from tests.audit_scene import (
     AUDITORS,
@@ -89,17 +89,17 @@ def test_bringing_goes_on_after_a_restart_and_ends_when_nothing_is_wanted(tmp_pa
 
 def test_what_is_told_of_while_all_is_brought_is_written_down_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, most = set[bytes](), list[int]()
-    keep = Bringing._keep
+    save = AtomicFile.save
 
-    def kept(bringing: Bringing, one: Any) -> None:
+    def saved(file: AtomicFile, one: Any) -> None:
         assert one.placed.contribution not in under_way
         under_way.add(one.placed.contribution)
         most.append(len(under_way))
         time.sleep(0.02)  # a slow disk
-        keep(bringing, one)
+        save(file, one)
         under_way.remove(one.placed.contribution)
 
-    monkeypatch.setattr(Bringing, "_keep", kept)
+    monkeypatch.setattr(AtomicFile, "save", saved)
 
     async def scenario() -> None:
         scene = Scene(tmp_path)
