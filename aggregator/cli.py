@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggregator.clear_errors import clear_errors
+from aggregator.commands import DATA_ROOT, DIRECTORY, FILE, FOLDER, RUN_FILE, clear_errors
 from aggregator.commands import credits as cli_credits
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
 from aggregator.commands import verdicts as cli_verdicts
 from aggregator.commands import witness as cli_witness
-from aggregator.commands.folder import DIRECTORY
-from aggregator.commands.settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
 from runtime.commands import end_soon, ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
@@ -56,7 +54,7 @@ def main() -> None:
 )
 @click.option(
     "--first-state",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Begin a new run with the weights of this snapshot.",
 )
@@ -161,7 +159,7 @@ def _say_credits(found: "Verification | Shown") -> None:
 
 
 @ledger.command()
-@click.argument("to", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("to", type=FOLDER)
 @DIRECTORY
 def export(to: Path, directory: Path) -> None:
     """Write the log to the folder TO as static files. Where it was written before, what is new; the run may be at work.
@@ -185,7 +183,7 @@ def export(to: Path, directory: Path) -> None:
 
 
 @ledger.command("check-export")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=FOLDER)
 def check_export(folder: Path) -> None:
     """Check an exported log from its files alone. That is every signature, each entry after those before it, and each tile. Prints the
     credits."""
@@ -235,7 +233,7 @@ def replay(directory: Path, verbose: bool) -> None:
 
 
 @ledger.command("check-proof")
-@click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("proof", type=FILE)
 @click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
     """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or signed two histories. Needs nothing but the file.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.clear_errors import clear_errors
+from peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, clear_errors, directory_in, given
 from peer.commands.credits import credits_command
-from peer.commands.limit_options import limit_options
+from peer.commands.limits import limit_options, limits_command
 from peer.commands.upkeep import COMMANDS
 from protocol.errors import UserError
 from runtime.commands import end_soon, ending_at_ctrl_c
@@ -37,8 +37,8 @@ def main() -> None:
 @click.option("--gpus", metavar="all|none|0,2", help="GPUs to use, by index; without one the CPU computes.  [default: all]")
 @click.option("--workers", type=int, metavar="N", help="Share the CPU's threads among N processes.")
 @click.option("--cuda-graphs", is_flag=True, default=None, help="Record lots on GPUs and replay them; no GPU has run this yet.")
-@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
-@click.option("--run", metavar="ID", help="The run's id: join no other.")
+@INITIAL_PEERS
+@RUN
 @click.option("--invitation", metavar="FILE|TEXT", help="What its operator gave you, where a run takes invited peers only.")
 @click.option("--payout", metavar="KEY", help="The key that the credit adds up to, 12D3Koo...  [default: this peer's own]")
 @click.option(
@@ -49,8 +49,8 @@ def main() -> None:
 @click.option(
     "--listen", multiple=True, metavar="MADDR|none", help="Address to listen on; none: only dial out.  [default: /ip4/0.0.0.0/tcp/0]"
 )
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and sealed work.")
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
+@DIR
+@DATA_ROOT
 @click.option("--data-limit", metavar="SIZE", help="Disk for a data set that other peers give.  [default: 20GB; none: all there is]")
 @click.option("--view", metavar="left|right", help="Stereo: this computer has only these views, a mate the others.")
 @click.option("--private-data", type=click.Path(path_type=Path), metavar="DIR", help="Images of your own, where a run asks for them.")
@@ -89,7 +89,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
-        config = load_config(_given(options))
+        config = load_config(given(options))
         if config.light and as_json:
             raise UserError("--json: a light contributor says lines only; its status.json has the figures")
         check_join(config)
@@ -102,25 +102,25 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 
 
 @main.command(name="status")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
+@DIR
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands. It may be at work or have ended; why it is in its cohort is said too."""
     with clear_errors():
         from peer.commands.report import lines_of
 
-        for line in lines_of(_directory(options)):
+        for line in lines_of(directory_in(options)):
             click.echo(line)
 
 
 @main.command(name="dashboard")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
+@DIR
 def dashboard_command(**options: Any) -> None:
     """Show the peer of this folder on the whole terminal. It may be one of another terminal, or a service; closing this changes nothing
     for it."""
     with clear_errors():
         from peer.control import look
 
-        directory = _directory(options)
+        directory = directory_in(options)
         look(directory)  # else there is nothing to see
         _check_dashboard()
         with ending_at_ctrl_c():
@@ -130,8 +130,8 @@ def dashboard_command(**options: Any) -> None:
 
 
 @main.command(name="tables")
-@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
-@click.option("--run", metavar="ID", help="The run's id: ask in no other.")
+@INITIAL_PEERS
+@RUN
 @click.option("--listen", multiple=True, metavar="MADDR", help="Address to listen on.  [default: /ip4/0.0.0.0/tcp/0]")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to write them.")
 @click.option("--verbose", is_flag=True, help="Log why somebody's table is missing.")
@@ -141,7 +141,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     with clear_errors():
         from peer.config import check_visit, load_config
 
-        config = load_config(_given(options))
+        config = load_config(given(options))
         check_visit(config)
         with ending_at_ctrl_c():
             from peer.commands.tables import collect
@@ -153,27 +153,27 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 
 
 @main.command(name="pause")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+@DIR
 def pause_command(**options: Any) -> None:
     """Let the peer of a directory compute nothing until resume. What is trained is handed in, GPUs are free at once."""
     with clear_errors():
         from peer.control import PAUSE, tell
 
-        click.echo(tell(_directory(options), PAUSE))
+        click.echo(tell(directory_in(options), PAUSE))
 
 
 @main.command(name="resume")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+@DIR
 def resume_command(**options: Any) -> None:
     """Let a peer that was paused go on."""
     with clear_errors():
         from peer.control import RESUME, tell
 
-        click.echo(tell(_directory(options), RESUME))
+        click.echo(tell(directory_in(options), RESUME))
 
 
 @main.command(name="leave")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+@DIR
 @click.option("--now", is_flag=True, help="Stop at once; what was sealed is kept for the next start.")
 def leave_command(now: bool, **options: Any) -> None:
     """Let the peer of a directory hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
@@ -181,31 +181,7 @@ def leave_command(now: bool, **options: Any) -> None:
     with clear_errors():
         from peer.control import LEAVE, STOP, tell
 
-        click.echo(tell(_directory(options), STOP if now else LEAVE))
-
-
-@main.command(name="limits")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
-@limit_options
-def limits_command(**options: Any) -> None:
-    """Change what the peer of a directory may take, at once. Its next starts keep to it too, and what holds is printed; none lifts a
-    limit."""
-    with clear_errors():
-        from peer.commands.limit_command import set_limits
-
-        given = _given(options)
-        directory = _directory({"dir": given.pop("dir", None)})
-        click.echo(set_limits(directory, given))
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value not in (None, ())}
-
-
-def _directory(options: dict[str, Any]) -> Path:
-    from peer.config import directory_of
-
-    return directory_of(_given(options))
+        click.echo(tell(directory_in(options), STOP if now else LEAVE))
 
 
 def _contribute(config: "PeerConfig", voice: "Voice") -> None:
@@ -262,7 +238,7 @@ def _join(config: "PeerConfig", voice: "Voice") -> None:
         end_soon()
 
 
-for command in (*COMMANDS, credits_command):
+for command in (*COMMANDS, credits_command, limits_command):
     main.add_command(command)
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from aggregator.clear_errors import clear_errors
-from aggregator.commands.folder import DIRECTORY
+from aggregator.commands import DIRECTORY, clear_errors
 from protocol.errors import UserError
 from runtime.commands import ending_at_ctrl_c
 

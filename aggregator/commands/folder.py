@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggregator.clear_errors import clear_errors
+from aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
 from protocol.errors import StorageError, UserError
 from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from aggregator.log.backup import Copied
 
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-DIRECTORY = click.option("--dir", "directory", required=True, type=_FOLDER, metavar="DIR", help="The run's files.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
 
@@ -104,7 +102,7 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 
 
 @click.command()
-@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("out", type=FILE)
 @DIRECTORY
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file). What proves that the log has it is put beside it (.json)."""
@@ -120,7 +118,7 @@ def snapshot(out: Path, directory: Path) -> None:
 
 
 @click.command()
-@click.argument("to", type=_FOLDER)
+@click.argument("to", type=FOLDER)
 @DIRECTORY
 @click.option("--with-key", is_flag=True, help="Put the operator's key in too: who has the backup can then sign for you.")
 def backup(to: Path, directory: Path, with_key: bool) -> None:
@@ -139,9 +137,9 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 
 
 @click.command()
-@click.argument("source", metavar="FROM", type=_FOLDER)
+@click.argument("source", metavar="FROM", type=FOLDER)
 @DIRECTORY
-@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The operator's key, where it is not in it.")
+@click.option("--key", type=FILE, metavar="FILE", help="The operator's key, where it is not in it.")
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
@@ -193,7 +191,7 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
 
 
 @click.command("hand-over")
-@click.argument("to", type=_FOLDER)
+@click.argument("to", type=FOLDER)
 @DIRECTORY
 @click.option("--reason", default=HANDED_OVER, show_default=True, metavar="TEXT", help="What the peers are told.")
 def hand_over(to: Path, directory: Path, reason: str) -> None:

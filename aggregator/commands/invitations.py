@@ -4,19 +4,17 @@ from pathlib import Path
 
 import click
 
-from aggregator.clear_errors import clear_errors
+from aggregator.commands import DIRECTORY, FILE, clear_errors
 from protocol.errors import UserError
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@DIRECTORY
 @click.option("--keys", type=click.IntRange(1), default=1, metavar="N", help="How many peers it lets in.  [default: 1]")
 @click.option("--until-round", type=click.IntRange(1), metavar="R", help="They come in before this round is over.  [default: the last]")
 @click.option("--guest", is_flag=True, help="They look on and search, and train nothing.")
 @click.option("--proven", is_flag=True, help="In an audited run: they count as proven from the start.")
-@click.option("--out", type=_FILE, metavar="FILE", help="Write it to this new file, for nobody else to read.  [default: print it]")
+@click.option("--out", type=FILE, metavar="FILE", help="Write it to this new file, for nobody else to read.  [default: print it]")
 def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
     """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""
     with clear_errors():
@@ -36,7 +34,7 @@ def invite(directory: Path, keys: int, until_round: int | None, guest: bool, pro
 
 
 @click.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@DIRECTORY
 @click.option("--peer", metavar="PEER", help="This peer, 12D3Koo...: it is out at once, for good; what it earned stays.")
 @click.option("--invitation", "told", metavar="FILE|TEXT", help="This invitation: it lets nobody in any more; who came in by it stays.")
 def revoke(directory: Path, peer: str | None, told: str | None) -> None:

@@ -7,19 +7,10 @@ from typing import Any
 
 import click
 
-from aggregator.clear_errors import clear_errors
+from aggregator.commands import DATA_ROOT, RUN_FILE, clear_errors
 from protocol.errors import UserError
 from protocol.manifest import TASKS
 from runtime.commands import ending_at_ctrl_c
-
-RUN_FILE = click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
-DATA_ROOT = click.option(
-    "--data-root",
-    type=click.Path(path_type=Path),
-    envvar="MANTA_DATA_ROOT",
-    metavar="DIR",
-    help="Data sets that come with no library.  [default: what the run file says]",
-)
 
 
 @click.command()

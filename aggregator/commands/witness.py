@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from aggregator.clear_errors import clear_errors
+from aggregator.commands import FOLDER, clear_errors
 from protocol.errors import UserError
 from runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
 from swarm.logs import FORMATS, set_up_logging
@@ -24,9 +24,7 @@ _RUN = re.compile(r"[0-9a-f]{64}")
     metavar="MADDR",
     help="Address of the run's aggregator, or of a peer; may be repeated.",
 )
-@click.option(
-    "--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Its memory and key."
-)
+@click.option("--dir", "directory", required=True, type=FOLDER, metavar="DIR", help="Its memory and key.")
 @click.option("--run", metavar="ID", help="The run's id: be a witness of no other.")
 @click.option("--listen", metavar="HOST:PORT", help="Answer C2SP's add-checkpoint here, by HTTP.  [default: only dial out]")
 @click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log too: what a run that lost its newest ones goes on from.")

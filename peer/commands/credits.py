@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from peer.clear_errors import clear_errors
-from peer.commands.upkeep import DIR, directory_in
+from peer.commands import DIR, clear_errors, directory_in
 from protocol.errors import UserError
 from runtime.commands import ending_at_ctrl_c
 

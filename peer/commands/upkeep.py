@@ -6,28 +6,16 @@ Each imports what it needs when it is called: torch and hivemind take seconds.
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.clear_errors import clear_errors
+from peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, Command, clear_errors, directory_in, given
 from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-DIR = click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
-
-
-def directory_in(options: dict[str, Any]) -> Path:
-    """Return the peer's directory, as ``DIR``, the environment or the default says."""
-    from peer.config import directory_of
-
-    return directory_of({"dir": options["dir"]} if options.get("dir") is not None else {})
 
 
 @click.command(name="init")
@@ -123,16 +111,9 @@ def remove_command() -> None:
             click.echo(line)
 
 
-RUN = (
-    click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated."),
-    click.option("--run", metavar="ID", help="The run's id: look at no other."),
-    click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library."),
-)
-
-
 def of_a_run(command: Command) -> Command:
     """Give a command the flags that name a run."""
-    for flag in reversed(RUN):
+    for flag in (DATA_ROOT, RUN, INITIAL_PEERS):
         command = flag(command)
     return command
 
@@ -146,14 +127,10 @@ def _config_of(options: dict[str, Any]) -> "PeerConfig":
     from peer.config import load_config
     from swarm.addresses import check_peer_address
 
-    config = load_config(_given(options))
+    config = load_config(given(options))
     for address in config.initial_peers:
         check_peer_address(address)
     return config
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 @click.command(name="doctor")
