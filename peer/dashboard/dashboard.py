@@ -34,7 +34,7 @@ _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may tak
 _HELP = """\
  p       pause, or go on: a paused peer computes nothing, and loses nothing
  l       leave the run: what is trained is handed in first
- q, Ctrl-C  close this view: the peer goes on
+ q       close this view: the peer goes on; so does Ctrl-C
  up, down, Page Up, Page Down   older lines below
  ?, Esc  close this
 
@@ -45,13 +45,12 @@ _HELP = """\
 
  counted  samples that the log has under your key
  credit   what the log says that it paid you, over all rounds
- pending  of it, what a verdict can still take back; void: was taken;
-          stays: the run ends before it is final
+ pending  of it, what audits can still take back, and until when
  checked  how much of it this peer computed itself from the claims
  paid     what the newest round that counted you added to it
  newest   yours of all samples in the newest round that has any of yours
  lost     trained, and too late to be of use
- audits   contributions of others that were computed again, and do not hold"""
+ audits   contributions of others that were computed again; false: of these"""
 
 
 class Seen(Message):

@@ -1,4 +1,4 @@
-"""The dashboard of a real peer in a real terminal: tmux, at a small and at a large size. Its screens are kept in ``screens``."""
+"""A real peer in a real terminal, and its dashboard in another one: tmux, at a small and at a large size. Screens are in ``screens``."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.swarm.processes import DEADLINE_S, Programs, small_run, wait_for
+from tests.swarm.processes import Programs, small_run, wait_for
 
 pytestmark = [pytest.mark.swarm, pytest.mark.needs("tmux")]
 
@@ -100,13 +100,6 @@ def command(*words: str | Path) -> str:
     return shlex.join([sys.executable, "-P", "-m", "peer.cli", *map(str, words)])
 
 
-def told(*words: str | Path) -> str:
-    """Return what a command says, in a terminal of its own, so to speak."""
-    ended = subprocess.run([sys.executable, "-P", "-m", "peer.cli", *map(str, words)], capture_output=True, text=True, timeout=DEADLINE_S)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
 def process(words: str, directory: Path) -> psutil.Process:
     """Return the program with ``words`` in its command that is of a peer's ``directory``, and no child of it that is not another yet."""
     found = {
@@ -127,55 +120,49 @@ def test_a_volunteer_watches_pauses_and_leaves_and_the_terminal_is_as_before(
         mine = tmp_path / "mine"
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"], "--listen", programs.listen("mine"))
         join = command("join", *where, "--gpus", "none", "--alone", "--dir", mine)
+        dashboard = command("dashboard", "--dir", mine)
 
-        small = open_terminal(80, 24)
+        small, large = open_terminal(80, 24), open_terminal(200, 60)
         before = small.state("before")
         small.type(f"{join}; echo ended=$?.")
-        small.until("state", "TRAINING", "Close view")
-        small.until("state", "of 10000", but="round 0 of")  # rounds go by
-        small.keep("80x24")
-        told("pause", "--dir", mine)
-        small.until("PAUSED  by you")
-        small.keep("80x24-paused")
-        told("resume", "--dir", mine)
-        small.until("state", but="PAUSED")
-        small.press("?")
-        small.until("what was sealed is kept")
-        small.keep("80x24-help")
-        small.press("Escape")
-        small.until("this computer", but="what was sealed is kept")
-        process("peer.dashboard.process", mine).kill()  # the peer does not notice
-        small.until("the dashboard is closed (ended by SIGKILL)", "round committed")
-        small.press("C-c")
-        small.until("left the run", "ended=0.")
-        assert small.state("after") == before
-        small.close()
+        small.until("TRAINING", "of 10000", "Ctrl-C leaves the run", "round committed", but="round 0 of")  # rounds go by
+        small.keep("80x24-join")
 
-        large = open_terminal(200, 60)
-        before = large.state("before-large")
-        large.type(f"NO_COLOR=1 {join}; echo ended=$?.")
-        large.until("TRAINING", "of 10000")
+        before_large = large.state("before-large")
+        large.type(f"NO_COLOR=1 {dashboard}; echo closed=$?.")
+        large.until("TRAINING", "of 10000", "Close view")
         large.press("p")
         large.until("PAUSED  by you")
+        small.until("PAUSED  by you")
         large.keep("200x60-paused")
         large.press("p")
         large.until("TRAINING")
+        large.press("?")
+        large.until("computes nothing, and loses nothing")
+        large.press("Escape")
+        large.until("this computer", but="computes nothing, and loses nothing")
         large.keep("200x60")
-        large.press("C-c")
-        large.until("left the run", "ended=0.")
-        assert large.state("after-large") == before
 
-        large.type(f"{join}; echo ended=$?.")
-        large.until("of 10000")
         process("peer.cli join", mine).send_signal(signal.SIGKILL)
-        large.until("manta-peer was killed")  # the shell may have been quicker, and have spoken on the screen that is gone now
-        large.type("echo still=$((40 + 2)).")
-        large.until("still=42.")
-        assert large.state("after-killed") == before
+        large.until("NO ANSWER  no peer runs here now")
+        assert small.state("killed") == before  # nothing had to be mended
+        small.type("echo still=$((40 + 2)).")
+        small.until("still=42.")
 
-        large.type(join)
-        large.until("of 10000")
+        small.type(f"clear; {join}; echo ended=$?.")
+        large.until("TRAINING", but="NO ANSWER")  # of the new one
+        large.press("C-c")
+        large.until("closed=0.")
+        assert large.state("after-large") == before_large
+        small.until("TRAINING")  # it goes on
+        small.press("C-c")
+        small.until("left the run", "ended=0.")
+        assert small.state("after") == before
+        assert "Ctrl-C leaves the run" not in small.screen()  # the view is gone, what was said stays
+
+        small.type(join)
+        small.until("TRAINING", "of 10000")
         peer = process("peer.cli join", mine)
-        large.close()
+        small.close()
         wait_for(lambda: not peer.is_running(), "the peer leaves as its terminal is closed")
         assert programs.status("mine")["phase"] != "starting"
