@@ -30,3 +30,8 @@ class Rates(Generic[Name]):
         if len(self._left) > self.max_names:
             self._left.popitem(last=False)
         return 0 if missing <= _NOTHING else max(1, math.ceil(missing / self.a_second * 1000))
+
+    def owe(self, name: Name, now_ms: float, cost: float) -> None:
+        """Count what was done already: later requests wait for it."""
+        left, since_ms = self._left.pop(name, (self.at_once, now_ms))
+        self._left[name] = (min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once) - cost, now_ms)

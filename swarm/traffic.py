@@ -1,9 +1,8 @@
 """What a node sends and receives, counted, and held back where a person limits it: a bucket of bytes for each direction.
 
 Counted is what passes through the doors of this process, the streams and the small calls, those of the DHT too, and what a gateway's HTTP
-carries; what libp2p, HTTP and TCP/IP add to it is not, nor what mates on one computer read from each other's memory. A bucket may be
-overdrawn by one piece, and is refilled before the next one passes: so the average is the limit whatever the sizes are. Own calls go before
-the answers to others.
+carries; what libp2p, HTTP and TCP/IP add to it is not, nor what mates on one computer read from each other's memory. A piece that is larger
+than the bucket overdraws it: so the average is the limit whatever the sizes are. Own calls go before the answers to others.
 """
 
 import asyncio
@@ -11,6 +10,8 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from protocol.rates import Rates
 
 PIECE_BYTES = 16_384  # what is sent or received at a time under a limit: small beside what a second has
 _BURST_S = 0.25  # of unused time that may be made up for
@@ -26,8 +27,7 @@ class Flow:
         self._clock = clock
         self.total = 0  # bytes so far
         self._limit: int | None = None  # bytes a second
-        self._level = 0.0  # bytes that may pass at once; below zero: owed
-        self._since = 0.0  # when the level was looked at last
+        self._rate: Rates[None] = Rates(1.0, PIECE_BYTES)  # where there is a limit
         self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []  # a heap: whose, which, bytes, until when
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -41,10 +41,12 @@ class Flow:
     def limit(self, limit: int | None) -> None:
         if limit is not None and limit < 1:
             raise ValueError("a limit is a positive number of bytes a second")
-        self._refill()
-        self._limit = limit
         if limit is None:
-            self._level = 0.0
+            self._rate = Rates(1.0, PIECE_BYTES)
+        else:
+            self._rate.owe(None, self._now_ms(), 0)  # so far by the limit before
+            self._rate.a_second, self._rate.at_once = float(limit), max(limit * _BURST_S, PIECE_BYTES)
+        self._limit = limit
         self._let_pass()
 
     @property
@@ -56,50 +58,40 @@ class Flow:
         """Count bytes that have passed already: they are owed."""
         self.total += num_bytes
         if self._limit is not None:
-            self._refill()
-            self._level -= num_bytes
+            self._rate.owe(None, self._now_ms(), num_bytes)
 
     async def take(self, num_bytes: int, *, is_own: bool) -> None:
         """Wait until so many bytes may pass, and count them; ``is_own``: of a call of this node's, not of its answer to another's."""
-        if self._limit is not None and num_bytes:
-            self._refill()
-            if self._waiting or self._level <= 0:
-                await self._turn(num_bytes, is_own)
-                return
-            self._level -= num_bytes
-        self.total += num_bytes
+        if num_bytes and (self._waiting or self._wait_ms(num_bytes)):
+            self._count += 1
+            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (_OWN if is_own else _OTHERS, self._count, num_bytes, passed))
+            self._let_pass()
+            await passed  # who is cancelled meanwhile is passed over
 
-    async def _turn(self, num_bytes: int, is_own: bool) -> None:
-        self._count += 1
-        passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (_OWN if is_own else _OTHERS, self._count, num_bytes, passed))
-        self._let_pass()
-        await passed  # who is cancelled meanwhile is passed over
+    def _now_ms(self) -> float:
+        return 1000 * self._clock()
 
-    def _refill(self) -> None:
-        now = self._clock()
-        if self._limit is not None:
-            most = max(self._limit * _BURST_S, PIECE_BYTES)
-            self._level = min(self._level + (now - self._since) * self._limit, most)
-        self._since = now
+    def _wait_ms(self, num_bytes: int) -> int:
+        """Count bytes that may pass and return 0; or return when they may."""
+        wait_ms = 0 if self._limit is None else self._rate.wait_ms(None, self._now_ms(), num_bytes)
+        if not wait_ms:
+            self.total += num_bytes
+        return wait_ms
 
     def _let_pass(self) -> None:
         """Let those pass who may now; look again when the next one may."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._refill()
-        while self._waiting and (self._limit is None or self._level > 0):
-            _, _, num_bytes, passed = heapq.heappop(self._waiting)
-            if passed.done():
-                continue
-            passed.set_result(None)
-            self.total += num_bytes
-            if self._limit is not None:
-                self._level -= num_bytes
-        if self._waiting:
-            assert self._limit is not None
-            self._timer = asyncio.get_running_loop().call_later((1 - self._level) / self._limit, self._let_pass)
+        while self._waiting:
+            _, _, num_bytes, passed = self._waiting[0]
+            if not passed.done():
+                if wait_ms := self._wait_ms(num_bytes):
+                    self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._let_pass)
+                    return
+                passed.set_result(None)
+            heapq.heappop(self._waiting)
 
 
 @dataclass(frozen=True, slots=True)
