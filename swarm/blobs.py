@@ -6,18 +6,20 @@ each piece by itself, and may take it from anybody.
 
 import asyncio
 import concurrent.futures
+import math
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from protocol import merkle
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, Unreachable
 from protocol.fields import check_digest
 from protocol.signing import Digest, PublicKey
+from swarm.in_flight import InFlight, answered_call
 from swarm.rpc import Endpoint
-from swarm.shares import cut_idle
 
 MAX_PIECE_BYTES = 1024 * 1024 + 64 * 1024  # a group of 2^18 float32 values, or something a little longer
 MAX_PIECES = MAX_PIECE_BYTES // merkle.HASH_BYTES  # so that their hashes are no longer than a piece
@@ -201,10 +203,10 @@ class Shelf:
         self._items: OrderedDict[bytes, _Item] = OrderedDict()  # the newest last
         self._pinned: dict[bytes, Blob] = {}
         self._max_bytes = max_bytes
-        self._sending = _Sending(max_sending_bytes)
+        self._sending = InFlight[_Answer](sys.maxsize, _MAX_CALLS, max_bytes=max_sending_bytes, fair=_MAX_CALLS)
         self._lent: dict[bytes, Lent] = {}
         self._lenders: list[Lender] = []
-        self._lending = _Sending(_MAX_LENT_BYTES)
+        self._lending = InFlight[_Answer](sys.maxsize, _MAX_CALLS, max_bytes=_MAX_LENT_BYTES, fair=_MAX_CALLS)
         self._readers = concurrent.futures.ThreadPoolExecutor(_LENT_THREADS, "lent")  # threads come with the first that is asked for
         self._served: list[Endpoint] = []
         self.bytes_sent = 0
@@ -277,14 +279,14 @@ class Shelf:
         piece = b"".join(content.hashes) if ask.place == HASHES else content.pieces[ask.place]
         if piece is None:
             raise Unreachable(NOT_YET)
-        self._sending.begin(caller, len(piece))
+        _begin(self._sending, caller, len(piece))
         self.bytes_sent += len(piece)
         return bytes(piece)
 
     async def _answer_of_lent(self, caller: PublicKey, lent: Lent, place: int) -> bytes:
         if place >= lent.num_pieces:
             raise EncodingError(f"a blob of {lent.num_pieces} pieces has no piece {place}")
-        self._lending.begin(caller, MAX_PIECE_BYTES)
+        _begin(self._lending, caller, MAX_PIECE_BYTES)
         loop = asyncio.get_running_loop()
         if place == HASHES:
             hashes = await loop.run_in_executor(self._readers, lent.hashes)
@@ -297,38 +299,39 @@ class Shelf:
         return answer
 
 
-class _Sending:
-    """The answers on their way. An endpoint answers each call in a task of its own, which ends when the answer has been sent."""
+class _Answer:
+    """An answer on its way. An endpoint answers each call in a task of its own, which ends when the answer has been sent. Is ``Held``."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._calls: Counter[PublicKey] = Counter()
-        self._answers: dict[asyncio.Task[Any], tuple[PublicKey, int]] = {}  # by the task: for whom, of how many bytes
+    address = ""
 
-    def begin(self, caller: PublicKey, num_bytes: int) -> None:
-        """Count an answer of ``num_bytes`` until the current task is over; for room, an answer that its caller does not take is cut.
+    def __init__(self, key: PublicKey, num_bytes: int) -> None:
+        self.key = key
+        self.num_bytes = num_bytes
+        self._call = answered_call()  # None: of an endpoint that gives no places, where nothing is idle
 
-        Raises:
-            Unreachable: too much is on its way, in all or to this caller.
-        """
-        if self._calls[caller] >= _MAX_CALLS:
-            raise Unreachable(BUSY)
-        while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
-            idle = cut_idle(self._answers.keys())
-            if idle is None:
-                raise Unreachable(BUSY)
-            self._end(idle)
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls[caller] += 1
-        self._num_bytes += num_bytes
-        self._answers[task] = (caller, num_bytes)
-        task.add_done_callback(self._end)
+    @property
+    def ahead_s(self) -> float:
+        """See ``Held``."""
+        return 0.0 if self._call is None else self._call.ahead_s
 
-    def _end(self, task: "asyncio.Task[Any]") -> None:
-        caller, num_bytes = self._answers.pop(task, (None, 0))
-        if caller is not None:
-            self._num_bytes -= num_bytes
-            self._calls[caller] -= 1
-            self._calls += Counter()  # forgets who has none
+    def lag_s(self, ahead_s: float) -> float:
+        """See ``Held``."""
+        return -math.inf if self._call is None else self._call.lag_s(ahead_s)
+
+    def cut(self) -> None:
+        """See ``Held``."""
+        if self._call is not None:
+            self._call.give_way()
+
+
+def _begin(answers: InFlight[_Answer], caller: PublicKey, num_bytes: int) -> None:
+    """Count an answer of ``num_bytes`` until the current task is over; for room, an answer that its caller does not take is cut.
+
+    Raises:
+        Unreachable: too much is on its way, in all or to this caller.
+    """
+    answer, task = _Answer(caller, num_bytes), asyncio.current_task()
+    if not answers.take(answer):
+        raise Unreachable(BUSY)
+    assert task is not None
+    task.add_done_callback(lambda _: answers.leave(answer))

@@ -1,9 +1,9 @@
 """HTTP servers that are parts of programs: their connections are bounded, and they end with a context.
 
 Every connection takes one of a bounded number of places before a byte of it is read, also before TLS. Where all are taken a newcomer gets
-the place of a connection that holds it for nothing: one that asks nothing, sends slower than ``_LEAST_BYTES_S``, or takes nothing of what
-is sent; of the address that has most places, the idlest one. Whoever is being served, or moves as fast as that, is not cut off for a
-newcomer of its own address, nor for one whose address has about as many places.
+the place of a connection that holds it for nothing (``swarm.in_flight``): one that asks nothing, sends slower than ``_LEAST_BYTES_S``, or
+takes nothing of what is sent; of the address that has most places, the idlest one. Whoever moves as fast as that is not cut off for a
+newcomer of its own address, nor for one whose address has about as many places, and whoever is being served for nobody.
 """
 
 import asyncio
@@ -12,14 +12,15 @@ import math
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protocol.errors import OwnFault
+from swarm.in_flight import Held, InFlight
 from swarm.rates import network_of
 
 PROXIES = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, and who may hold all places
@@ -37,92 +38,19 @@ _TOLD = 64  # connections beyond all places that get 503, without TLS; further o
 _MAX_HEAD_BYTES = 16_384
 
 
-class Guest(Protocol):
-    """Who has a place."""
-
-    @property
-    def address(self) -> str:
-        """What it is counted as."""
-
-    def lag_s(self) -> float:
-        """Return for how many seconds it has held its place for nothing; at most 0: it moves; -inf: it is being served."""
-
-    def cut(self) -> None:
-        """End it at once."""
-
-
-class Places:
-    """Places for connections, or for what else strangers may hold, shared fairly by address. For one event loop."""
-
-    def __init__(self, most: int, of_address: int | None = None, spared: Sequence[str] = ()) -> None:
-        """Have ``most`` free places, of which an address gets ``of_address`` at most, those that are ``spared`` and None: all."""
-        self.most = most
-        self._of_address = most if of_address is None else of_address
-        self._spared = frozenset(spared)
-        self._by_address: dict[str, dict[Guest, None]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def take(self, guest: Guest) -> bool:
-        """Give ``guest`` a place, if need be another's, who is cut off; False: there is none."""
-        own = len(self._by_address.get(guest.address, ()))
-        is_full, has_most = self._count >= self.most, own >= self._of_address and guest.address not in self._spared
-        if has_most:
-            yielding = self._idlest([guest.address], 0.0)
-        elif is_full:
-            more = sorted((address for address, guests in self._by_address.items() if len(guests) > own), key=self._number_of, reverse=True)
-            yielding = self._idlest([*more, guest.address], 0.0)
-            if yielding is None:  # who has a place moves: those of an address that has more than its share are sent away all the same
-                yielding = self._idlest([address for address in more if self._number_of(address) > own + 1], -math.inf)
-        else:
-            yielding = None
-        if yielding is not None:
-            self.leave(yielding)
-            yielding.cut()
-        elif is_full or has_most:
-            return False
-        self._by_address.setdefault(guest.address, {})[guest] = None
-        self._count += 1
-        return True
-
-    def leave(self, guest: Guest) -> None:
-        """Take the place of ``guest`` back, if it has one."""
-        guests = self._by_address.get(guest.address, {})
-        if guest in guests:
-            del guests[guest]
-            self._count -= 1
-            if not guests:
-                del self._by_address[guest.address]
-
-    def close(self) -> None:
-        """Cut off all who have a place."""
-        for guest in [guest for guests in self._by_address.values() for guest in guests]:
-            self.leave(guest)
-            guest.cut()
-
-    def _number_of(self, address: str) -> int:
-        return len(self._by_address[address])
-
-    def _idlest(self, addresses: list[str], above_s: float) -> Guest | None:
-        """Return who lags most, and more than ``above_s``, of the first of these addresses that has anybody who does."""
-        for address in addresses:
-            lags_s = [(guest.lag_s(), guest) for guest in self._by_address.get(address, ())]
-            lag_s, guest = max(lags_s, key=lambda pair: pair[0], default=(-math.inf, None))
-            if lag_s > above_s:
-                return guest
-        return None
+Places = InFlight[Held]  # of connections, or of what else strangers may hold; their keys are their addresses
 
 
 class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
-    """A connection of a server's that has a place, and ends if it holds that for nothing for too long. Implements ``Guest``."""
+    """A connection of a server's that has a place, and ends if it holds that for nothing for too long. Is ``Held``."""
+
+    address, num_bytes, ahead_s = "", 0, 0.0
 
     def __init__(self, places: Places, tls: ssl.SSLContext | None, **settings: Any) -> None:
         """Prepare; ``settings`` are uvicorn's. The application finds this connection in the state of its requests."""
         super().__init__(**settings)
         self.app_state = {**self.app_state, "connection": self}
-        self.address = ""
+        self.key = ""  # what it is counted as
         self._places = places
         self._tls = tls
         self._wire: asyncio.Transport | None = None  # below TLS
@@ -137,8 +65,8 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
     def connection_made(self, transport: Any) -> None:
         self._wire, self._since_s = transport, self.loop.time()
         peer = transport.get_extra_info("peername")
-        self.address = counted_as(str(peer[0])) if peer else ""
-        if not self._places.take(self) and (self._tls is not None or len(self.connections) >= self._places.most + _TOLD):
+        self.key = counted_as(str(peer[0])) if peer else ""
+        if not self._places.take(self) and (self._tls is not None or len(self.connections) >= self._places.total + _TOLD):
             transport.abort()
             return
         self._look = self.loop.call_later(_LOOK_S, self._look_again)
@@ -205,8 +133,8 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
     def _is_asking(self) -> bool:
         return self.cycle is None or bool(self.cycle.response_complete)
 
-    def lag_s(self) -> float:
-        """See ``Guest``."""
+    def lag_s(self, _ahead_s: float = 0.0) -> float:
+        """Return for how long it has held its place for nothing; at most 0: it moves; -inf: it is being served. See ``Held``."""
         now_s = self.loop.time()
         if self._is_asking:
             return now_s - self._since_s
@@ -217,7 +145,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
         return -math.inf
 
     def cut(self) -> None:
-        """See ``Guest``."""
+        """See ``Held``."""
         if self._wire is not None:
             self._wire.abort()
 
@@ -267,7 +195,7 @@ def config_of(app: Any, places: Places, tls: ssl.SSLContext | None = None, *, lo
         forwarded_allow_ips=list(PROXIES),
         server_header=False,
         backlog=_BACKLOG,
-        limit_concurrency=places.most + 1,
+        limit_concurrency=places.total + 1,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,

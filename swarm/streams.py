@@ -2,7 +2,7 @@
 
 A stream carries one call: the request, then the answer, each after its length (4 bytes, big-endian). What the bytes mean, and who may
 call, is ``swarm.node``'s business. Each stream is an open file of this process, hence the bounds. A caller is waited for as long as it
-sends, or takes, ``swarm.shares.MIN_BYTES_PER_S``; where others want its place it has to be quicker about it (``swarm.shares``).
+sends, or takes, ``swarm.in_flight.MIN_BYTES_PER_S``; where others want its place it has to be quicker about it.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from swarm import waits
 from swarm.callers import cancelled_by, end_of
 from swarm.daemon import ask
 from swarm.dialling import Dialling
+from swarm.in_flight import Call, Calls, Turns
 from swarm.rates import CallRates
 from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
-from swarm.shares import Place, Shares, Turns
 from swarm.traffic import PIECE_BYTES, Flow, Traffic
 
 MIN_REQUEST_BYTES = LARGE_BYTES
@@ -64,7 +64,7 @@ class Streams:
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._untaken: set[asyncio.Task[Any]] = set()  # of those that answer: whose answer is on its way
-        self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=waits.STREAM_IDLE_S)
+        self.calls = Calls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=waits.STREAM_IDLE_S)
         self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
@@ -120,13 +120,13 @@ class Streams:
         self, name: str, answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         key = caller.to_bytes()
-        place = self.shares.take(key, self._rates.address_of_peer(key))
+        place = self.calls.begin(key, self._rates.address_of_peer(key))
         if place is None:
             return  # hanging up at once is the quickest no
         with place:
             with place.held():
                 refusal = await self._rates.refusal(key, name)
-            self.shares.locate(key, self._rates.address_of_peer(key))
+            self.calls.locate(key, self._rates.address_of_peer(key))
             if refusal is not None:
                 await self._refuse(refusal, reader, writer)
                 return
@@ -137,7 +137,7 @@ class Streams:
             await self._answer_while_there(answer(caller, request), place, reader, writer)
 
     async def _answer_while_there(
-        self, answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, answering: Awaitable[bytes], place: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
         leaving = asyncio.create_task(end_of(reader))
@@ -178,7 +178,7 @@ class Streams:
                     pass
 
 
-def _patience(place: Place) -> asyncio.Timeout:
+def _patience(place: Call) -> asyncio.Timeout:
     """Return a timeout after which the caller has been waited for too long."""
     return asyncio.timeout(max(waits.STREAM_S - place.behind_s, 0.0))
 
@@ -191,7 +191,7 @@ def _hang_up(writer: asyncio.StreamWriter) -> None:
         writer.close()
 
 
-async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Place) -> bytes:
+async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Call) -> bytes:
     """Return a caller's request; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
     async with _patience(place):
         size = _size(await reader.readexactly(_LENGTH_BYTES))
@@ -211,7 +211,7 @@ async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Place) 
     return bytes(pieces)
 
 
-async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, place: Place) -> None:
+async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, place: Call) -> None:
     """Send an answer in pieces, each of which the caller has to take."""
     flow.count(_LENGTH_BYTES)
     writer.write(len(data).to_bytes(_LENGTH_BYTES, "big"))

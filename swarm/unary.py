@@ -1,7 +1,7 @@
 """Small calls: hivemind's unary ones, which share one socket to the daemon, with a bound on how many are answered at a time.
 
 hivemind starts a task for whatever arrives, of whatever size, and keeps every task whose caller hung up. Here each call has a place
-(``swarm.shares``), its request a size, and its task is forgotten when it ends. That goes for the calls of hivemind's DHT as well.
+(``swarm.in_flight``), its request a size, and its task is forgotten when it ends. That goes for the calls of hivemind's DHT as well.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.proto import p2pd_pb2
 
 from swarm.dialling import Dialling
+from swarm.in_flight import Calls, Turns
 from swarm.rates import CallRates
-from swarm.shares import Shares, Turns
 from swarm.streams import MIN_REQUEST_BYTES, Answer
 from swarm.traffic import Traffic
 
@@ -65,7 +65,7 @@ class UnaryCalls:
         self._answer = self._control._handle_persistent_request
         self._max_bytes = dict(_DHT_REQUEST_BYTES)
         self._own: set[str] = set()
-        self.shares = Shares(total=MAX_CALLS, each=MAX_CALLS_EACH, max_bytes=_MAX_BYTES)
+        self.calls = Calls(total=MAX_CALLS, each=MAX_CALLS_EACH, max_bytes=_MAX_BYTES)
         self._turns = Turns(total=MAX_CALLS, each=MAX_OWN_CALLS)
         self._control._pending_calls = _PendingCalls()
         self._control._handler_tasks = _Answering()
@@ -117,7 +117,7 @@ class UnaryCalls:
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"not served"))
         if len(request.data) > self._max_bytes.get(request.proto, MIN_REQUEST_BYTES):
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"too large"))
-        place = self.shares.take(request.peer, self.rates.address_of_peer(request.peer))
+        place = self.calls.begin(request.peer, self.rates.address_of_peer(request.peer))
         if place is None:
             return await self._refuse(call_id, request.proto)
         with place:
@@ -125,7 +125,7 @@ class UnaryCalls:
             self.traffic.received.count(len(request.data))
             try:
                 refusal = await self.rates.refusal(request.peer, request.proto)
-                self.shares.locate(request.peer, self.rates.address_of_peer(request.peer))
+                self.calls.locate(request.peer, self.rates.address_of_peer(request.peer))
                 if refusal is None:
                     await self._answer(call_id, request)
                 else:

@@ -100,7 +100,7 @@ class Monitor:
 
 async def serve(monitor: Monitor, listening: socket.socket, streams: int, ending: threading.Event) -> None:
     """Answer until SIGTERM, SIGINT or ``ending``."""
-    places = Places(streams + _BESIDE_STREAMS)
+    places = Places(streams + _BESIDE_STREAMS, streams + _BESIDE_STREAMS)
     server = uvicorn.Server(config_of(monitor.app, places, log_level=None))
     work = [asyncio.create_task(monitor.watch()), asyncio.create_task(_beat(server, monitor, ending))]
     serving = asyncio.create_task(server.serve([listening]))

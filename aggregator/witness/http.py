@@ -144,5 +144,5 @@ async def serving(rule: Rule, door: Door, entries: Path | None = None) -> AsyncI
         UserError: see ``Door.listen``.
     """
     listening, door = door.listen()
-    async with answering(app(rule, entries), listening, Places(_MAX_CONNECTIONS), "witness"):
+    async with answering(app(rule, entries), listening, Places(_MAX_CONNECTIONS, _MAX_CONNECTIONS), "witness"):
         yield door.url

@@ -25,7 +25,7 @@ from protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PA
 from protocol.rates import Rates
 from swarm.door import Door
 from swarm.gate import NotAdmitted
-from swarm.http_server import PROXIES, Guest, Places, allow_files, answering, counted_as
+from swarm.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from swarm.light_pay import PAY
 from swarm.traffic import PIECE_BYTES, Traffic
 
@@ -54,19 +54,22 @@ class _Busy(Exception):
         self.retry_s = retry_s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class _Return:
-    """A return that is being read, or looked into. Implements ``swarm.http_server.Guest``."""
+    """A return that is being read, or looked into. Is ``swarm.in_flight.Held``."""
 
-    address: str
-    connection: Guest
+    key: str  # the address that it comes from
+    connection: BoundedConnection
+    address: str = ""
+    num_bytes: int = 0
+    ahead_s: float = 0.0
 
-    def lag_s(self) -> float:
-        """See ``Guest``."""
+    def lag_s(self, _ahead_s: float) -> float:
+        """See ``Held``."""
         return self.connection.lag_s()
 
     def cut(self) -> None:
-        """See ``Guest``."""
+        """See ``Held``."""
         self.connection.cut()
 
 

@@ -222,7 +222,7 @@ def test_a_handler_is_cancelled_when_its_caller_hangs_up(tmp_path: Path, request
         await until(lambda: hold.cancelled == [b.key, c.key])
         with pytest.raises(Unreachable):
             await calls[1]
-        assert len(a._unary.shares) == len(a._streams.shares) == 0
+        assert len(a._unary.calls) == len(a._streams.calls) == 0
         await until(lambda: not a.p2p._client.control._handler_tasks)
 
     with_nodes(tmp_path, 3, work)
@@ -232,7 +232,7 @@ def test_a_call_ends_when_the_callers_own_daemon_does(tmp_path: Path) -> None:
     async def work(a: Node, b: Node) -> None:
         await a.serve("never", wait_for_ever)
         calls = [asyncio.create_task(b.call(a.key, "never", request, timeout_s=50)) for request in (SMALL, LARGE)]
-        await until(lambda: len(a._unary.shares) == len(a._streams.shares) == 1)
+        await until(lambda: len(a._unary.calls) == len(a._streams.calls) == 1)
         watch = asyncio.create_task(b.watch_daemon())
         daemon_of(b).kill()
         for call in calls:

@@ -14,9 +14,9 @@ from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey, peer_id
 from swarm.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, Shelf
+from swarm.in_flight import Calls
 from swarm.node import Node
 from swarm.rpc import MAX_MESSAGE_BYTES, Refused
-from swarm.shares import Shares
 from swarm.streams import MAX_HELD_BYTES
 from tests.faults.strangers.libp2p import Connection, Stream, where
 from tests.swarm.nodes import LARGE, SMALL, Holding, echo, reached_at_last, until, wait_for_ever, with_nodes
@@ -58,7 +58,7 @@ def test_who_hangs_up_in_the_middle_of_an_answer_keeps_its_other_calls(tmp_path:
             writer.write(len(request).to_bytes(4, "big") + request)
             await reader.readexactly(5)
             writer.transport.abort()
-            await until(lambda: len(a._streams.shares) == 1)
+            await until(lambda: len(a._streams.calls) == 1)
         hold.go_on.set()
         await other
 
@@ -96,7 +96,7 @@ def test_one_peer_can_keep_only_so_many_streams_open(tmp_path: Path, monkeypatch
 @pytest.mark.swarm
 def test_strangers_that_fill_all_streams_do_not_keep_another_out(tmp_path: Path) -> None:
     async def work(a: Node, b: Node, c: Node, honest: Node) -> None:
-        a._streams.shares = Shares(total=4, each=3, max_bytes=MAX_HELD_BYTES)
+        a._streams.calls = Calls(total=4, each=3, max_bytes=MAX_HELD_BYTES)
         hold = Holding()
         await a.serve("hold", hold)
         await a.serve("echo", echo)
@@ -145,7 +145,7 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
         return bytes(MAX_MESSAGE_BYTES)
 
     async def work(a: Node, honest: Node) -> None:
-        a._streams.shares = Shares(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        a._streams.calls = Calls(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
         for name, handler in (("echo", echo), ("large", large), ("never", wait_for_ever)):
             await a.serve(name, handler)
         address = (await a.addresses())[0]
@@ -153,10 +153,10 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
         ways = []
         for stranger in strangers:  # of keys that nobody has seen before
             ways.append(asyncio.create_task(way(await stranger.stream(f"manta.{method}.stream"))))
-            await until(lambda: len(a._streams.shares) == len(ways))
+            await until(lambda: len(a._streams.calls) == len(ways))
         calls = [reached_at_last(lambda: honest.call(a.key, "echo", LARGE, timeout_s=30)) for _ in range(2)]
         assert await asyncio.gather(*calls) == [honest.key + LARGE] * 2
-        assert a._streams.shares.cut >= 1
+        assert a._streams.calls.num_cut >= 1
         if method == "large":  # their connections end, for the daemon would keep their streams as long
             await until(lambda: any(stranger.is_cut for stranger in strangers))
         for task, stranger in zip(ways, strangers, strict=True):
@@ -169,17 +169,17 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
 @pytest.mark.swarm
 def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> None:
     async def work(a: Node, slow: Node, other: Node) -> None:
-        shares = a._streams.shares = Shares(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
+        places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
         await a.serve("echo", echo)
         a.traffic.received.limit = len(LARGE) // 3
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
-        await until(lambda: shares._num_bytes > 0)
+        await until(lambda: places._num_bytes > 0)
         while not calling.done():
             with contextlib.suppress(Unreachable):
                 await other.call(a.key, "echo", LARGE, timeout_s=50)
         assert await calling == slow.key + LARGE
-        assert shares.refused > 0
-        assert shares.cut == 0
+        assert places.refused > 0
+        assert places.num_cut == 0
 
     with_nodes(tmp_path, 3, work)
 
@@ -188,7 +188,7 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> N
 @pytest.mark.parametrize("request_", [SMALL, LARGE], ids=["unary", "stream"])
 def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request_: bytes) -> None:
     async def work(a: Node, b: Node, c: Node, honest: Node) -> None:
-        shares = a._streams.shares = a._unary.shares = Shares(total=2, each=2, max_bytes=MAX_HELD_BYTES)
+        places = a._streams.calls = a._unary.calls = Calls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
         hosts = {b.key: ["192.0.2.1"], c.key: ["192.0.2.1"], honest.key: ["192.0.2.2"]}
 
         async def connected() -> dict[PublicKey, list[str]]:
@@ -204,7 +204,7 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request
             calls.append(asyncio.create_task(stranger.call(a.key, "hold", request_, timeout_s=50)))
             await until(lambda: len(hold.waiting) == len(calls))
         assert await honest.call(a.key, "echo", request_, timeout_s=50) == honest.key + request_
-        assert shares.cut == 1
+        assert places.num_cut == 1
         hold.go_on.set()
         assert (await asyncio.gather(*calls, return_exceptions=True)).count(b"done") == 1
 
@@ -214,7 +214,7 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request
 @pytest.mark.swarm
 def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_path: Path) -> None:
     async def work(a: Node, honest: Node) -> None:
-        a._streams.shares = Shares(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        a._streams.calls = Calls(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
         blob = Blob.of([bytes(MAX_PIECE_BYTES)])
         shelf = Shelf(max_bytes=MAX_PIECE_BYTES, max_sending_bytes=3 * MAX_PIECE_BYTES)
         shelf.put(blob, "state")
@@ -230,7 +230,7 @@ def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_pat
             with contextlib.suppress(Refused):  # busy
                 piece = await honest.call(a.key, METHOD, request, timeout_s=30, large_answer=True)
         assert piece == blob.pieces[0]
-        assert a._streams.shares.cut == 1
+        assert a._streams.calls.num_cut == 1
         for stranger in strangers:
             stranger.close()
 
@@ -241,19 +241,19 @@ def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_pat
 def test_half_sent_requests_hold_no_more_than_their_bytes_and_give_way_to_others(tmp_path: Path) -> None:
     async def work(a: Node, stranger: Node, honest: Node) -> None:
         await a.serve("echo", echo)
-        shares = a._streams.shares = Shares(total=20, each=15, max_bytes=5 * MAX_MESSAGE_BYTES)
+        places = a._streams.calls = Calls(total=20, each=15, max_bytes=5 * MAX_MESSAGE_BYTES)
         sent, streams = bytes(MAX_MESSAGE_BYTES * 9 // 20), []
         for _ in range(10):  # what they promise is more than there is room for, what they send is not
             streams.append(await stranger.p2p.call_binary_stream_handler(PeerID(peer_id(a.key)), "manta.echo.stream"))
             streams[-1][2].write(MAX_MESSAGE_BYTES.to_bytes(4, "big") + sent)
-        await until(lambda: shares._num_bytes == 10 * len(sent))
-        assert (len(shares), shares.cut) == (10, 0)
+        await until(lambda: places._num_bytes == 10 * len(sent))
+        assert (len(places), places.num_cut) == (10, 0)
         request = bytes(MAX_MESSAGE_BYTES - 32)
         assert await honest.call(a.key, "echo", request, timeout_s=30) == honest.key + request
-        assert 0 < shares.cut < 5
+        assert 0 < places.num_cut < 5
         for _, _, writer in streams:
             writer.close()
-        await until(lambda: len(shares) == shares._num_bytes == 0)
+        await until(lambda: len(places) == places._num_bytes == 0)
 
     with_nodes(tmp_path, 3, work)
 
@@ -268,7 +268,7 @@ def test_a_request_that_does_not_arrive_in_time_is_given_up(tmp_path: Path, monk
         writer.write((1000).to_bytes(4, "big") + b"some")
         assert await reader.read() == b""
         writer.close()
-        assert len(a._streams.shares) == 0
+        assert len(a._streams.calls) == 0
 
     with_nodes(tmp_path, 2, work)
 
@@ -279,15 +279,15 @@ def test_an_answer_that_nobody_reads_is_given_up_with_its_stream(tmp_path: Path,
         await a.serve("echo", echo)
         assert await b.call(a.key, "echo", LARGE, timeout_s=30)
         this, request = psutil.Process(), bytes(MAX_MESSAGE_BYTES - 32)
-        await until(lambda: len(a._streams.shares) == 0)
+        await until(lambda: len(a._streams.calls) == 0)
         monkeypatch.setattr("swarm.waits.STREAM_S", 1.0)
-        num_files, shares = this.num_fds(), a._streams.shares
+        num_files, places = this.num_fds(), a._streams.calls
         streams = [await b.p2p.call_binary_stream_handler(PeerID(peer_id(a.key)), "manta.echo.stream") for _ in range(4)]
         for _, _, writer in streams:
             writer.write(len(request).to_bytes(4, "big") + request)
             await writer.drain()
-        await until(lambda: shares._num_bytes > 7 * len(request))  # the answers wait
-        await until(lambda: len(shares) == 0)
+        await until(lambda: places._num_bytes > 7 * len(request))  # the answers wait
+        await until(lambda: len(places) == 0)
         await until(lambda: this.num_fds() <= num_files + len(streams))  # the stranger's own ends
         for _, _, writer in streams:
             writer.transport.abort()

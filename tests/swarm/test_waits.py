@@ -11,9 +11,9 @@ from peer.views.messages import MAX_PART_BYTES
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
 from swarm import fetch_calls, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
+from swarm.in_flight import MIN_BYTES_PER_S
 from swarm.log_client import GROUPS_IN_FLIGHT
 from swarm.rpc import MAX_MESSAGE_BYTES
-from swarm.shares import MIN_BYTES_PER_S
 from swarm.sources import CALLS_A_SOURCE
 from swarm.streams import MAX_OWN_STREAMS
 from swarm.unary import MAX_OWN_CALLS

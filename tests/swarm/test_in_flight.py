@@ -1,4 +1,4 @@
-"""Shares and turns in memory: who gets a place when all are taken, who is cut for it, and who waits."""
+"""What is in flight, in memory: who gets a place when all are taken, who is cut for it, and who waits."""
 
 import asyncio
 from collections import Counter
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import swarm.shares
-from swarm.shares import MIN_BYTES_PER_S, Place, Shares, Turns
+import swarm.in_flight
+from swarm.in_flight import MIN_BYTES_PER_S, Call, Calls, Turns
 from tests.swarm.nodes import run, until
 
 
@@ -17,16 +17,16 @@ from tests.swarm.nodes import run, until
 class Crowd:
     """Calls of several keys, each a task that keeps its place until it is told to go, or cut."""
 
-    shares: Shares
+    places: Calls
     at: dict[bytes, str] = field(default_factory=dict)  # the addresses of keys
-    calls: list[tuple[bytes, Place, "asyncio.Task[None]"]] = field(default_factory=list)
+    calls: list[tuple[bytes, Call, "asyncio.Task[None]"]] = field(default_factory=list)
 
     async def call(self, key: bytes, num_bytes: int = 0) -> bool:
         """Begin a call; return whether it got a place."""
-        answer: asyncio.Future[Place | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Call | None] = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
-            place = self.shares.take(key, self.at.get(key, ""))
+            place = self.places.begin(key, self.at.get(key, ""))
             if place is None:
                 return answer.set_result(None)
             with place:
@@ -53,20 +53,20 @@ class Crowd:
 
 def test_one_key_has_so_many_places_and_gets_one_back_when_a_call_ends() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=10, each=2, max_bytes=100))
+        crowd = Crowd(Calls(total=10, each=2, max_bytes=100))
         assert [await crowd.call(b"a") for _ in range(3)] == [True, True, False]
         assert await crowd.call(b"b")
         await crowd.end(0)
         assert await crowd.call(b"a")
         assert not await crowd.call(b"a")
-        assert (len(crowd.shares), crowd.shares.refused, crowd.shares.cut) == (3, 2, 0)
+        assert (len(crowd.places), crowd.places.refused, crowd.places.num_cut) == (3, 2, 0)
 
     run(whole())
 
 
 def test_whoever_has_the_most_gives_its_newest_call_to_one_that_has_fewer() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=6, each=4, max_bytes=100))
+        crowd = Crowd(Calls(total=6, each=4, max_bytes=100))
         for key in (b"a", b"a", b"a", b"a", b"b", b"b"):
             assert await crowd.call(key)
         newest = crowd.calls[3][2]
@@ -77,14 +77,14 @@ def test_whoever_has_the_most_gives_its_newest_call_to_one_that_has_fewer() -> N
         assert not await crowd.call(b"c")  # everybody has two: nobody has too many
         assert not await crowd.call(b"a")
         assert await crowd.call(b"d")
-        assert crowd.count().total() == len(crowd.shares) == 6
+        assert crowd.count().total() == len(crowd.places) == 6
 
     run(whole())
 
 
 def test_a_crowd_of_strangers_that_have_one_place_each_keeps_what_it_has() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=3, each=2, max_bytes=100))
+        crowd = Crowd(Calls(total=3, each=2, max_bytes=100))
         assert [await crowd.call(key) for key in (b"a", b"b", b"c", b"d")] == [True, True, True, False]
 
     run(whole())
@@ -92,15 +92,15 @@ def test_a_crowd_of_strangers_that_have_one_place_each_keeps_what_it_has() -> No
 
 def test_too_many_bytes_cost_the_key_that_holds_the_most_its_newest_call() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=10, each=10, max_bytes=100))
+        crowd = Crowd(Calls(total=10, each=10, max_bytes=100))
         for key, num_bytes in ((b"a", 40), (b"b", 30), (b"b", 20), (b"b", 0)):
             assert await crowd.call(key, num_bytes)
-        assert crowd.shares.cut == 0
+        assert crowd.places.num_cut == 0
         assert await crowd.call(b"c", 15)
         assert crowd.count() == {b"a": 1, b"b": 2, b"c": 1}  # the newest that holds anything
         assert await crowd.call(b"d", 90)
         assert crowd.count() == {b"a": 1, b"b": 2, b"c": 1}  # its own, for nobody holds more
-        assert crowd.shares._num_bytes == 85
+        assert crowd.places._num_bytes == 85
 
     run(whole())
 
@@ -109,7 +109,7 @@ def test_an_address_that_has_the_most_gives_way_however_many_keys_it_has() -> No
     async def whole() -> None:
         many = [b"%d" % number for number in range(20)]
         crowd = Crowd(
-            Shares(total=6, each=4, max_bytes=100), at={**dict.fromkeys(many, "crowd"), b"a": "alone", b"b": "beside", b"c": "beside"}
+            Calls(total=6, each=4, max_bytes=100), at={**dict.fromkeys(many, "crowd"), b"a": "alone", b"b": "beside", b"c": "beside"}
         )
         for key in many[:6]:
             assert await crowd.call(key)
@@ -124,7 +124,7 @@ def test_an_address_that_has_the_most_gives_way_however_many_keys_it_has() -> No
 
 def test_within_an_address_the_key_that_has_the_most_gives_way() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=5, each=4, max_bytes=100), at=dict.fromkeys((b"a", b"b", b"c"), "site"))
+        crowd = Crowd(Calls(total=5, each=4, max_bytes=100), at=dict.fromkeys((b"a", b"b", b"c"), "site"))
         assert [await crowd.call(key) for key in (b"a", b"a", b"a", b"b", b"b", b"c")] == [True] * 6
         assert crowd.count() == {b"a": 2, b"b": 2, b"c": 1}
 
@@ -133,18 +133,18 @@ def test_within_an_address_the_key_that_has_the_most_gives_way() -> None:
 
 def test_a_key_whose_address_is_learnt_later_is_counted_by_it_from_then_on() -> None:
     async def whole() -> None:
-        crowd = Crowd(Shares(total=4, each=2, max_bytes=100))
+        crowd = Crowd(Calls(total=4, each=2, max_bytes=100))
         for key in (b"a", b"b", b"c", b"d"):
             assert await crowd.call(key)
         assert not await crowd.call(b"e")
         for key in (b"a", b"b", b"c"):
-            crowd.shares.locate(key, "crowd")
-        crowd.shares.locate(b"z", "crowd")  # which has no place
+            crowd.places.locate(key, "crowd")
+        crowd.places.locate(b"z", "crowd")  # which has no place
         assert await crowd.call(b"e")
         assert crowd.count() == {b"b": 1, b"c": 1, b"d": 1, b"e": 1}
         while crowd.calls:
             await crowd.end(0)
-        assert (crowd.shares._address, crowd.shares._keys_at) == ({}, {})
+        assert (crowd.places._address, crowd.places._keys_at) == ({}, {})
 
     run(whole())
 
@@ -162,7 +162,7 @@ class Clock:
 def idle_crowd(total: int) -> tuple[Clock, Crowd]:
     """Return calls that are idle when they are more than 10 s behind, or 2 s for a key that is ahead."""
     clock = Clock()
-    return clock, Crowd(Shares(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
+    return clock, Crowd(Calls(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
 
 
 def test_whoever_is_the_furthest_behind_gives_way_when_it_is_idle() -> None:
@@ -234,7 +234,7 @@ def test_who_sent_a_lot_lately_gets_a_place_sooner_and_keeps_it_longer() -> None
         assert await crowd.call(b"newcomer")
         assert crowd.count() == {b"member": 1, b"newcomer": 1}
         clock.now_s += 600.0  # all is forgotten
-        assert crowd.shares.standing_s(b"member") == crowd.shares.standing_s(b"b") == 0.0
+        assert crowd.places.standing_s(b"member") == crowd.places.standing_s(b"b") == 0.0
 
     run(whole())
 
@@ -247,8 +247,8 @@ def test_a_call_that_took_long_is_remembered_unless_a_large_answer_was_taken(tak
         clock.now_s += 30.0
         crowd.calls[0][1].charge(taken)
         await crowd.end(0)
-        assert (crowd.shares.standing_s(b"a") < -20.0) == is_remembered
-        assert crowd.shares.standing_s(b"a") <= 0.0  # what it takes is no merit
+        assert (crowd.places.standing_s(b"a") < -20.0) == is_remembered
+        assert crowd.places.standing_s(b"a") <= 0.0  # what it takes is no merit
 
     run(whole())
 
@@ -284,7 +284,7 @@ def test_too_many_bytes_cost_an_idle_call_before_the_one_that_holds_the_most() -
 
 
 def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm.shares, "_MAX_STANDINGS", 2)
+    monkeypatch.setattr(swarm.in_flight, "_MAX_STANDINGS", 2)
 
     async def whole() -> None:
         clock, crowd = idle_crowd(1)
@@ -292,7 +292,7 @@ def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
             assert await crowd.call(key)
             clock.now_s += 5.0
             await crowd.end(0)
-        assert [crowd.shares.standing_s(key) < 0 for key in (b"a", b"b", b"c")] == [False, True, True]
+        assert [crowd.places.standing_s(key) < 0 for key in (b"a", b"b", b"c")] == [False, True, True]
 
     run(whole())
 
@@ -300,8 +300,8 @@ def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b""]), st.integers(0, 40)), max_size=60))
 def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: list[tuple[bytes, int]]) -> None:
     async def whole() -> None:
-        shares = Shares(total=5, each=3, max_bytes=100)
-        crowd = Crowd(shares, at={b"c": "site", b"d": "site"})
+        places = Calls(total=5, each=3, max_bytes=100)
+        crowd = Crowd(places, at={b"c": "site", b"d": "site"})
         for key, number in steps:
             if key:
                 before, counts = crowd.count()[key], Counter(crowd.at.get(key, key) for key, _, _ in crowd.calls)
@@ -310,13 +310,13 @@ def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: l
                 assert got or before == 3 or (at_most and all(before + 1 >= crowd.count()[mate] for mate in crowd.at if key in crowd.at))
             elif crowd.calls:
                 await crowd.end(number % len(crowd.calls))
-            assert crowd.count().total() == len(shares) <= 5
+            assert crowd.count().total() == len(places) <= 5
             assert max(crowd.count().values(), default=0) <= 3
-            assert sum(place.num_bytes for _, place, _ in crowd.calls) == shares._num_bytes <= 100
+            assert sum(place.num_bytes for _, place, _ in crowd.calls) == places._num_bytes <= 100
         while crowd.calls:
             await crowd.end(0)
-        assert (len(shares), shares._num_bytes, shares._places) == (0, 0, {})
-        assert (shares._address, shares._keys_at, bool(shares._by_address)) == ({}, {}, False)
+        assert (len(places), places._num_bytes, places._held) == (0, 0, {})
+        assert (places._address, places._keys_at, bool(places._by_address)) == ({}, {}, False)
 
     run(whole())
 
