@@ -39,9 +39,9 @@ from aggregator.listening import LastAddress
 from aggregator.log.announcing import Announcing
 from aggregator.log.backup import RUN_FILE
 from aggregator.log.cosigning import CosigningDesk
-from aggregator.log.fence import Fence
+from aggregator.log.guard import RollbackGuard, refuse_handed_over
 from aggregator.log.heads import HeadsDesk
-from aggregator.log.storage import DATABASE, log_key, refuse_handed_over
+from aggregator.log.storage import DATABASE, log_key
 from aggregator.monitor.door import open_door
 from aggregator.operators.contact import Contact
 from aggregator.operators.etcd import Etcd
@@ -166,7 +166,7 @@ class Operator:
         self._stopping = Stopping(run, self._revoke)
         every = self._config.follower.evaluate_every
         self._evaluating = Evaluating(self._log, self._follower, self.status, self._onlookers, every, self._say, self._write_status)
-        self._fence = Fence(self._directory, self._log, self._say, is_newest=self._asked.is_newest)
+        self._guard = RollbackGuard(self._directory, self._log, self._say, is_newest=self._asked.is_newest)
         self._settling = Settling(lambda: self._log.ledger, self._config.trust.settle_s)
         self._settling.look()
         self._audits: Audits | None = None
@@ -225,7 +225,7 @@ class Operator:
             self._say(f"stopped at round {self._log.ledger.round}; {what_next}")
 
     async def _open_desks(self, node: Node, identity: Identity, shelf: Shelf) -> None:
-        """Answer peers from now on; what they hand in is taken once the fence is lifted, by the operator whose turn it is to write."""
+        """Answer peers from now on; what they hand in is taken once the guard is lifted, by the operator whose turn it is to write."""
         log, look = self._log, self._onlookers
         self._waiting = Waiting(self._directory, self._stop)
         self._weights = Weights(log, self._run.bodies, self._follower.num_weights)
@@ -234,7 +234,7 @@ class Operator:
         self._make = partial(self._new_writing, identity, shelf, node.rates.address_of)
         self._measures = Measures(self._directory / "measures")
         self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
-        self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
+        self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._guard.heard)
         self._announcing = Announcing(gate, log)
         self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
         idle = self._config.limits.closing(log.ledger.manifest)
@@ -263,7 +263,7 @@ class Operator:
 
     def _among_others(self, gate: OwnNode, endpoint: Endpoint, identity: Identity, shelf: Shelf) -> Turns:
         """Return this operator's place among the others of the run."""
-        self._fence.check_newest()
+        self._guard.check_newest()
         run, settings = self._run, self._config.operators
         seat = Seat(
             endpoint,
@@ -379,7 +379,7 @@ class Operator:
 
     async def _write(self) -> None:
         """Once nobody knows a newer log, commit rounds to the run's end; then serve on. Nothing is taken, and so promised, before that."""
-        await self._fence.lifted()
+        await self._guard.lifted()
         assert self._writing is not None
         await self._writing.work(None)
 

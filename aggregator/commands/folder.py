@@ -202,14 +202,15 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
         check_backup(directory, to, with_key=True)  # before a run is stopped for it
         with ending_at_ctrl_c():
             from aggregator.control import is_running
-            from aggregator.log.backup import back_up, mark_handed_over
+            from aggregator.log.backup import back_up
+            from aggregator.log.guard import mark_handed_over
             from runtime.disk import only_process
 
         if is_running(directory):
             _stop(directory, reason, is_over=False)
         with only_process(directory):
             copied = back_up(directory, to, with_key=True)
-            mark_handed_over(directory, to)
+            mark_handed_over(directory, to.name)
         _say_copied(to, copied)
         click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
         click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")

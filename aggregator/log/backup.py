@@ -2,7 +2,7 @@
 
 What is copied first is older: the tree head not ahead of the entries, the snapshots not ahead of the rounds, and the contributions from
 which the rounds after a snapshot are computed come last. A copy is checked as a whole before it gets its name, and it is marked from its
-first moment (``aggregator.log.fence``): whoever starts it signs nothing before a peer says that nothing newer was signed.
+first moment (``aggregator.log.guard``): whoever starts it signs nothing before a peer says that nothing newer was signed.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from aggregator.attendants.auditor import FOLDER as AUDITOR
 from aggregator.log.copying import check_backup, check_new, check_restore, part_of
-from aggregator.log.fence import mark_restored
-from aggregator.log.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
+from aggregator.log.guard import mark_restored
+from aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.log.verify import Verification, verify_directory
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from aggregator.rounds.waiting import WAITING
 from protocol.errors import StorageError, UserError
-from runtime.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
+from runtime.disk import IDENTITY, disk_errors, make_directory, sync_directory
 
 RUN_FILE = "run.toml"  # as it was at the last start
 _OTHERS = ("measures", "listen", RUN_FILE, WAITING)
@@ -65,15 +65,6 @@ def restore(backup: Path, directory: Path, *, key: Path | None = None) -> Copied
         if copied.log.operator != operator.public_key:
             raise UserError(f"{found} is the key of another operator than the one of this run's log")
     return copied
-
-
-def mark_handed_over(directory: Path, to: Path) -> None:
-    """Let nobody start the run of ``directory`` again; durable when this returns.
-
-    Raises:
-        StorageError: the disk refuses.
-    """
-    write_durably(directory / HANDED_OVER, f'{{"to": "{to.name}"}}\n'.encode())
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from aggregator.log.storage import MANIFEST, RESTORED, read_manifest
+from aggregator.log.guard import PLACE, is_marked_restored
+from aggregator.log.storage import MANIFEST, read_manifest
 from protocol.errors import EncodingError, UserError
 from protocol.signing import Identity
 from runtime.disk import IDENTITY, check_directory
@@ -109,7 +110,7 @@ def part_of(folder: Path) -> Path:
 
 def _is_cut_off(part: Path) -> bool:
     names = {path.name for path in part.iterdir()} if part.is_dir() else {""}
-    return RESTORED in names or names <= {f"{RESTORED}.part"}
+    return is_marked_restored(part) or names <= {f"{PLACE}.part"}
 
 
 def _key_in(path: Path) -> Identity:

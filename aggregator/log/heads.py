@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.log.evidence import in_words, keep_evidence
+from aggregator.log.guard import in_words, keep_evidence
 from aggregator.log.log import Log
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, OtherHistory, StorageError

@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
-from aggregator.log.evidence import check_evidence
+from aggregator.log.guard import check_evidence
 from aggregator.log.storage import (
     DATABASE,
     LOCK,

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.evidence import MAX_EVIDENCE_BYTES
+from aggregator.log.guard import MAX_EVIDENCE_BYTES
 from automl.files import read_bounded
 from automl.spaces.space import space_named
 from protocol.encoding import unpack

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aggregator.log.copying import CHECKPOINT, check_source
-from aggregator.log.evidence import check_evidence
-from aggregator.log.fence import mark_restored
+from aggregator.log.guard import check_evidence, mark_restored, refuse_handed_over
 from aggregator.log.storage import (
     DATABASE,
     LOCK,
@@ -108,7 +107,8 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> 
     """Get back what the log in ``directory`` lacks and ``copy`` has; durable when this returns.
 
     Raises:
-        UserError: there is no log, or an aggregator uses it, or the copy is not of it, does not hold, or has another history.
+        UserError: there is no log, an aggregator uses it, or it was handed over; or the copy is not of it, does not hold, or has another
+            history.
         StorageError: the log in the folder is damaged in another way, or the disk fails; nothing has changed.
         OtherHistory: what was got is kept, and more is known to be missing.
     """
@@ -116,6 +116,7 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> 
     with ExitStack() as undo:
         undo.callback(DirectoryLock(directory, "peer or aggregator").release)
         undo.callback(DirectoryLock(directory, "aggregator", name=LOCK).release)
+        refuse_handed_over(directory)
         connection = open_database(directory)
         undo.callback(connection.close)
         with sqlite_errors(directory / DATABASE):
@@ -130,7 +131,7 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> 
                 nodes += log.tree.append(leaf_hash(entry))
             _check_history(log, head, first)
             if entries:
-                mark_restored(directory)  # the fence asks a peer, whatever this folder was before
+                mark_restored(directory)  # the guard asks a peer, whatever this folder was before
                 append_rows(connection, first, entries, nodes, log.tree)
                 write_durably(directory / TREE_HEAD, note.encode())
         check_evidence(directory, log.tree)

@@ -5,7 +5,6 @@
     tree-head.txt   the last tree head that was signed, written before anybody sees it
     tree-head-next.txt   where several operators sign: the head after the entries that are written next, as enough of them signed it
     log.lock        locked as long as a process may write here
-    handed-over.json   the run goes on elsewhere: nobody writes here any more
 
 What the entries mean is not known here (see ``protocol.ledger``), nor whether they are true (see ``aggregator.log.verify``).
 """
@@ -28,8 +27,6 @@ DATABASE = "log.sqlite3"
 TREE_HEAD = "tree-head.txt"
 NEXT_HEAD = "tree-head-next.txt"
 LOCK = "log.lock"
-HANDED_OVER = "handed-over.json"
-RESTORED = "restored.json"  # see aggregator.log.fence
 
 FORMAT = 2  # the database's user_version
 BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer
@@ -89,19 +86,6 @@ def log_key(directory: Path) -> Identity:
     if not path.exists():
         raise UserError(f"{path} is missing, the key of the log in {directory}; restore it from a backup")
     return load_identity(path)
-
-
-def refuse_handed_over(directory: Path) -> None:
-    """Refuse a folder whose run was handed over.
-
-    Raises:
-        UserError: it was.
-    """
-    if (directory / HANDED_OVER).exists():
-        raise UserError(
-            f"the run of {directory} was handed over: it goes on elsewhere, and here nobody may sign for it any more "
-            f"(if it never began there, remove {directory / HANDED_OVER})"
-        )
 
 
 def read_tree_head(directory: Path, name: str = TREE_HEAD) -> str:

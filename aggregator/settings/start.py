@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants.gateway_key import check_gateway_key
-from aggregator.log.storage import DATABASE, log_key, read_manifest, refuse_handed_over
+from aggregator.log.guard import refuse_handed_over
+from aggregator.log.storage import DATABASE, log_key, read_manifest
 from aggregator.monitor.door import check_address
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name

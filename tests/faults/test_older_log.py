@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.evidence import EVIDENCE
-from aggregator.log.fence import PLACE
+from aggregator.log.guard import EVIDENCE, PLACE
 from aggregator.log.verify import verify_directory
 from protocol.encoding import unpack
 from protocol.histories import Departure, Histories

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
-from aggregator.log.backup import back_up, mark_handed_over, restore
-from aggregator.log.fence import Fence
-from aggregator.log.storage import DATABASE, RESTORED
+from aggregator.log.backup import back_up, restore
+from aggregator.log.guard import RollbackGuard, is_marked_restored, mark_handed_over, mark_restored
+from aggregator.log.storage import DATABASE
 from aggregator.log.verify import verify_directory
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
@@ -67,14 +67,14 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
         assert again.follower.state is not None
         assert state_digest(again.follower.state) == state
         assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no ticket is lost
-        assert Fence(tmp_path / "again", log, str).why == "was made from a backup"
+        assert RollbackGuard(tmp_path / "again", log, str).why == "was made from a backup"
 
 
 def test_a_backup_that_somebody_copies_by_hand_is_marked_too(directory: Path, tmp_path: Path) -> None:
     back_up(directory, tmp_path / "backup", with_key=True)
     with opened(tmp_path / "backup").log as log:
-        assert Fence(tmp_path / "backup", log, str).why == "was made from a backup"
-    assert not (directory / RESTORED).exists()
+        assert RollbackGuard(tmp_path / "backup", log, str).why == "was made from a backup"
+    assert not is_marked_restored(directory)
 
 
 def test_an_auditors_key_goes_where_the_operators_goes(directory: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_what_lies_where_a_copy_is_made_is_kept_unless_it_is_a_copy_that_was_cut
     with pytest.raises(UserError, match="in the way, and is no copy that was cut off"):
         back_up(directory, tmp_path / "backup", with_key=False)
     assert contents(part) == {part / "of somebody": b"work of years"}
-    (part / RESTORED).write_text("the first thing in a copy")
+    mark_restored(part)  # the first thing in a copy
     back_up(directory, tmp_path / "backup", with_key=False)
     assert not part.exists()
 
@@ -211,7 +211,7 @@ def test_a_run_that_is_handed_over_goes_on_there_and_not_here(directory: Path, t
     result = command("start", tmp_path / "run.toml", "--dir", directory)
     assert (result.exit_code, "handed over" in result.output) == (2, True), result.output
     shutil.rmtree(tmp_path / "given")
-    mark_handed_over(directory, tmp_path / "given")
+    mark_handed_over(directory, "given")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"name": "a"}', '{STATUS, "addresses": 5}', '{STATUS, "refused": [1]}'])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import main
-from aggregator.log.evidence import EVIDENCE
+from aggregator.log.guard import EVIDENCE
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.log import Log
 from protocol.encoding import pack, unpack

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.evidence import EVIDENCE, keep_evidence
+from aggregator.log.guard import EVIDENCE, is_marked_restored, keep_evidence, mark_handed_over, refuse_handed_over
 from aggregator.log.recovery import Copy, FolderCopy, Recovered, WebCopy, copy_at, recover
-from aggregator.log.storage import RESTORED, TREE_HEAD
+from aggregator.log.storage import TREE_HEAD
 from aggregator.log.tiles import export
 from aggregator.log.witnessed import Witnessed, keep_witnessed
 from protocol.cosignatures import cosign
@@ -99,7 +99,7 @@ def test_a_log_that_was_stopped_by_a_newer_head_goes_on_with_all_of_it(scene: Sc
     done = scene.recover()
     assert (done.head.size, done.new_entries, done.ledger.round) == (ALL * ENTRIES, (ALL - OLD) * ENTRIES, ALL)
     assert not (scene.directory / EVIDENCE).exists()
-    assert (scene.directory / RESTORED).exists()  # a peer is asked before anything is signed
+    assert is_marked_restored(scene.directory)  # a peer is asked before anything is signed
     assert (scene.directory / TREE_HEAD).read_text() == scene.note  # without what witnesses signed
     found = verified(scene.directory)
     assert (found.rounds, found.size, found.signed_size) == (ALL, ALL * ENTRIES, ALL * ENTRIES)
@@ -132,6 +132,15 @@ def test_what_a_copy_has_is_kept_where_more_is_known_to_be_missing(scene: Scene,
     assert (scene.directory / EVIDENCE).exists()
     assert scene.recover(FolderCopy(older)).new_entries == 3 * ENTRIES
     assert not (scene.directory / EVIDENCE).exists()
+
+
+def test_a_folder_whose_run_was_handed_over_stays_so(scene: Scene) -> None:
+    mark_handed_over(scene.directory, "another")
+    with pytest.raises(UserError, match="handed over"):
+        scene.recover()
+    assert verified(scene.directory).rounds == OLD
+    with pytest.raises(UserError, match="handed over"):
+        refuse_handed_over(scene.directory)
 
 
 def test_a_copy_of_another_history_changes_nothing(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.log.cosigning import CosigningDesk
-from aggregator.log.evidence import EVIDENCE
+from aggregator.log.guard import EVIDENCE
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.log import Log
 from aggregator.rounds.news import NewsDesk

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.fence import PLACE, Fence, mark_restored
+from aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_handed_over, mark_restored, refuse_handed_over
 from aggregator.log.log import Log
-from aggregator.log.storage import HANDED_OVER, RESTORED, refuse_handed_over
 from protocol.errors import UserError
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
@@ -34,7 +33,7 @@ class Start:
     def __init__(self, directory: Path, log: Log, *, is_newest: bool = False) -> None:
         self.log = log
         self.said: list[str] = []
-        self.fence = Fence(directory, log, self.said.append, is_newest=is_newest)
+        self.guard = RollbackGuard(directory, log, self.said.append, is_newest=is_newest)
 
     async def lifted_at(self, *words: tuple[float, PublicKey, int]) -> float | None:
         """Return when it is lifted if peers say which round they hold at these times; None: not within an hour."""
@@ -42,12 +41,12 @@ class Start:
         async def speak() -> None:
             for at, key, round_ in words:
                 await asyncio.sleep(at - now())
-                self.fence.heard(key, proven(self.log, round_) if round_ else None)
+                self.guard.heard(key, proven(self.log, round_) if round_ else None)
 
         speaking = asyncio.create_task(speak())
         try:
             async with asyncio.timeout(3600):
-                await self.fence.lifted()
+                await self.guard.lifted()
             return now()
         except TimeoutError:
             return None
@@ -101,9 +100,9 @@ def test_a_copy_of_the_folder_waits_for_a_word(directory: Path, tmp_path: Path) 
 def test_a_folder_from_a_backup_waits_for_a_word_also_after_more_starts(directory: Path) -> None:
     mark_restored(directory)
     assert lifted_at(directory) is None
-    assert (directory / RESTORED).exists()
+    assert is_marked_restored(directory)
     assert lifted_at(directory, (5, KEYS[0], 3)) == waits.HEARD_S  # the others are heard too, if they are there
-    assert not (directory / RESTORED).exists()
+    assert not is_marked_restored(directory)
 
 
 def test_the_operators_word_is_one_too_but_peers_are_heard_first(directory: Path, tmp_path: Path) -> None:
@@ -132,9 +131,9 @@ def test_a_folder_whose_mark_is_damaged_is_refused_among_several_operators(direc
     (directory / PLACE).write_text("")
     with reopen(directory) as log:
         with pytest.raises(UserError, match=r"may be a copy, for its place\.json is damaged or cannot be read: .* start with --newest"):
-            Fence(directory, log, print).check_newest()
-        Fence(directory, log, print, is_newest=True).check_newest()
-        Fence(directory, log, print).check_newest()  # it was noted
+            RollbackGuard(directory, log, print).check_newest()
+        RollbackGuard(directory, log, print, is_newest=True).check_newest()
+        RollbackGuard(directory, log, print).check_newest()  # it was noted
 
 
 def test_a_mark_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(directory: Path) -> None:
@@ -145,6 +144,6 @@ def test_a_mark_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(direc
 
 def test_a_folder_whose_run_was_handed_over_is_refused(directory: Path) -> None:
     refuse_handed_over(directory)
-    (directory / HANDED_OVER).touch()
+    mark_handed_over(directory, "another")
     with pytest.raises(UserError, match="handed over"):
         refuse_handed_over(directory)
