@@ -178,8 +178,8 @@ def kept_bodies(path: Path):
     """§5: yield the packed header and the body of each contribution that is stored. What a crash tore off at the end is left out."""
     data, at = file_of(path), 0
     while len(data) - at >= 24:
-        header, body = (int.from_bytes(data[at + place : at + place + 8], "big") for place in (8, 16))
-        start, end = at + 24 + header, at + 24 + header + body
+        length, header = (int.from_bytes(data[at + place : at + place + 8], "big") for place in (8, 16))
+        start, end = at + 24 + header, at + 16 + length
         if sha256(data[at:end]).digest() != data[end : end + 32]:
             break
         yield data[at + 24 : start], data[start:end]

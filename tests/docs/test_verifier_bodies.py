@@ -150,10 +150,10 @@ def flip(path: Path, place: int) -> None:
 def restored(path: Path, change: Callable[[bytes], bytes]) -> None:
     """Change the body of the first contribution in a file, with the digest that its storage has."""
     data = path.read_bytes()
-    header, size = (int.from_bytes(data[at : at + 8], "big") for at in (8, 16))
-    start = 24 + header
-    stored = data[:start] + change(data[start : start + size])
-    path.write_bytes(stored + sha256(stored) + data[start + size + 32 :])
+    length, header = (int.from_bytes(data[at : at + 8], "big") for at in (8, 16))
+    start, end = 24 + header, 16 + length
+    stored = data[:start] + change(data[start:end])
+    path.write_bytes(stored + sha256(stored) + data[end + 32 :])
 
 
 def test_a_body_that_is_damaged_is_missing(copy: Path) -> None:
