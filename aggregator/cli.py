@@ -114,12 +114,32 @@ def ledger() -> None:
 
 
 @ledger.command()
-@DIRECTORY
-def verify(directory: Path) -> None:
-    """Check every signature, the tree, the heads and the credits. Prints the root."""
+@click.option(
+    "--dir",
+    "directory",
+    type=FOLDER,
+    metavar="DIR",
+    help="The run's files. With --from: where to keep what is fetched.  [default: in your cache]",
+)
+@click.option("--from", "url", metavar="URL", help="Check the log that a server shows, as https://HOST/tlog/, from outside.")
+@click.option("--run", "run_id", metavar="ID", help="With --from: the run that it has to be of, its id or 16 digits of it or more.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="With --from: an operator that it has to be of, as 12D3Koo...")
+def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tuple[str, ...]) -> None:
+    """Check every signature, the tree, the heads and the credits. Prints the root.
+
+    With --from nothing of the run is needed but an address. What was fetched is kept: type it again to go on, or to check what is new.
+    That has to go on from what was there before. Exit code 3: it does not.
+    """
     with clear_errors():
+        if url is not None:
+            _verify_from(url, directory, run_id, keys)
+            return
         from aggregator.log.storage import read_manifest
 
+        if directory is None:
+            raise UserError("give --dir DIR, a run's folder, or --from URL, the address of a log")
+        if run_id is not None or keys:
+            raise UserError("--run and --key say which log has to be at the address of --from: leave them out with a folder alone")
         read_manifest(directory)
         with ending_at_ctrl_c():
             from aggregator.log.verify import verify_directory
@@ -129,6 +149,54 @@ def verify(directory: Path) -> None:
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
         _say_credits(found)
         click.echo(f"root {found.root.hex()}")
+
+
+def _verify_from(url: str, folder: Path | None, run_id: str | None, keys: tuple[str, ...]) -> None:
+    from aggregator.log.copies import web_copy
+    from aggregator.log.mirror import Known, open_mirror
+
+    web, known = web_copy(url), Known.of(run_id, keys)
+    if web.is_open_to_others:
+        click.echo("http:// without TLS: whoever is on the line can hold entries back from you, or show you another run", err=True)
+    opened = open_mirror(web, known, folder)
+    with ending_at_ctrl_c():
+        from aggregator.log.exported import Check
+        from automl.training.course import RunCourse
+
+    check = Check(opened.mirror, course_of=RunCourse)
+    _show_progress(check.entries(), check.head.size)
+    found = check.shown()
+    opened.finish()
+    _say_shown(found)
+    before = opened.before
+    click.echo(f"it goes on from the {before.size} entries that were there before" if before else "it is seen here for the first time")
+    if not (run_id or keys):
+        click.echo("whoever shows it may have made up the whole run: compare the run's id or the key with what you know, by --run or --key")
+
+
+def _show_progress(done: Iterable[int], total: int) -> None:
+    """Go through what is done, and show at a terminal how far it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("entries"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("entries", total=total)
+        for count in done:
+            progress.update(task, completed=count)
+
+
+def _say_shown(found: "Shown") -> None:
+    from protocol.signing import peer_name
+
+    click.echo(f"run {found.run.hex()}")
+    _say_operators(found.operators)
+    click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
+    _say_credits(found)
+    for size, cosignature in found.witnesses:
+        click.echo(f"witness {peer_name(cosignature.key)} cosigned {size} entries")
+    click.echo(f"root {found.head.root.hex()}")
 
 
 def _say_operators(keys: Iterable[bytes]) -> None:
@@ -193,16 +261,8 @@ def check_export(folder: Path) -> None:
         check_exported(folder)
         with ending_at_ctrl_c():
             from aggregator.log.exported import verify as verify_export
-            from protocol.signing import peer_name
 
-        found = verify_export(folder)
-        click.echo(f"run {found.run.hex()}")
-        _say_operators(found.operators)
-        click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
-        _say_credits(found)
-        for size, cosignature in found.witnesses:
-            click.echo(f"witness {peer_name(cosignature.key)} cosigned {size} entries")
-        click.echo(f"root {found.head.root.hex()}")
+        _say_shown(verify_export(folder))
 
 
 @ledger.command()

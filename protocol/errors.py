@@ -4,6 +4,7 @@ MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
 │   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the lots that need it
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
+│   ├── NoSuchFile            a copy of a log has no file of that name (aggregator.log.copies)
 │   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
 │   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
@@ -53,6 +54,10 @@ class MantaError(Exception):
 
 class UserError(MantaError):
     """The person's input cannot work; the message is one line that says what to do."""
+
+
+class NoSuchFile(UserError):
+    """A copy of a log has no file of that name."""
 
 
 class SamplesMissing(UserError):

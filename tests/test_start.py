@@ -137,6 +137,7 @@ def test_help_and_a_wrong_flag_are_told_before_anything_is_loaded(module: str) -
 
 PEER = ("peer.cli", "join", "--initial-peers", NODE, "--dir", "new")
 START = ("aggregator.cli", "start")
+OUTSIDE = ("aggregator.cli", "ledger", "verify", "--from")
 FIND = ("automl.cli", "find", "--snapshot")
 MISTAKES = [
     # An address.
@@ -173,6 +174,14 @@ MISTAKES = [
     (("aggregator.cli", "init", "missing/run.toml"), "cannot write"),
     (("aggregator.cli", "init", "run.toml"), "exists already"),
     (("aggregator.cli", "ledger", "verify", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "ledger", "verify"), "give --dir DIR, a run's folder, or --from URL"),
+    (("aggregator.cli", "ledger", "verify", "--dir", "kept", "--run", "0" * 64), "--run and --key say which log"),
+    ((*OUTSIDE, "elsewhere/tlog/"), "is no address of a log"),
+    ((*OUTSIDE, "http://127.0.0.1:1/tlog/"), "cannot be had (Connection refused)"),
+    ((*OUTSIDE, "http://127.0.0.1:1/tlog/", "--run", "digits"), "64 hexadecimal digits"),
+    ((*OUTSIDE, "http://127.0.0.1:1/tlog/", "--key", "me"), "give an operator's key"),
+    ((*OUTSIDE, "http://127.0.0.1:1/tlog/", "--dir", "kept"), "a run's own folder"),
+    ((*OUTSIDE, "http://127.0.0.1:1/tlog/", "--dir", "settings"), "no log that was fetched"),
     (("aggregator.cli", "ledger", "export", "new", "--dir", "missing"), "holds no log"),
     (("aggregator.cli", "ledger", "check-export", "missing"), "is no exported log"),
     (("aggregator.cli", "ledger", "replay", "--dir", "missing"), "holds no log"),

@@ -163,19 +163,19 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
     """Put back what an older copy of a run's folder lacks. It is in FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():
-        from aggregator.log.copying import check_source
+        from aggregator.log.copies import copy_at
         from aggregator.log.storage import read_manifest
         from swarm.addresses import check_peer_address
 
         for address in initial_peers:
             check_peer_address(address)
         read_manifest(directory)
-        check_source(source)
+        copy = copy_at(source)
         with ending_at_ctrl_c():
-            from aggregator.log.recovery import copy_at, recover
+            from aggregator.log.recovery import recover
             from aggregator.rounds.states_of_peers import fetch_states, lacking
 
-        done = recover(directory, copy_at(source))
+        done = recover(directory, copy)
         click.echo(f"{directory}: {done.new_entries} entries were put back; {done.head.size} entries, {done.ledger.round} rounds now")
         missing = lacking(directory, done.ledger)
         if missing and initial_peers:

@@ -72,20 +72,6 @@ def check_exported(folder: Path) -> None:
         raise UserError(f"{folder} is no exported log: check the path; manta-aggregator ledger export makes one")
 
 
-def check_source(source: str) -> bool:
-    """Return whether a copy of a log is at an address; False: it is in a folder.
-
-    Raises:
-        UserError: it is neither, or the folder holds none.
-    """
-    if source.startswith(("http://", "https://")):
-        return True
-    if not Path(source).is_dir():
-        raise UserError(f"{source} is no folder, and no address that begins with http:// or https://")
-    check_exported(Path(source))
-    return False
-
-
 def check_new(folder: Path, *, beside: Path) -> None:
     """Refuse the name of a folder that cannot be made new.
 

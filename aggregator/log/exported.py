@@ -1,27 +1,24 @@
-"""An exported log (``aggregator.log.tiles``), verified from its files alone."""
+"""A log as files (``aggregator.log.tiles``), verified from them alone: an export, or what a server shows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, signed_manifest_of
 from aggregator.log.copying import CHECKPOINT, check_exported
-from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import head_of, note_of, read_file
+from aggregator.log.tiles import head_of
 from aggregator.log.verify import CourseOf
 from aggregator.log.witnessed import WITNESSED
 from automl.training.course import RunCourse
 from protocol.cosignatures import Cosignature, cosignatures_of
-from protocol.errors import OtherVersion, RemoteFault, UserError
+from protocol.errors import NoSuchFile, RemoteFault, UserError
 from protocol.ledger import Ledger
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.operators import Operators
-from protocol.records import MAX_ENTRY_BYTES
 from protocol.reputation import Reputation
 from protocol.signing import PublicKey
-from protocol.tiles import MAX_TILE_BYTES, WIDTH, Tile, open_bundle, tile_hashes, tiles_of
-
-_MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
+from protocol.tiles import MAX_TILE_BYTES, Tile, open_bundle, tile_hashes, tiles_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,91 +41,117 @@ class Shown:
         return self.reputation.credits()
 
 
-def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
-    """Return what an export in ``folder`` shows: each entry checked after those before it, each tile, and the signed tree head.
+class Check:
+    """The check of one log as files: each entry after those before it, each tile, the signed tree head and what witnesses signed.
 
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
+    """
+
+    def __init__(self, copy: Copy, *, course_of: CourseOf = RunCourse) -> None:
+        """Read which run it is of, and its tree head.
+
+        Raises:
+            UserError: it is no such copy, or one of those does not hold.
+            StorageError: it cannot be read.
+        """
+        self._copy = copy
+        self._signed = signed_manifest_of(copy)
+        manifest = self._signed.open()
+        try:
+            course = course_of(manifest)
+        except ValueError as error:
+            raise UserError(f"{copy.place}: {error}; install the version that the operator names") from error
+        self._ledger, self._tree = Ledger(self._signed, course), Tree()
+        self._operators = Operators.of(manifest, self._signed.run)
+        self._note = note_in(copy, CHECKPOINT)
+        self.head = head_of(self._note, self._operators, copy.place)
+
+    def entries(self) -> Iterator[int]:
+        """Check the entries, and yield after each bundle how many of them hold.
+
+        Raises:
+            UserError: something does not hold; the message names the first file at fault.
+            StorageError: it cannot be read.
+        """
+        for tile in tiles_of(self.head.size):
+            if tile.level is not None:
+                break
+            for place, entry in enumerate(_entries(self._copy, tile), tile.first):
+                try:
+                    self._ledger.append(entry)
+                except RemoteFault as error:
+                    raise UserError(f"{self._copy.place}/{tile.path}: entry {place} does not hold: {error}") from error
+                self._tree.append(leaf_hash(entry))
+            yield self._tree.size
+
+    def shown(self) -> Shown:
+        """Return what the log shows, once all of its entries hold.
+
+        Raises:
+            UserError, StorageError: as ``entries``.
+        """
+        copy, ledger, tree = self._copy, self._ledger, self._tree
+        witnesses = _witnesses(copy, tree, self._operators)
+        if tree.root() != self.head.root or not ledger.is_between_rounds:
+            raise UserError(f"{copy.place}/{CHECKPOINT}: the entries are not those that it was signed for")
+        for tile in tiles_of(self.head.size):
+            if tile.level is not None and copy.read(tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
+                raise UserError(f"{copy.place}/{tile.path} is not what lies below it comes to")
+        return Shown(
+            run=self._signed.run,
+            operators=self._operators.signers(self._note).in_order,
+            head=self.head,
+            rounds=ledger.round,
+            num_rounds=ledger.manifest.num_rounds,
+            is_settled=ledger.settled,
+            reputation=ledger.reputation,
+            is_unaudited=ledger.manifest.is_private,
+            witnesses=witnesses,
+        )
+
+
+def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
+    """Return what an export in ``folder`` shows: see ``Check``.
 
     Raises:
         UserError: it is no export, or something in it does not hold; the message names the first file at fault.
         StorageError: it cannot be read.
     """
-    signed = _manifest(folder)
-    manifest = signed.open()
-    try:
-        course = course_of(manifest)
-    except ValueError as error:
-        raise UserError(f"{folder}: {error}; install the version that the operator names") from error
-    ledger, tree = Ledger(signed, course), Tree()
-    operators = Operators.of(manifest, signed.run)
-    note = note_of(folder)
-    head = head_of(note, operators, folder)
-    for tile in tiles_of(head.size):
-        if tile.level is not None:
-            break
-        for place, entry in enumerate(_entries(folder, tile), tile.first):
-            try:
-                ledger.append(entry)
-            except RemoteFault as error:
-                raise UserError(f"{folder / tile.path}: entry {place} does not hold: {error}") from error
-            tree.append(leaf_hash(entry))
-    witnesses = _witnesses(folder, tree, operators)
-    if tree.root() != head.root or not ledger.is_between_rounds:
-        raise UserError(f"{folder / CHECKPOINT}: the entries are not those that it was signed for")
-    for tile in tiles_of(head.size):
-        if tile.level is not None and read_file(folder / tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
-            raise UserError(f"{folder / tile.path} is not what lies below it comes to")
-    return Shown(
-        run=signed.run,
-        operators=operators.signers(note).in_order,
-        head=head,
-        rounds=ledger.round,
-        num_rounds=manifest.num_rounds,
-        is_settled=ledger.settled,
-        reputation=ledger.reputation,
-        is_unaudited=manifest.is_private,
-        witnesses=witnesses,
-    )
+    check_exported(folder)
+    check = Check(FolderCopy(folder), course_of=course_of)
+    for _ in check.entries():
+        pass
+    return check.shown()
 
 
-def _witnesses(folder: Path, tree: Tree, operators: Operators) -> tuple[tuple[int, Cosignature], ...]:
-    """Return the cosignatures in an export, each with the size of the head that it is of.
+def _witnesses(copy: Copy, tree: Tree, operators: Operators) -> tuple[tuple[int, Cosignature], ...]:
+    """Return the cosignatures in a copy, each with the size of the head that it is of.
 
     Raises:
         UserError: one does not hold, or is of a head of another tree.
     """
     found: dict[tuple[int, bytes], Cosignature] = {}
     for name in (WITNESSED, CHECKPOINT):
-        if name == WITNESSED and not (folder / name).exists():
-            continue
-        note = note_of(folder, name)
+        try:
+            note = note_in(copy, name)
+        except NoSuchFile:
+            if name == WITNESSED:  # no witness has signed yet
+                continue
+            raise
         try:
             cosigned = operators.signers(note).head
             cosignatures = cosignatures_of(note)
         except RemoteFault as error:
-            raise UserError(f"{folder / name} does not hold: {error}") from error
+            raise UserError(f"{copy.place}/{name} does not hold: {error}") from error
         if cosigned.size > tree.size or tree.root(cosigned.size) != cosigned.root:
-            raise UserError(f"{folder / name}: the entries are not those that it was signed for")
+            raise UserError(f"{copy.place}/{name}: the entries are not those that it was signed for")
         found.update({(cosigned.size, each.key): each for each in cosignatures if each.key not in operators})
     return tuple((size, each) for (size, _), each in sorted(found.items()))
 
 
-def _entries(folder: Path, tile: Tile) -> list[bytes]:
-    path = folder / tile.path
+def _entries(copy: Copy, tile: Tile) -> list[bytes]:
+    data = copy.read(tile.path, MAX_BUNDLE_BYTES)
     try:
-        return open_bundle(read_file(path, _MAX_BUNDLE_BYTES), tile.width)
+        return open_bundle(data, tile.width)
     except RemoteFault as error:
-        raise UserError(f"{path}: {error}") from error
-
-
-def _manifest(folder: Path) -> SignedManifest:
-    check_exported(folder)
-    path = folder / MANIFEST
-    try:
-        signed = SignedManifest.read(read_file(path, MAX_SIGNED_MANIFEST_BYTES))
-        signed.open()
-    except OtherVersion as error:
-        raise UserError(f"{folder} has the log of a run of another version: {error}") from error
-    except RemoteFault as error:
-        raise UserError(f"{path} does not hold: {error}") from error
-    return signed
+        raise UserError(f"{copy.place}/{tile.path}: {error}") from error

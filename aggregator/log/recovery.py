@@ -4,16 +4,13 @@ Nothing is signed: what is got back was signed, by this log's key, and every ent
 written at once, or nothing. Rounds that no copy has stay missing, and a log that is known to have signed for them stays stopped.
 """
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from typing import Protocol
 
-from aggregator.log.copying import CHECKPOINT, check_source
+from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy
+from aggregator.log.copying import CHECKPOINT
 from aggregator.log.guard import check_evidence, mark_restored, refuse_handed_over
 from aggregator.log.storage import (
     DATABASE,
@@ -26,7 +23,6 @@ from aggregator.log.storage import (
     read_tree_head,
     sqlite_errors,
 )
-from aggregator.log.tiles import read_file
 from aggregator.log.verify import CourseOf, Replay, check_tree_head, replay
 from automl.training.course import RunCourse
 from protocol.encoding import pack
@@ -36,62 +32,8 @@ from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import leaf_hash
 from protocol.notes import MAX_NOTE_BYTES, TreeHead
 from protocol.operators import Operators
-from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import WIDTH, Tile, open_bundle
 from runtime.disk import DirectoryLock, write_durably
-
-_MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
-_WEB_S = 30.0  # for a file
-
-
-class Copy(Protocol):
-    """A copy of a log, as files by their names (``aggregator.log.tiles``)."""
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return a file, cut off just after ``max_bytes``.
-
-        Raises:
-            UserError: it is not there, or cannot be had.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FolderCopy:
-    """An export."""
-
-    folder: Path
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """See ``Copy.read``."""
-        return read_file(self.folder / name, max_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class WebCopy:
-    """An export behind a web server, or a monitor's /tlog/."""
-
-    url: str
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """See ``Copy.read``."""
-        url = f"{self.url.rstrip('/')}/{name}"
-        try:
-            with urllib.request.urlopen(url, timeout=_WEB_S) as answer:  # http or https: ``copy_at`` saw to it
-                data: bytes = answer.read(max_bytes + 1)
-        except (OSError, ValueError, HTTPException) as error:  # urllib's own are OSErrors
-            reason = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
-            raise UserError(f"{url} cannot be had ({reason}): check the address, or try another copy of the log") from error
-        return data
-
-
-def copy_at(source: str) -> Copy:
-    """Return the copy at an address or in a folder.
-
-    Raises:
-        UserError: it is neither.
-    """
-    return WebCopy(source) if check_source(source) else FolderCopy(Path(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +97,7 @@ def _missing(copy: Copy, first: int, size: int) -> Iterator[bytes]:
     for index in range(first // WIDTH, -(-size // WIDTH)):
         tile = Tile(None, index, min(WIDTH, size - index * WIDTH))
         try:
-            bundle = open_bundle(copy.read(tile.path, _MAX_BUNDLE_BYTES), tile.width)
+            bundle = open_bundle(copy.read(tile.path, MAX_BUNDLE_BYTES), tile.width)
         except RemoteFault as error:
             raise UserError(f"the copy's {tile.path} does not hold: {error}") from error
         yield from bundle[max(0, first - tile.first) :]

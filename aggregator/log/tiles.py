@@ -18,7 +18,7 @@ from aggregator.log.storage import DATABASE, MANIFEST
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from protocol.encoding import pack
-from protocol.errors import RemoteFault, StorageError, UserError
+from protocol.errors import NoSuchFile, RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import leaf_hash
 from protocol.notes import MAX_NOTE_BYTES, TreeHead, verifier_key
@@ -135,7 +135,7 @@ def _already(to: Path, signed: SignedManifest, operators: Operators) -> TreeHead
     return head_of(note_of(to), operators, to)
 
 
-def head_of(note: str, operators: Operators, where: Path) -> TreeHead:
+def head_of(note: str, operators: Operators, where: Path | str) -> TreeHead:
     """Return the tree head in a note, which enough operators signed.
 
     Raises:
@@ -158,10 +158,10 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     """Return a file's bytes, cut off just after ``max_bytes``.
 
     Raises:
-        UserError: it is missing.
+        NoSuchFile: it is missing.
         StorageError: it cannot be read.
     """
     if not path.is_file():
-        raise UserError(f"{path} is missing")
+        raise NoSuchFile(f"{path} is missing")
     with disk_errors(path), path.open("rb") as file:
         return file.read(max_bytes + 1)

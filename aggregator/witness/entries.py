@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from aggregator.log.copies import MAX_BUNDLE_BYTES
 from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY, forget_parts, head_of, note_of, read_file, verifier_keys
@@ -21,12 +22,10 @@ from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.operators import Operators
-from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
 from runtime.disk import disk_errors, make_directory, write_durably
 
 FOLDER = "log"
-MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
 
 Fetch = Callable[[int, int], Awaitable[list[bytes]]]  # of a bundle's index the first so many entries, as ``LogClient.entries``
 

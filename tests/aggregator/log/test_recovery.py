@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.log.copies import Copy, FolderCopy, WebCopy, copy_at
 from aggregator.log.guard import EVIDENCE, is_marked_restored, keep_evidence, mark_handed_over, refuse_handed_over
-from aggregator.log.recovery import Copy, FolderCopy, Recovered, WebCopy, copy_at, recover
+from aggregator.log.recovery import Recovered, recover
 from aggregator.log.storage import TREE_HEAD
 from aggregator.log.tiles import export
 from aggregator.log.witnessed import Witnessed, keep_witnessed
@@ -83,7 +84,7 @@ def web(folder: Path) -> Iterator[str]:
             del format, args
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"

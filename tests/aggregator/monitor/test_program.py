@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from click.testing import CliRunner
 
+from aggregator.cli import main
 from aggregator.monitor.settings import MonitorSection
 from aggregator.rounds.opening import OpenRun
 from tests.swarm.processes import DEADLINE_S, wait_for
@@ -134,6 +136,15 @@ def test_what_is_no_request_does_no_harm(lasting: Program, data: bytes) -> None:
             answer = b""  # it was cut off in the middle
     assert answer[:10] in (b"", b"HTTP/1.1 4", b"HTTP/1.1 5")
     assert lasting.round() == 3
+
+
+def test_its_log_is_checked_from_outside_by_its_address(lasting: Program, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+    ledger = played[1].log.ledger
+    words = ["ledger", "verify", "--from", f"http://127.0.0.1:{lasting.address[1]}/tlog/", "--dir", str(tmp_path / "mirror")]
+    for ends in ("it is seen here for the first time", f"it goes on from the {ledger.size} entries that were there before"):
+        found = CliRunner().invoke(main, [*words, "--run", ledger.run.hex()])
+        assert (found.exit_code, found.output.splitlines()[-1]) == (0, ends)
+        assert f"verified {ledger.size} entries, 3 rounds" in found.output
 
 
 def test_it_ends_with_the_one_who_started_it(program: Program) -> None:

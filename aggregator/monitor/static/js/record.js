@@ -34,6 +34,7 @@ export class Record extends EventTarget {
     checks.addEventListener("change", () => this.showVerdict());
     this.known = null; // the verdict on the run or the key that the reader knows
     setText(byId("known-key"), run.ledger.operators.join(", "));
+    setText(byId("outside"), `manta-aggregator ledger verify --from ${new URL("/tlog/", location.href)} --run ${run.run}`);
     byId("known-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.compare(byId("known-text").value);
