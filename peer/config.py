@@ -21,7 +21,7 @@ from peer.cohort.token import check_token
 from peer.contact.invitation import check_invitation
 from peer.contact.whereabouts import find_addresses
 from peer.light.client import GatewayUrl
-from peer.limits.kept import kept_limits, limits_file, refused, settings_in
+from peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
 from peer.limits.limits import LightLimits, Limits, read_size
 from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
@@ -243,6 +243,18 @@ def directory_of(flags: dict[str, Any]) -> Path:
     return Path(os.path.expanduser(given["dir"])) if "dir" in given else PeerConfig().dir
 
 
+def config_of(flags: dict[str, Any]) -> PeerConfig:
+    """Return the settings of ``flags`` over the defaults, whatever the environment and the files say.
+
+    Raises:
+        UserError: a value cannot be.
+    """
+    try:
+        return PeerConfig(**flags)
+    except ValidationError as error:
+        raise refused(error, flag_of) from error
+
+
 def load_config(flags: dict[str, Any]) -> PeerConfig:
     """Return the settings of ``flags`` (those that were given) over the environment, the TOML files and the defaults.
 
@@ -263,7 +275,7 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
     def origin(name: str) -> str:
         """Return where the person wrote a value."""
         if name in flags:
-            return f"--{name.replace('_', '-')}"
+            return flag_of(name)
         if name in environment:
             return next((_variable(old) for old in _names(name) if os.environ.get(_variable(old))), _variable(name))
         return f"{kept_path}: {name}" if name in kept else f"{path}: {named[name]}"
@@ -341,7 +353,7 @@ def _check_audit_only(config: PeerConfig) -> None:
 
 def _flags(config: PeerConfig, names: Sequence[str]) -> str:
     """Return the flags of those of the settings that are given."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(config, name))
+    return ", ".join(flag_of(name) for name in names if getattr(config, name))
 
 
 def _check_gateway(config: PeerConfig) -> None:

@@ -48,9 +48,9 @@ def search() -> None:
     _end_at_ctrl_c("manta-search")
     from automl.cli import main
     from automl.commands.doors import Doors
-    from programs.doors import asked_run, check_run
+    from programs.doors import run_at
 
-    _run("manta-search", main, obj=Doors(check_run, asked_run))
+    _run("manta-search", main, obj=Doors(run_at))
 
 
 def _run(program: str, main: "click.Command", **options: Any) -> None:

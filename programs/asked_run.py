@@ -63,16 +63,15 @@ class Asked:
 
 
 @contextlib.contextmanager
-def opened(address: str, run: str | None, invitation: str | None, folder: Path) -> Iterator[Asked]:
-    """Yield the run at an address, whose members are there to be asked; the network is left however the program is told to end.
+def opened(config: PeerConfig, folder: Path) -> Iterator[Asked]:
+    """Yield the run that the settings name, whose members are there to be asked; the network is left however the program is told to end.
 
     Raises:
-        UserError: nobody answers there, it is another run, its data are private, or it does not let anybody in by this invitation.
+        UserError: nobody answers there, it is another run, its data are private, or it does not let anybody in by the invitation.
         MantaError: the state cannot be had.
     """
     found: concurrent.futures.Future[Asked] = concurrent.futures.Future()
     loop = asyncio.new_event_loop()
-    config = PeerConfig(initial_peers=(address,), run=run, invitation=invitation)
     visit = loop.create_task(_visit(config, folder, found))
     thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
     thread.start()

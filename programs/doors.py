@@ -1,35 +1,27 @@
 """The network for manta-search: checks an address, and opens the run there. Imports nothing heavy before it is needed."""
 
-import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from automl.commands.doors import AskedRun
-from protocol.errors import UserError
-from runtime.commands import check_installed, ending_at_ctrl_c
-from swarm.addresses import check_peer_address
-from swarm.invitation import read_invitation
+from automl.commands.doors import AskedRun, Opens
+from peer.config import check_visit, config_of
+from runtime.commands import ending_at_ctrl_c
 
 
-def check_run(address: str, run: str | None, invitation: str | None) -> None:
-    """Refuse what cannot be an address, a run's id, or an invitation.
+def run_at(address: str, run: str | None, invitation: str | None) -> Opens:
+    """Return what opens the run at an address: its newest state is kept in a folder, or the one that is there is gone on with.
+
+    Where a run takes invited peers only the folder has the key that is let in by the ``invitation``, for the next time.
 
     Raises:
-        UserError: it is none, or a library is missing.
+        UserError: it can be no address, or the run's id or the invitation is none, or a library is missing.
     """
-    check_peer_address(address)
-    if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
-        raise UserError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
-    if invitation is not None:
-        read_invitation(invitation)
-    check_installed()
+    config = config_of({"initial_peers": (address,), "run": run, "invitation": invitation})
+    check_visit(config)
 
+    def opens(folder: Path) -> AbstractContextManager[AskedRun]:
+        with ending_at_ctrl_c():
+            from programs.asked_run import opened
+        return opened(config, folder)
 
-def asked_run(address: str, run: str | None, invitation: str | None, folder: Path) -> AbstractContextManager[AskedRun]:
-    """Return the run at an address, to be opened: its newest state is kept in ``folder``, or the one that is there is gone on with.
-
-    Where a run takes invited peers only ``folder`` has the key that is let in by the ``invitation``, for the next time.
-    """
-    with ending_at_ctrl_c():
-        from programs.asked_run import opened
-    return opened(address, run, invitation, folder)
+    return opens

@@ -257,7 +257,7 @@ MISTAKES = [
     ((*PEER, "--private-noise", "1"), "noise needs both"),
     ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
     (("aggregator.cli", "check", "run.toml", "--samples-per-s", "nan"), "--samples-per-s takes a number"),
-    (("aggregator.local.cli", "up", "--peers", "0"), "--peers takes"),
+    (("aggregator.local.cli", "up", "--peers", "0"), "--peers"),
     (("aggregator.local.cli", "up", "--codec", "mp3"), "--codec"),
     (("aggregator.local.cli", "up", "--data", "faces"), "unknown data set"),
     (("aggregator.local.cli", "up", "--supernet", "huge"), "unknown supernet"),

@@ -14,9 +14,17 @@ from typing import Any
 import click
 
 from protocol.errors import MantaError, UserError
+from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.fields import MAX_ROUND
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
 from runtime.disk import replace_file
+
+_PEERS = click.IntRange(1, 256)
+_WORKERS = click.IntRange(1, 256)  # as many as a peer takes
+_ROUNDS = click.IntRange(1, MAX_ROUND)
+_STEPS = click.IntRange(1, MAX_LOCAL_STEPS)
+_SEEDS = click.IntRange(0, 2**63 - 1)
 
 
 @contextlib.contextmanager
@@ -42,18 +50,23 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--peers", type=int, metavar="N", help="Peers to start.  [default: 4, or a peer for each folder of --private]")
-@click.option("--cohorts", type=int, metavar="N", help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]")
+@click.option("--peers", type=_PEERS, metavar="N", help="Peers to start.  [default: 4, or a peer for each folder of --private]")
+@click.option(
+    "--cohorts",
+    type=_PEERS,
+    metavar="N",
+    help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]",
+)
 @click.option("--affinity", is_flag=True, help="No cohorts of mine: peers that find that they are near make them.")
 @click.option(
-    "--workers", type=int, metavar="N", help="Processes of a peer, on CPU alone, that share its threads.  [default: none, its own]"
+    "--workers", type=_WORKERS, metavar="N", help="Processes of a peer, on CPU alone, that share its threads.  [default: none, its own]"
 )
-@click.option("--rounds", type=int, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
-@click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
+@click.option("--rounds", type=_ROUNDS, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
+@click.option("--local-steps", type=_STEPS, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
 @click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")
-@click.option("--task", metavar="|".join(TASKS), help="What is learnt.  [default: that of --data, else classification]")
-@click.option("--algorithm", default=ALGORITHMS[0], show_default=True, metavar="|".join(ALGORITHMS), help="Who trains what.")
-@click.option("--schedule", default=SCHEDULES[0], show_default=True, metavar="|".join(SCHEDULES), help="How the sizes are trained.")
+@click.option("--task", type=click.Choice(TASKS), help="What is learnt.  [default: that of --data, else classification]")
+@click.option("--algorithm", type=click.Choice(ALGORITHMS), default=ALGORITHMS[0], show_default=True, help="Who trains what.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default=SCHEDULES[0], show_default=True, help="How the sizes are trained.")
 @click.option("--data", metavar="NAME", help="What to train on; see: manta-search data.  [default: digits, or layers for stereo]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
 @click.option(
@@ -64,7 +77,7 @@ def main() -> None:
 )
 @click.option("--supernet", metavar="NAME", help="Which family of supernets, fitted to the data.  [default: the task's tiny one]")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="New or empty.  [default: a temporary one, kept]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")
+@click.option("--seed", type=_SEEDS, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")
 @click.option(
     "--min-largest",
     type=float,

@@ -12,17 +12,13 @@ from automl.data.names import BUNDLED, check_name
 from automl.spaces.space import fitted_name, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
-from protocol.exchange import MAX_LOCAL_STEPS, codec_named
-from protocol.fields import MAX_ROUND
+from protocol.exchange import codec_named
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.private import PRIVATE
 from runtime.commands import ending_at_ctrl_c
 from runtime.disk import make_directory
 
 _PEERS, _COHORTS = 4, 2
-_MAX_PEERS = 256
-_MAX_WORKERS = 256  # as many as a peer takes
-_MAX_SEED = 2**63 - 1
 _MAX_NAME = 63
 _MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
 _FIRST_OPEN_S = {"classification": 0.5, "stereo": 1.5}  # on one computer a round needs no more; it adapts by itself
@@ -104,6 +100,7 @@ def make_settings(wishes: Wishes) -> Settings:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
     run = _run_config(wishes, task, dataset, supernet, root)
+    run.check()
     monitor = _of_monitor(wishes)
     directory = _make_directory(wishes.directory)
     return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
@@ -149,31 +146,14 @@ def _number_of_cohorts(wishes: Wishes) -> int:
 def _check(wishes: Wishes) -> None:
     assert wishes.peers is not None
     assert wishes.cohorts is not None
-    if not 1 <= wishes.peers <= _MAX_PEERS:
-        raise UserError(f"--peers takes a number from 1 to {_MAX_PEERS}, not {wishes.peers}")
-    if not 1 <= wishes.cohorts <= wishes.peers:
+    if wishes.cohorts > wishes.peers:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
     if wishes.affinity and wishes.private is not None:
         raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
-    if wishes.workers is not None and not 1 <= wishes.workers <= _MAX_WORKERS:
-        raise UserError(f"--workers takes a number from 1 to {_MAX_WORKERS}, not {wishes.workers}")
-    if wishes.rounds is not None and not 1 <= wishes.rounds <= MAX_ROUND:
-        raise UserError(f"--rounds takes a number from 1 to {MAX_ROUND}, not {wishes.rounds}")
-    if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
-        raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
     try:
         codec_named(wishes.codec)
     except ValueError as error:
         raise UserError(f"--codec: {error}") from error
-    for name, value, known in (
-        ("task", wishes.task, TASKS),
-        ("algorithm", wishes.algorithm, ALGORITHMS),
-        ("schedule", wishes.schedule, SCHEDULES),
-    ):
-        if value is not None and value not in known:
-            raise UserError(f"--{name} takes {' or '.join(known)}, not {value!r}")
-    if not 0 <= wishes.seed <= _MAX_SEED:
-        raise UserError(f"--seed takes a number from 0 to {_MAX_SEED}, not {wishes.seed}")
 
 
 def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:

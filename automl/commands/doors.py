@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from protocol.evaluations import Result
 
@@ -27,11 +27,13 @@ class AskedRun(Protocol):
         """Return what a person should know of the answers, in lines."""
 
 
+Opens: TypeAlias = Callable[[Path], AbstractContextManager[AskedRun]]
+
+
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The ways out."""
 
-    # An address, a run's id or None, and an invitation or None; raises UserError; imports no heavy library.
-    check: Callable[[str, str | None, str | None], None]
-    # The same, and a folder for the state.
-    members: Callable[[str, str | None, str | None, Path], AbstractContextManager[AskedRun]]
+    # From an address, a run's id or None, and an invitation or None, to what opens the run there, with a folder for its state.
+    # Raises UserError where one of them cannot be; imports no heavy library before a run is opened.
+    run_at: Callable[[str, str | None, str | None], Opens]

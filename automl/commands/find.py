@@ -190,9 +190,9 @@ def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun 
     doors = click.get_current_context().find_object(Doors)
     if doors is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
-    doors.check(wishes.peers, wishes.run, wishes.invitation)
+    opens = doors.run_at(wishes.peers, wishes.run, wishes.invitation)
     _load()
-    with doors.members(wishes.peers, wishes.run, wishes.invitation, folder) as members:
+    with opens(folder) as members:
         yield members.snapshot, members
 
 

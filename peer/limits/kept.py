@@ -69,7 +69,12 @@ def checked(told: dict[str, str], before: Limits | None = None) -> Limits:
         before = before or Limits()
         return type(before)(**{**before.model_dump(), **told})
     except ValidationError as error:
-        raise refused(error, lambda name: f"--{name.replace('_', '-')}") from error
+        raise refused(error, flag_of) from error
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting."""
+    return f"--{name.replace('_', '-')}"
 
 
 def refused(error: ValidationError, origin: Callable[[str], str]) -> UserError:

@@ -28,6 +28,7 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
 from automl.data.digits import digits
 from automl.training.settings import usual
+from programs import _run
 from protocol.errors import RemoteFault, UserError
 from protocol.signing import Identity
 from swarm.peer_status import PeerStatus
@@ -102,20 +103,20 @@ def failed(made: Report) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--peers", "0"], "--peers takes a number from 1"),
+        (["--peers", "0"], "'--peers': 0 is not in the range 1<=x<=256"),
         (["--peers", "3", "--cohorts", "4"], "--cohorts takes a number from 1 to that of the peers (3), not 4"),
-        (["--cohorts", "0"], "--cohorts takes a number from 1"),
+        (["--cohorts", "0"], "'--cohorts': 0 is not in the range 1<=x<=256"),
         (["--cohorts", "2", "--affinity"], "--affinity goes without --cohorts"),
-        (["--workers", "0"], "--workers takes a number from 1 to 256, not 0"),
-        (["--workers", "257"], "--workers takes a number from 1 to 256"),
-        (["--rounds", "0"], "--rounds takes a number from 1"),
-        (["--local-steps", "0"], "--local-steps takes a number from 1 to 512, not 0"),
-        (["--local-steps", "1025"], "--local-steps takes a number from 1 to 512"),
+        (["--workers", "0"], "'--workers': 0 is not in the range 1<=x<=256"),
+        (["--workers", "257"], "'--workers': 257 is not in the range"),
+        (["--rounds", "0"], "'--rounds': 0 is not in the range 1<=x<="),
+        (["--local-steps", "0"], "'--local-steps': 0 is not in the range 1<=x<=512"),
+        (["--local-steps", "1025"], "'--local-steps': 1025 is not in the range 1<=x<=512"),
         (["--codec", "fp16"], "--codec: unknown codec 'fp16': int16, int8 or topk-KEPT-BITS"),
         (["--codec", "topk-0-4"], "--codec: unknown codec 'topk-0-4'"),
-        (["--algorithm", "gossip"], "--algorithm takes data-parallel or model-parallel, not 'gossip'"),
-        (["--schedule", "growing"], "--schedule takes sandwich or shrinking, not 'growing'"),
-        (["--task", "speech"], "--task takes classification or stereo, not 'speech'"),
+        (["--algorithm", "gossip"], "'--algorithm': 'gossip' is not one of 'data-parallel', 'model-parallel'"),
+        (["--schedule", "growing"], "'--schedule': 'growing' is not one of 'sandwich', 'shrinking'"),
+        (["--task", "speech"], "'--task': 'speech' is not one of 'classification', 'stereo'"),
         (["--data", "imaginary"], "unknown data set 'imaginary'"),
         (["--data", "layers", "--task", "classification"], "--data layers is for stereo, not for classification"),
         (["--supernet", "giant"], "unknown supernet 'giant'"),
@@ -123,19 +124,23 @@ def failed(made: Report) -> list[str]:
         (["--max-epe", "1"], "for classification give --min-largest and --min-smallest"),
         (["--task", "stereo", "--max-epe", "-1"], "--max-epe takes pixels"),
         (["--task", "stereo", "--min-largest", "90"], "for stereo give --max-epe"),
-        (["--seed", "-1"], "--seed takes a number from 0"),
+        (["--seed", "-1"], "'--seed': -1 is not in the range 0<=x<="),
         (["--min-largest", "101"], "--min-largest takes percent"),
         (["--min-smallest", "nan"], "--min-smallest takes percent"),
         (["--private", "/nowhere"], "--private: cannot read /nowhere"),
         (["--private", "/nowhere", "--task", "stereo"], "--private: cannot read /nowhere"),
     ],
 )
-def test_a_value_that_cannot_be_is_one_line_and_exit_code_2(arguments: list[str], says: str, tmp_path: Path) -> None:
-    outcome = CliRunner().invoke(main, ["up", "--dir", str(tmp_path / "new"), *arguments])
-    assert outcome.exit_code == 2
-    assert outcome.output.startswith("manta-swarm: ")
-    assert says in outcome.output
-    assert outcome.output.count("\n") == 1
+def test_a_value_that_cannot_be_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _run("manta-swarm", main, args=["up", "--dir", str(tmp_path / "new"), *arguments])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("manta-swarm: ")
+    assert says in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
     assert not (tmp_path / "new").exists()
 
 
