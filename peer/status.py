@@ -10,7 +10,7 @@ from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
 from protocol.errors import StorageError
 from protocol.verdicts import AuditRules
-from swarm.messages import CreditWord
+from swarm.log_client import CreditWord
 from swarm.peer_status import PeerStatus
 from swarm.voice import Form, Voice
 

@@ -6,7 +6,7 @@ from protocol.earnings import RoundContributions
 from protocol.fields import require
 from protocol.light import PREFIX
 from protocol.records import Listing
-from swarm.messages import MAX_CREDIT_BYTES, MAX_LISTING_BYTES, CreditWord
+from swarm.log_client import MAX_CREDIT_BYTES, MAX_LISTING_BYTES, CreditWord
 
 PAY = f"{PREFIX}/pay"
 MAX_LIGHT_CLAIMS_BYTES = 2**17  # of a round's contributions: about 150 claims

@@ -1,58 +1,186 @@
-"""A peer's line to the operator's log: contributions go in, tickets and commits come out, believed only with their proofs."""
+"""A peer's line to the operator's log: contributions go in, tickets and commits come out, believed only with their proofs.
+
+Its requests and the log's answers stand here, beside the records that are signed or logged; those about the log's tree in
+``swarm.log_proofs``.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
-from protocol.cosignatures import Cosignature
-from protocol.earnings import RoundContributions
+from protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES, RoundContributions
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
-from protocol.exchange import grace_ms
+from protocol.exchange import MAX_COHORT, grace_ms
 from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import Measure
-from protocol.operators import Operators
+from protocol.operators import MAX_COUNTED_BYTES, Operators
 from protocol.receipts import ProvenRound, open_listed, open_round_receipt
-from protocol.records import Contribution, Header, Listing, Receipt, Round, Ticket
+from protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Contribution, Header, Included, Listing, Receipt, Round, Ticket
+from protocol.reputation import FALSE, WITHHELD, Fault
 from protocol.signed import Signed
 from protocol.signing import PublicKey
 from protocol.table import Weighed, open_weighed
-from protocol.tiles import WIDTH, bundled
 from swarm import waits
-from swarm.messages import (
-    AT_ONCE,
-    MAX_ANSWER_BYTES,
-    MAX_CONSISTENCY_BYTES,
-    MAX_CONTRIBUTIONS_BYTES,
-    MAX_CREDIT_BYTES,
-    MAX_LISTING_BYTES,
-    MAX_NEWS_BYTES,
-    MAX_RECEIPT_BYTES,
-    MAX_SHOWN_HEAD_BYTES,
-    TRAINING,
-    WATCHING,
-    AfterRound,
-    AskConsistency,
-    AskContributions,
-    AskCredit,
-    AskEntries,
-    AskListing,
-    AskRound,
-    BodyPart,
-    Consistency,
-    Cosigned,
-    CreditWord,
-    HandIn,
-    HeaderAnswer,
-    HeldHead,
-    News,
-    ShownHead,
-)
 from swarm.operator_line import OperatorLine
 from swarm.rpc import Endpoint, Refused
 from swarm.tasks import together
 
 GROUPS_IN_FLIGHT = 4
+MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note
+MAX_LISTING_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 64 * 40  # and a contribution with its path
+MAX_CONTRIBUTIONS_BYTES = MAX_CLAIMS_BYTES + MAX_ENTRY_BYTES + 40 * MAX_RANGE_HASHES
+MAX_NEWS_BYTES = MAX_LISTING_BYTES + 64
+MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
+_DIGEST_BYTES, _PLACE_BYTES = 32, 2
+MAX_FAULTS = 8
+MAX_CREDIT_BYTES = 192 + MAX_FAULTS * 96
+_MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
+AT_ONCE, TRAINING, WATCHING = 0, 1, 2
+
+
+class HandIn(IntEnum):
+    """What the log says to a header."""
+
+    SEND_BODY = 0
+    HAVE_TICKET = 1  # the body is there, and here is the ticket
+    LISTED = 2  # the contribution is in a table already
+    LATER = 3  # the open round has no place for it: after the next commit again
+    WITHOUT = 4  # a claim of several cannot stand: the others may be handed in without it
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderAnswer:
+    """The answer to a header that is not refused."""
+
+    status: int  # of HandIn
+    round: int  # that it counts in
+    left_ms: int  # until the round's deadline
+    ticket: tuple[Signed[Ticket], ...]  # one with HAVE_TICKET, else none
+    blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
+    there: bytes = b""  # with SEND_BODY the groups of the body that came before: bit p % 8 of byte p // 8; empty: none
+
+    def __post_init__(self) -> None:
+        if self.status not in tuple(HandIn) or len(self.ticket) != (self.status == HandIn.HAVE_TICKET):
+            raise ValueError("an answer to a header without its meaning")
+        if bool(self.blamed) != (self.status == HandIn.WITHOUT) or len(self.blamed) > MAX_COHORT:
+            raise ValueError("an answer that blames nobody, or too many")
+        if self.there and (self.status != HandIn.SEND_BODY or len(self.there) > _MAX_THERE_BYTES):
+            raise ValueError("an answer that has groups of a body that it does not ask for, or too many")
+
+    def has(self, place: int) -> bool:
+        """Return whether a group of the body came before."""
+        return place < 8 * len(self.there) and bool(self.there[place // 8] >> place % 8 & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPart:
+    """A group of a body on its way to the log: the contribution's digest (32 bytes), the group's place (2, big-endian), its bytes."""
+
+    contribution: bytes
+    place: int
+    data: bytes | memoryview
+
+    def pack(self) -> bytes:
+        """Return the message."""
+        return b"".join((self.contribution, self.place.to_bytes(_PLACE_BYTES, "big"), self.data))
+
+    @classmethod
+    def open(cls, message: bytes) -> "BodyPart":
+        """Return the part in ``message``.
+
+        Raises:
+            EncodingError: there is none.
+        """
+        start = _DIGEST_BYTES + _PLACE_BYTES
+        if len(message) < start:
+            raise EncodingError("a part of a body without the head that says of which")
+        return cls(message[:_DIGEST_BYTES], int.from_bytes(message[_DIGEST_BYTES:start], "big"), memoryview(message)[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class AfterRound:
+    """Asks for the commit after ``round``; ``patient``: as soon as there is one, else (0) at once."""
+
+    round: int
+    patient: int  # one of AT_ONCE, TRAINING and WATCHING: who waits says whether it takes part in the run
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Where the run stands: the newest commit, if it is after the round asked for, and how long the round after it still is open."""
+
+    receipt: tuple[Receipt, ...]  # at most one
+    contribution: tuple[Included, ...]  # the one of that round that has a claim of the caller's, if there is one, under the same head
+    left_ms: int
+
+    def __post_init__(self) -> None:
+        if len(self.receipt) > 1 or len(self.contribution) > len(self.receipt) or not 0 <= self.left_ms <= 2**40:
+            raise ValueError("news of more than one commit, or of no time")
+
+
+@dataclass(frozen=True, slots=True)
+class AskListing:
+    """Asks for the Listing of the contribution that has a key's claim in a round; where there is none, the answer is empty."""
+
+    round: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskCredit:
+    """Asks what a key has earned: in all, and in a round; round 0: in all."""
+
+    round: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CreditWord:
+    """What the log says that a key has earned, whichever accounts it adds up to; see ``protocol.reputation``."""
+
+    round: int  # the newest that is counted
+    paid: int
+    pending: int  # what it would get of rounds that are not paid yet, if nothing more were found
+    until: int  # the round with whose entry the last of that is paid; 0: nothing is pending, or the last of it is paid with the settlement
+    faults: tuple[Fault, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
+    good: int  # contributions that were found good since the last fault
+    proven: int  # 1: the key is; in an open run all are
+    earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
+
+    def __post_init__(self) -> None:
+        amounts, rounds = (
+            (self.paid, self.pending, *self.earned),
+            (self.round, self.until, self.good, *(each.round for each in self.faults)),
+        )
+        if len(self.earned) > 1 or not all(0 <= each < 2**80 for each in amounts) or not all(0 <= each < 2**62 for each in rounds):
+            raise ValueError("credit of more than one round, or out of range")
+        if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
+            raise ValueError("more faults than are told, or a key that is neither proven nor not")
+        if any(each.reason not in (WITHHELD, FALSE) or len(each.contribution) != 32 for each in self.faults):
+            raise ValueError("a fault without a reason that there is, or of something that is no contribution")
+
+    @property
+    def credit(self) -> int:
+        """What the key has, for good or for now."""
+        return self.paid + self.pending
+
+
+@dataclass(frozen=True, slots=True)
+class AskRound:
+    """Asks for something of a round: what its contributions weigh, or its receipt."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskContributions:
+    """Asks for a round's contributions from a place on, and for the proof that all of them are under a head of the log."""
+
+    round: int
+    place: int
+    size: int  # of the log under that head
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,54 +340,6 @@ class LogClient:
         commitment = self._proven(news.receipt[0])
         counted = self._checked(Listing(news.receipt[0], news.contribution[0]), commitment.proven) if news.contribution else None
         return Told(commitment, counted, news.left_ms, is_from_log)
-
-    async def head(self, held: Commitment | None) -> ShownHead:
-        """Show the log the newest commit that is known here; return the tree head that it shows, whose signature is not checked yet.
-
-        Raises:
-            Unreachable: no answer.
-            RemoteFault: it shows none.
-        """
-        ask = HeldHead(() if held is None else (held.receipt,))
-        answer = await self.line.call("tree-head", pack(ask), timeout_s=waits.CALL_S)
-        return unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES)
-
-    async def consistency(self, old: int, new: int) -> tuple[bytes, ...]:
-        """Return what the log says proves that its tree of ``old`` entries is a prefix of that of ``new``; it is not checked yet.
-
-        Raises:
-            Unreachable: no answer.
-            Refused: the log has not so many entries.
-            RemoteFault: it shows no proof.
-        """
-        answer = await self.line.call("consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
-        return unpack(Consistency, answer, max_bytes=MAX_CONSISTENCY_BYTES).proof
-
-    async def entries(self, index: int, width: int) -> list[bytes]:
-        """Return what the log says are the first ``width`` entries from 256 times ``index`` on; nothing proves it.
-
-        Raises:
-            Unreachable: no answer.
-            Refused: the log has not so many entries.
-            RemoteFault: it shows others than so many.
-        """
-        found, first = list[bytes](), WIDTH * index
-        while len(found) < width:
-            ask = AskEntries(first + len(found), width - len(found))
-            answer = await self.line.call("entries", pack(ask), timeout_s=waits.PIECE_S, large_answer=True)
-            found += (part := bundled(answer))
-            if not part or len(found) > width:
-                raise EncodingError("no entries, or more than were asked for")
-        return found
-
-    async def cosigned(self, size: int, cosignature: Cosignature) -> None:
-        """Bring the log this node's cosignature of its head of ``size`` entries.
-
-        Raises:
-            Unreachable: no answer.
-            Refused: the log does not take it; the reason is its.
-        """
-        await self.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
 
     async def counted(self, round: int, key: bytes = b"") -> Counted | None:
         """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.

@@ -36,7 +36,7 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from protocol.table import Weighed, weighed_bytes, weights_root
 from protocol.verdicts import Verdict
-from swarm import messages
+from swarm import log_client, log_proofs
 from swarm.blobs import Blob, Shelf
 from swarm.budget import Faults
 from swarm.distances import serve_pings
@@ -247,7 +247,7 @@ class MemoryLog:
             raise LedgerError(self.refuses)
         for round_ in range(1, self.ledger.round + 1):
             if any(header.claims[0].digest in listed.claims for listed in self.ledger.table_at(round_) or ()):
-                return pack(messages.HeaderAnswer(int(messages.HandIn.LISTED), round_, self.left_ms, ()))
+                return pack(log_client.HeaderAnswer(int(log_client.HandIn.LISTED), round_, self.left_ms, ()))
         round_ = self.rounds.get(digest, self.ledger.round + 1 + self.counts_in_next)
         if round_ <= self.ledger.round:
             round_ = self.ledger.round + 1
@@ -258,17 +258,17 @@ class MemoryLog:
         except ClaimError as error:
             if len(header.claims) == 1:
                 raise
-            return pack(messages.HeaderAnswer(int(messages.HandIn.WITHOUT), round_, self.left_ms, (), error.keys))
+            return pack(log_client.HeaderAnswer(int(log_client.HandIn.WITHOUT), round_, self.left_ms, (), error.keys))
         if self.says_later:
-            return pack(messages.HeaderAnswer(int(messages.HandIn.LATER), round_, self.left_ms, ()))
+            return pack(log_client.HeaderAnswer(int(log_client.HandIn.LATER), round_, self.left_ms, ()))
         self.rounds[digest] = round_
         if digest in self.handed:
-            return pack(messages.HeaderAnswer(int(messages.HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
+            return pack(log_client.HeaderAnswer(int(log_client.HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
         self._bodies.setdefault(digest, [None] * len(group_sizes(self.manifest.exchange.codec, self.num_weights)))
-        return pack(messages.HeaderAnswer(int(messages.HandIn.SEND_BODY), round_, self.left_ms, ()))
+        return pack(log_client.HeaderAnswer(int(log_client.HandIn.SEND_BODY), round_, self.left_ms, ()))
 
     async def _on_body(self, _caller: PublicKey, request: bytes) -> bytes:
-        part = messages.BodyPart.open(request)
+        part = log_client.BodyPart.open(request)
         groups = self._bodies[part.contribution]
         groups[part.place] = bytes(part.data)
         whole = [group for group in groups if group is not None]
@@ -281,34 +281,34 @@ class MemoryLog:
         return pack(self._ticket(part.contribution))
 
     async def _on_commit_after(self, own: PublicKey, caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AfterRound, request, max_bytes=128)
+        ask = unpack(log_client.AfterRound, request, max_bytes=128)
         while ask.patient and ask.round >= self.ledger.round and own in self.network.endpoints:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
-            return pack(messages.News((), (), self.left_ms))
+            return pack(log_client.News((), (), self.left_ms))
         found = self._included(self.ledger.round, caller)
-        return pack(messages.News((self.receipt(),), () if found is None else (found,), self.left_ms))
+        return pack(log_client.News((self.receipt(),), () if found is None else (found,), self.left_ms))
 
     async def _on_listing(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskListing, request, max_bytes=128)
+        ask = unpack(log_client.AskListing, request, max_bytes=128)
         found = self._included(ask.round, ask.key)
         return b"" if found is None else pack(Listing(self.receipt(ask.round), found))
 
     async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(messages.AskRound, request, max_bytes=128).round
+        round_ = unpack(log_client.AskRound, request, max_bytes=128).round
         if self.ledger.table_at(round_) is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         return weighed_bytes(self._weights[round_])
 
     async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskContributions, request, max_bytes=128)
+        ask = unpack(log_client.AskContributions, request, max_bytes=128)
         first, count = self._first[ask.round], len(self.ledger.table_at(ask.round) or ())
         entries = self._entries[first : first + count][ask.place : ask.place + CLAIMS_PAGE]
         shown = [self.shows(entry) for entry in entries]
         return pack(RoundContributions(tuple(shown), tuple(self._tree.range_proof(first, first + count, ask.size))))
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskCredit, request, max_bytes=128)
+        ask = unpack(log_client.AskCredit, request, max_bytes=128)
         table = self.ledger.table_at(ask.round)
         earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
         return pack(credit_word(self.ledger, ask.key, earned))
@@ -318,16 +318,16 @@ class MemoryLog:
         return b""
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.HeldHead, request, max_bytes=2**20)
+        ask = unpack(log_proofs.HeldHead, request, max_bytes=2**20)
         held = [open_round_receipt(receipt, Operators.of_signed(self.signed)).tree_head.size for receipt in ask.receipt]
         proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= self._tree.size else ()
-        return pack(messages.ShownHead(self._note(), proof))
+        return pack(log_proofs.ShownHead(self._note(), proof))
 
     async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(messages.AskConsistency, request, max_bytes=64)
+        ask = unpack(log_proofs.AskConsistency, request, max_bytes=64)
         if ask.new > self._tree.size:
             raise Unreachable(f"a log of {self._tree.size} entries")
-        return pack(messages.Consistency(tuple(self._tree.consistency_proof(ask.old, ask.new))))
+        return pack(log_proofs.Consistency(tuple(self._tree.consistency_proof(ask.old, ask.new))))
 
     # What the methods above share.
 

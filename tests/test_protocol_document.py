@@ -26,6 +26,7 @@ from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.residuals import vector_digest
 from exact.vectors import vector_groups
+from peer.contact.one_history import MAX_HISTORIES_BYTES
 from protocol import auditing
 from protocol.admission import Admission, Invitation, Pass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
@@ -73,7 +74,7 @@ from protocol.table import (
 )
 from protocol.verdicts import Verdict
 from protocol.versions import PROGRAM, PROTOCOL
-from swarm import messages
+from swarm import log_client, log_proofs
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
 
@@ -102,7 +103,7 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
     "protocol.shards": "TravellingShards",
     "protocol.table": "Weighed",
     "protocol.verdicts": "AuditRules Verdict Settlement",
-    "swarm.messages": "CreditWord",
+    "swarm.log_client": "CreditWord",
 }
 TOLD = {  # records that the document tells in a sentence
     "peer.views.messages": "Site LotName Begin",
@@ -497,24 +498,24 @@ def test_a_record_that_is_told_in_a_sentence_has_all_of_its_fields_there_in_thei
 def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
     """Of the methods whose bounds are more than what a few numbers take; and of a receipt."""
     bounds = {
-        "header": (MAX_HEADER_BYTES, messages.MAX_ANSWER_BYTES),
-        "commit-after": (128, messages.MAX_NEWS_BYTES),
-        "tree-head": (messages.MAX_RECEIPT_BYTES + 16, messages.MAX_SHOWN_HEAD_BYTES),
-        "commit-at": (64, messages.MAX_RECEIPT_BYTES),
-        "histories": (messages.MAX_HISTORIES_BYTES, "-"),
-        "consistency": (messages.MAX_ASK_CONSISTENCY_BYTES, messages.MAX_CONSISTENCY_BYTES),
-        "listing": (128, messages.MAX_LISTING_BYTES),
+        "header": (MAX_HEADER_BYTES, log_client.MAX_ANSWER_BYTES),
+        "commit-after": (128, log_client.MAX_NEWS_BYTES),
+        "tree-head": (log_client.MAX_RECEIPT_BYTES + 16, log_proofs.MAX_SHOWN_HEAD_BYTES),
+        "commit-at": (64, log_client.MAX_RECEIPT_BYTES),
+        "histories": (MAX_HISTORIES_BYTES, "-"),
+        "consistency": (log_proofs.MAX_ASK_CONSISTENCY_BYTES, log_proofs.MAX_CONSISTENCY_BYTES),
+        "listing": (128, log_client.MAX_LISTING_BYTES),
         "weights": (128, MAX_WEIGHED_BYTES),
-        "contributions": (128, messages.MAX_CONTRIBUTIONS_BYTES),
-        "entries": (messages.MAX_ASK_ENTRIES_BYTES, messages.MAX_ENTRIES_BYTES),
-        "credit": (128, messages.MAX_CREDIT_BYTES),
+        "contributions": (128, log_client.MAX_CONTRIBUTIONS_BYTES),
+        "entries": (log_proofs.MAX_ASK_ENTRIES_BYTES, log_proofs.MAX_ENTRIES_BYTES),
+        "credit": (128, log_client.MAX_CREDIT_BYTES),
         "audit.wanted": (auditing.MAX_ASK_BYTES, auditing.MAX_WANTED_BYTES),
         "audit.bring": (auditing.MAX_PAGE_BYTES, 0),
         "audit.vector": (auditing.MAX_ASK_VECTOR_BYTES, auditing.PAGE_BYTES),
         "audit.duties": (64, auditing.MAX_DUTIES_BYTES),
         "audit.finding": (auditing.MAX_SIGNED_FINDING_BYTES, 0),
         "audit.verdict": (auditing.MAX_SIGNED_VERDICT_BYTES, 0),
-        "commit": (messages.MAX_RECEIPT_BYTES, "-"),
+        "commit": (log_client.MAX_RECEIPT_BYTES, "-"),
         "evaluate": (MAX_QUESTION_BYTES, MAX_WORD_BYTES),
     }
     _, _, methods = DOCUMENT.partition("| method | served by |")
@@ -525,8 +526,8 @@ def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
         assert shown[name] == ", ".join(f"{number:,}" if isinstance(number, int) and number > 9999 else str(number) for number in each), (
             name
         )
-    assert f"\nReceipt ({messages.MAX_RECEIPT_BYTES})\n" in DOCUMENT
-    assert f"\nCreditWord ({messages.MAX_CREDIT_BYTES})\n" in DOCUMENT
+    assert f"\nReceipt ({log_client.MAX_RECEIPT_BYTES})\n" in DOCUMENT
+    assert f"\nCreditWord ({log_client.MAX_CREDIT_BYTES})\n" in DOCUMENT
 
 
 def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_named() -> None:

@@ -14,7 +14,7 @@ from protocol.auditing import BRING
 from protocol.encoding import unpack
 from protocol.errors import EncodingError
 from protocol.signing import PublicKey
-from swarm.messages import TRAINING, AfterRound
+from swarm.log_client import TRAINING, AfterRound
 from swarm.rpc import Endpoint, Handler
 from swarm.through import Through
 

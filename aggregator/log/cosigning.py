@@ -19,7 +19,7 @@ from protocol.errors import ProofError, SignatureError, Unreachable
 from protocol.notes import head_text, origin
 from protocol.signing import PublicKey
 from protocol.tiles import pack_bundle
-from swarm.messages import (
+from swarm.log_proofs import (
     MAX_ASK_CONSISTENCY_BYTES,
     MAX_ASK_ENTRIES_BYTES,
     MAX_COSIGNED_BYTES,

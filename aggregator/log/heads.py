@@ -17,7 +17,8 @@ from protocol.manifest import SignedManifest
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.signing import PublicKey
-from swarm.messages import MAX_RECEIPT_BYTES, HeldHead, ShownHead
+from swarm.log_client import MAX_RECEIPT_BYTES
+from swarm.log_proofs import HeldHead, ShownHead
 from swarm.rpc import Endpoint
 
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16

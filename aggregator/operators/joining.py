@@ -24,7 +24,7 @@ from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.log_client import fetch_manifest
-from swarm.messages import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
+from swarm.log_proofs import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
 from swarm.node import Node, parse_address
 from swarm.rpc import Endpoint
 

@@ -36,7 +36,7 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 from swarm.budget import Faults
-from swarm.messages import BodyPart, HandIn, HeaderAnswer
+from swarm.log_client import BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.intake")

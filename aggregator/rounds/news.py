@@ -21,7 +21,7 @@ from protocol.reputation import paid_with
 from protocol.signing import PublicKey
 from protocol.table import Weighed, weighed_bytes
 from swarm import waits
-from swarm.messages import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
+from swarm.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 

@@ -17,7 +17,7 @@ from protocol.errors import EncodingError
 from protocol.exchange import MAX_AGE
 from protocol.listed import Listed
 from protocol.records import Header
-from swarm.messages import BodyPart
+from swarm.log_client import BodyPart
 
 
 @dataclass(slots=True)

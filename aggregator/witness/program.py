@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ from runtime.atomic_file import AtomicFile
 from runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 from swarm import waits
 from swarm.door import Door
-from swarm.log_client import Commitment, LogClient, fetch_manifest
-from swarm.log_proofs import departure_from, proof_between
-from swarm.messages import MAX_RECEIPT_BYTES
+from swarm.log_client import MAX_RECEIPT_BYTES, Commitment, LogClient, fetch_manifest
+from swarm.log_proofs import ask_consistency, ask_entries, bring_cosignature, departure_from, proof_between
 from swarm.node import Node, parse_address
 from swarm.rpc import OwnNode
 from swarm.tasks import together
@@ -114,7 +114,7 @@ class Witness:
         held, head = self._rule.head, newest.proven.tree_head
         self._check_contradiction(newest)
         if head.size < held.size:  # somebody brought a newer one to ``add-checkpoint``
-            verify_consistency(head.size, held.size, await self._log.consistency(head.size, held.size), head.root, held.root)
+            verify_consistency(head.size, held.size, await ask_consistency(self._log, head.size, held.size), head.root, held.root)
             self._newest = newest
             return
         proof = await proof_between(self._log, held, head)
@@ -122,12 +122,12 @@ class Witness:
             self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
         if self._entries is not None:
             verify_consistency(held.size, head.size, proof, held.root, head.root)  # before anything is kept of another history
-            await self._entries.extend(head, newest.receipt.tree_head, self._log.entries)
+            await self._entries.extend(head, newest.receipt.tree_head, partial(ask_entries, self._log))
         cosignature = await asyncio.to_thread(self._rule.cosign, newest.receipt.tree_head, held.size, proof)
         self._newest_file.write(pack(newest.receipt))
         self._newest = newest
         self._fault = ""
-        await self._log.cosigned(head.size, cosignature)
+        await bring_cosignature(self._log, head.size, cosignature)
         self._say(f"cosigned round={newest.proven.round.round} entries={head.size} root={head.root.hex()[:12]}")
 
     async def _compare(self) -> None:

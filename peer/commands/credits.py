@@ -15,7 +15,7 @@ from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import AccountEarned, Earned, RunEarned
-    from swarm.messages import CreditWord
+    from swarm.log_client import CreditWord
 
 SHOWN = 20  # rounds, unless all are asked for
 

@@ -21,7 +21,7 @@ from protocol.reputation import FALSE, Fault, paid_with
 from protocol.slips import ProvenSlip, Slip, check_one_log, prove
 from protocol.verdicts import AuditRules
 from runtime.round_folder import RoundFolder
-from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
+from swarm.log_client import MAX_RECEIPT_BYTES, CreditWord
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
 _KNOWN = (UNKNOWN, WORD, CLAIMS)  # the better known the later

@@ -13,8 +13,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.log_client import Commitment, LogClient, Told
-from swarm.messages import AfterRound, News
+from swarm.log_client import AfterRound, Commitment, LogClient, News, Told
 from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode, Refused
 from swarm.tasks import unless

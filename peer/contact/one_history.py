@@ -17,9 +17,8 @@ from protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, S
 from protocol.histories import Departure, Histories, departure
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.log_client import Commitment, LogClient
+from swarm.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment, LogClient
 from swarm.log_proofs import proof_between
-from swarm.messages import MAX_HISTORIES_BYTES, AskRound
 from swarm.neighbours import Neighbours
 from swarm.newest_head import look_up_newest
 from swarm.rpc import OwnNode, Refused
@@ -28,6 +27,7 @@ from swarm.tasks import together, within
 _ASKED = 4  # neighbours that are asked for a commit, where the log's proof does not hold, and told of a proof against it
 _PATIENCE = 3  # looks at which a log may refuse a proof between heads that it has
 _MAX_REQUEST_BYTES = 64
+MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts' parts and a proof of consistency
 
 logger = logging.getLogger("manta.peer")
 

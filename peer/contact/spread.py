@@ -22,8 +22,7 @@ from protocol.table import Weighed, open_weighed, weighed_bytes
 from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.gossip import Gossip, Spare
-from swarm.log_client import LogClient
-from swarm.messages import AskRound
+from swarm.log_client import AskRound, LogClient
 from swarm.neighbours import Neighbours
 from swarm.pushes import BodyOffer
 from swarm.rpc import OwnNode

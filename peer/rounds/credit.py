@@ -30,8 +30,7 @@ from protocol.signed import Signed
 from protocol.slips import Slip
 from runtime.atomic_file import DamagedFile
 from swarm import waits
-from swarm.log_client import Commitment, Counted, LogClient
-from swarm.messages import CreditWord
+from swarm.log_client import Commitment, Counted, CreditWord, LogClient
 
 _LEAST_BYTES = 600  # of a contribution, which has one claim at least, about
 

@@ -16,8 +16,7 @@ from protocol.manifest import Manifest
 from protocol.pace import Pace
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm import waits
-from swarm.log_client import HandedIn
-from swarm.messages import HandIn
+from swarm.log_client import HandedIn, HandIn
 from swarm.rpc import Refused
 from swarm.tasks import within
 

@@ -29,8 +29,7 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob
-from swarm.log_client import HandedIn, LogClient
-from swarm.messages import HandIn
+from swarm.log_client import HandedIn, HandIn, LogClient
 from swarm.rpc import Refused
 from swarm.tasks import soon_after
 

@@ -26,9 +26,8 @@ from protocol.errors import MantaError
 from protocol.ledger import Ledger
 from protocol.records import Ticket
 from protocol.signing import Identity, PublicKey
-from swarm.log_client import HandedIn, LogClient
+from swarm.log_client import MAX_ANSWER_BYTES, HandedIn, HeaderAnswer, LogClient
 from swarm.memory import MemoryNetwork
-from swarm.messages import MAX_ANSWER_BYTES, HeaderAnswer
 from swarm.tasks import within
 from tests.aggregator.made import Clock, Made
 from tests.aggregator.real_run import CONFIG, OPERATOR, opened

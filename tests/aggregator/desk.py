@@ -21,9 +21,8 @@ from protocol.manifest import SignedManifest
 from protocol.records import Ticket
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
-from swarm.log_client import LogClient
+from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer, LogClient
 from swarm.memory import MemoryNetwork
-from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Refused
 from tests import contributions
 from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of

@@ -24,8 +24,7 @@ from protocol.signed import Signed
 from protocol.signing import Identity, peer_name
 from swarm.gate import NOT_ADMITTED
 from swarm.invitation import Token
-from swarm.log_client import LogClient
-from swarm.messages import HandIn
+from swarm.log_client import HandIn, LogClient
 from swarm.rpc import OwnNode, Refused
 from tests.aggregator.real_run import PEERS, everybodys
 from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, run

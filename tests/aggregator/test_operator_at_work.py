@@ -26,9 +26,8 @@ from protocol.records import Round, open_entry
 from protocol.signing import Identity, PublicKey
 from swarm import control, waits
 from swarm.farewells import Farewell, hear_farewells
-from swarm.log_client import LogClient, fetch_manifest
+from swarm.log_client import HandIn, LogClient, fetch_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import HandIn
 from swarm.rates import CallLimits, CallRates
 from swarm.rpc import Refused
 from swarm.traffic import Traffic

@@ -16,7 +16,7 @@ from protocol.manifest import SignedManifest
 from protocol.revocation import TAKEN_BACK
 from protocol.signing import Identity, peer_name
 from swarm import waits
-from swarm.messages import HandIn
+from swarm.log_client import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
 from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run

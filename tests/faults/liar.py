@@ -22,8 +22,7 @@ from protocol.records import Header
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm import waits
 from swarm.blobs import Blob
-from swarm.log_client import LogClient
-from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HeaderAnswer
+from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HeaderAnswer, LogClient
 from swarm.node import Node
 from tests.contributions import header_of
 from tests.faults.scene import Scene

@@ -52,7 +52,7 @@ from protocol.errors import Unreachable  # noqa: E402
 from protocol.records import Ticket  # noqa: E402
 from protocol.rounds import RoundMachine  # noqa: E402
 from protocol.signing import PublicKey  # noqa: E402
-from swarm.messages import BodyPart  # noqa: E402
+from swarm.log_client import BodyPart  # noqa: E402
 from swarm.near_calls import NearCalls  # noqa: E402
 from swarm.node import Node  # noqa: E402
 from swarm.rpc import Handler  # noqa: E402

@@ -13,7 +13,7 @@ from peer.cohort.cohort import Accepted
 from protocol.records import Ticket
 from protocol.signed import Signed
 from protocol.signing import Identity
-from swarm.messages import HandIn
+from swarm.log_client import HandIn
 from swarm.rpc import Refused
 from tests.contributions import listing
 from tests.faults.liar import Made, liars

@@ -31,7 +31,7 @@ from protocol.table import limit_square, weights
 from swarm.blobs import METHOD
 from swarm.daemon import ask
 from swarm.fetching import fetch
-from swarm.messages import BodyPart, HandIn
+from swarm.log_client import BodyPart, HandIn
 from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
 from swarm.streams import MAX_STREAMS

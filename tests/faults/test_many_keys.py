@@ -32,9 +32,8 @@ from protocol.ledger import Ledger
 from protocol.signing import Identity, PublicKey, peer_name, sha256
 from swarm.blobs import Blob
 from swarm.budget import FAULTS_FORGIVEN, MAX_KEYS
-from swarm.log_client import LogClient
+from swarm.log_client import BodyPart, LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import BodyPart
 from tests.contributions import header_of
 
 OPERATOR = Identity(sha256(b"operator"))

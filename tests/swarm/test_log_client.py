@@ -19,9 +19,20 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from protocol.table import MAX_WEIGHED_BYTES, TableError, weighed_bytes
 from swarm import waits
-from swarm.log_client import GROUPS_IN_FLIGHT, HandedIn, LogClient, Told, fetch_manifest, serve_manifest
+from swarm.log_client import (
+    GROUPS_IN_FLIGHT,
+    MAX_CONTRIBUTIONS_BYTES,
+    BodyPart,
+    HandedIn,
+    HandIn,
+    HeaderAnswer,
+    LogClient,
+    News,
+    Told,
+    fetch_manifest,
+    serve_manifest,
+)
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import MAX_CONTRIBUTIONS_BYTES, BodyPart, HandIn, HeaderAnswer, News
 from swarm.rpc import Refused
 from tests.contributions import header_of
 from tests.memory_log import OPERATOR, PEERS, MemoryLog

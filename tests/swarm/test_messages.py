@@ -15,7 +15,7 @@ from protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES
 from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from protocol.table import MAX_WEIGHED_BYTES, Weighed, weighed_bytes
-from swarm.messages import (
+from swarm.log_client import (
     MAX_ANSWER_BYTES,
     MAX_CONTRIBUTIONS_BYTES,
     MAX_LISTING_BYTES,

@@ -10,9 +10,8 @@ from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.distances import serve_pings
-from swarm.log_client import LogClient
+from swarm.log_client import HandIn, LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import HandIn
 from swarm.operator_line import AskAnother, OperatorLine
 from swarm.rpc import Refused
 from tests.memory_log import DEADLINE_S, OPERATOR, PEERS, MemoryLog

@@ -9,8 +9,8 @@ from aggregator.rounds.timeline import KEPT, Timeline
 from protocol.encoding import pack
 from protocol.errors import LedgerError
 from protocol.signing import PublicKey
+from swarm.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
 from swarm.memory import MemoryNetwork
-from swarm.messages import AT_ONCE, TRAINING, WATCHING, AfterRound
 from swarm.rpc import Refused
 
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)

@@ -17,6 +17,7 @@ from protocol.merkle import verify_consistency
 from protocol.notes import head_text
 from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient
+from swarm.log_proofs import ask_consistency, bring_cosignature
 from swarm.memory import MemoryNetwork
 from swarm.rpc import Refused
 from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, opened_head, reopen, signed_manifest
@@ -43,7 +44,7 @@ class Scene:
 
     async def bring(self, witness: Identity = WITNESSES[0], *, size: int | None = None) -> None:
         size = self.log.head.size if size is None else size
-        await self.client(witness).cosigned(size, self.cosignature(witness, size=size))
+        await bring_cosignature(self.client(witness), size, self.cosignature(witness, size=size))
 
 
 def play(directory: Path, story: Callable[[Scene], Awaitable[None]], named: tuple[PublicKey, ...] = ()) -> None:
@@ -99,14 +100,14 @@ def test_what_is_no_cosignature_of_this_logs_head_is_refused(tmp_path: Path) -> 
         ]
         for brought_size, cosignature in wrong:
             with pytest.raises(Refused):
-                await scene.client().cosigned(brought_size, cosignature)
+                await bring_cosignature(scene.client(), brought_size, cosignature)
         with pytest.raises(Refused):
             await scene.network.endpoint(WITNESSES[0].public_key).call(
                 PublicKey(OPERATOR.public_key), "cosigned", b"\x80" * 5000, timeout_s=30
             )
         assert scene.desk.witnessed == []
         await scene.bring()
-        await scene.client().cosigned(ENTRIES, scene.cosignature(size=ENTRIES))  # older: what is newer stays
+        await bring_cosignature(scene.client(), ENTRIES, scene.cosignature(size=ENTRIES))  # older: what is newer stays
         assert [each.head.size for each in scene.desk.witnessed] == [size]
 
     play(tmp_path, story)
@@ -134,9 +135,9 @@ def test_the_log_proves_that_any_of_its_heads_goes_on_from_any_before(tmp_path: 
         newest = opened_head(scene.log)
         for old in range(newest.size + 1):
             before = scene.log.head_of(old)
-            proof = await scene.client().consistency(old, newest.size)
+            proof = await ask_consistency(scene.client(), old, newest.size)
             verify_consistency(old, newest.size, proof, before.root, newest.root)
         with pytest.raises(Refused, match="no proof"):
-            await scene.client().consistency(1, newest.size + 1)
+            await ask_consistency(scene.client(), 1, newest.size + 1)
 
     play(tmp_path, story)

@@ -22,8 +22,8 @@ from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt
 from protocol.signing import PublicKey
+from swarm.log_proofs import HeldHead, ShownHead
 from swarm.memory import MemoryNetwork
-from swarm.messages import HeldHead, ShownHead
 from swarm.rpc import Refused
 from tests.aggregator.small_run import (
     ENTRIES,

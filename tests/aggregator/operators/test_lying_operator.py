@@ -12,7 +12,7 @@ from aggregator.rounds.refusals import NotTheirs, is_too_much, noted, passed_on_
 from protocol.encoding import pack, unpack
 from protocol.signing import Identity, PublicKey
 from swarm.budget import FAULTS_FORGIVEN, Faults
-from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
+from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Handler
 from tests.aggregator.desk import OPERATOR, PEERS, Desk, at_desk, says_no
 from tests.aggregator.made import Made

@@ -17,7 +17,7 @@ from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
 from protocol.records import Header, Ticket, open_entry
 from swarm.blobs import Ask
-from swarm.messages import HandIn
+from swarm.log_client import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened

@@ -11,7 +11,7 @@ from protocol.ledger import KEPT_TABLES
 from protocol.records import Ticket
 from protocol.signing import PublicKey
 from swarm.blobs import Blob
-from swarm.messages import BodyPart, HandIn
+from swarm.log_client import BodyPart, HandIn
 from swarm.rpc import Refused
 from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of

@@ -11,7 +11,7 @@ from protocol.exchange import GROUP_VALUES
 from protocol.records import ClaimStep
 from protocol.reputation import FALSE, Fault
 from protocol.signing import Identity, sha256
-from swarm.messages import BodyPart, HandIn
+from swarm.log_client import BodyPart, HandIn
 from swarm.rpc import Refused
 from tests.aggregator.desk import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of

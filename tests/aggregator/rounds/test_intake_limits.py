@@ -17,7 +17,7 @@ from protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, C
 from protocol.signed import Signed
 from protocol.signing import Identity, sha256
 from swarm.budget import FAULTS_FORGIVEN, FORGET_S
-from swarm.messages import HandIn
+from swarm.log_client import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN

@@ -23,9 +23,8 @@ from protocol.records import Header, Included, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
 from protocol.table import Weighed, weights
 from swarm import waits
-from swarm.log_client import Counted, LogClient
+from swarm.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, LogClient, News
 from swarm.memory import MemoryNetwork
-from swarm.messages import MAX_NEWS_BYTES, AfterRound, CreditWord, News
 from swarm.rpc import Refused
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest
 from tests.contributions import claim_of, cohort_header_of, header_of, in_order, round_of

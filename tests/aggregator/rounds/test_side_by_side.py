@@ -3,7 +3,7 @@
 import asyncio
 
 from protocol.encoding import pack
-from swarm.messages import HandIn
+from swarm.log_client import HandIn
 from tests.aggregator.desk import PEERS, Desk, Play
 
 A, B = PEERS[:2]

@@ -8,7 +8,7 @@ from protocol.listed import Listed
 from protocol.records import Claim, Contribution, Header
 from protocol.signed import Signed
 from protocol.table import Weighing
-from swarm.messages import BodyPart, HandIn, HeaderAnswer
+from swarm.log_client import BodyPart, HandIn, HeaderAnswer
 
 KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
 HEADER = Header(Signed(Contribution, b"", b""), (Signed(Claim, b"", b""),))

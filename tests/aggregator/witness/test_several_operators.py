@@ -7,8 +7,8 @@ from aggregator.witness.program import Witness
 from aggregator.witness.rule import Rule
 from protocol.encoding import pack, unpack
 from protocol.signing import Identity, PublicKey
+from swarm.log_proofs import Consistency, Cosigned
 from swarm.memory import MemoryNetwork
-from swarm.messages import Consistency, Cosigned
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
 
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]

@@ -14,7 +14,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.records import Round, open_entry
 from swarm.blobs import Ask
-from swarm.messages import MAX_NEWS_BYTES, AfterRound, News
+from swarm.log_client import MAX_NEWS_BYTES, AfterRound, News
 from tests.faults.strangers import Target
 from tests.faults.strangers.libp2p import Connection, Stream, where
 

@@ -17,7 +17,7 @@ from peer.store import PeerStore
 from protocol.errors import UserError
 from protocol.reputation import WITHHELD, Fault
 from protocol.verdicts import AuditRules
-from swarm.messages import CreditWord
+from swarm.log_client import CreditWord
 from swarm.peer_status import PeerStatus
 from tests.memory_log import OPERATOR
 

@@ -13,9 +13,8 @@ from protocol.receipts import ProvenRound
 from protocol.records import Receipt, Round
 from protocol.signing import PublicKey, sha256
 from swarm import waits
-from swarm.log_client import Commitment, LogClient, Told
+from swarm.log_client import AfterRound, Commitment, LogClient, News, Told
 from swarm.memory import MemoryNetwork
-from swarm.messages import AfterRound, News
 from swarm.rpc import Refused
 from tests.memory_log import PEERS, MemoryLog
 from tests.swarm.virtual_time import now, run_virtual

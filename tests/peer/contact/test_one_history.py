@@ -18,8 +18,8 @@ from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm import neighbours, waits
+from swarm.log_client import AskRound
 from swarm.memory import MemoryNetwork
-from swarm.messages import AskRound
 from swarm.newest_head import look_up_newest, name_of, publish_newest
 from swarm.rpc import Refused
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until

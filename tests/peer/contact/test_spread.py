@@ -18,9 +18,8 @@ from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.blobs import Blob, Shelf
-from swarm.log_client import LogClient
+from swarm.log_client import AskRound, LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import AskRound
 from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
 from tests.swarm.committed import NUM_VALUES, OPERATOR, Committed, commit
