@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from protocol.errors import UserError
+from protocol.errors import StorageError, UserError
+from runtime.disk import write_durably
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
@@ -46,30 +47,13 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         UserError: the folder or the disk refuses.
     """
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: there is no folder {path.parent}; choose another place, or make it first")
     try:
-        replace_whole(path, data)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another place, or make room") from error
-
-
-def replace_whole(path: Path, data: bytes) -> None:
-    """Write a file as ``write_whole`` does, for who has a word of their own for a disk that refuses.
-
-    Raises:
-        OSError: the folder or the disk refuses; the file is as it was.
-    """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _settle(path.parent)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+        write_durably(path, data)
+    except StorageError as error:
+        reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        raise UserError(f"cannot write {path}: {reason}; choose another place, or make room") from error
 
 
 @contextlib.contextmanager

@@ -15,15 +15,15 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from automl.files import replace_whole
 from automl.training.settings import first_floor
 from exact.coding import Body, body_num_bytes, encode, parse
 from exact.outcome import outcome
 from exact.residuals import covered, given, left_over
-from protocol.errors import StorageError, UserError
+from protocol.errors import UserError
 from protocol.exchange import MAX_ROWS, codec_named
 from protocol.records import Threshold
 from protocol.table import Weighing
+from runtime.disk import write_durably
 
 MAX_COHORTS = MAX_ROWS
 _FORMAT = "manta/local-exchange/v1"
@@ -128,10 +128,7 @@ def save_memory(path: Path, memory: Memory) -> None:
         "thresholds": json.dumps(thresholds),
         "cohorts": str(len(memory.residuals)),
     }
-    try:
-        replace_whole(path, safetensors.numpy.save(tensors, metadata))
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; make room or mend the disk, then start again") from error
+    write_durably(path, safetensors.numpy.save(tensors, metadata))
 
 
 def load_memory(path: Path, num_values: int) -> Memory:

@@ -5,10 +5,10 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 
-from automl.files import replace_whole
 from automl.training.snapshot_header import FORMAT, PARAMETERS, moment, read_header
 from automl.training.update import State
-from protocol.errors import StorageError, UserError
+from protocol.errors import UserError
+from runtime.disk import write_durably
 
 
 def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
@@ -19,10 +19,7 @@ def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
     """
     tensors = {PARAMETERS: state.parameters} | {moment(index): vector for index, vector in enumerate(state.moments)}
     data = safetensors.torch.save(tensors, {**metadata, "format": FORMAT, "round": str(state.round), "teacher": state.teacher.hex()})
-    try:
-        replace_whole(path, data)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; make room or mend the disk, then start again") from error
+    write_durably(path, data)
 
 
 def load_snapshot(path: Path) -> tuple[State, dict[str, str]]:

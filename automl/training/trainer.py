@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from automl.data.dataset import Dataset
-from automl.files import replace_whole
 from automl.graphs import Recorder
 from automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
 from automl.training.coverage import coverage_of
@@ -34,6 +33,7 @@ from protocol.encoding import encode
 from protocol.errors import StorageError, UserError
 from protocol.lots import place_of_lot
 from protocol.signing import sha256
+from runtime.disk import write_durably
 
 _FORMAT = "manta/training/v3"
 _FP16_BYTES = 2
@@ -278,7 +278,7 @@ class TrainingDirectory:
             elif any(each != part for each in directory.iterdir()):
                 raise UserError(f"{directory} holds something that is no training; it is left as it is: choose another folder with --out")
             else:
-                replace_whole(path, json.dumps(self._settings, indent=1).encode())
+                write_durably(path, json.dumps(self._settings, indent=1).encode())
                 self.save()
         except OSError as error:
             raise StorageError(f"cannot use {directory}: {error.strerror}; choose another folder with --out") from error

@@ -309,5 +309,5 @@ def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger,
 def test_a_full_disk_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "snapshots" / "round-00000001.safetensors.part").mkdir()
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(StorageError, match="make room, or check the disk"):
         rounds(follower, ledger, 1)
