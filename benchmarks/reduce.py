@@ -31,8 +31,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.signed import Signed
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from exact.residuals import vector_digest
@@ -41,8 +39,9 @@ from protocol.exchange import Exchange
 from protocol.manifest import Manifest, Optimizer
 from protocol.records import Claim, ClaimStep
 from protocol.rounds import Standing
+from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
-from swarm.near_mates import Mates
+from swarm.links import TLS, UNIX, Links
 from swarm.neighbours import Neighbours
 from swarm.node import Node
 
@@ -54,7 +53,7 @@ STOP_TIMEOUT_S = 20.0
 START_IN_S = 0.1  # all begin at the same moment
 TOKEN, RUN = bytes(32), bytes(32)
 
-SIDES = OURS, HIVEMIND, GLOO = "ours", "hivemind", "gloo"  # each has its processes
+SIDES = OURS_LOCAL, OURS_NETWORK, HIVEMIND, GLOO = UNIX, TLS, "hivemind", "gloo"  # each has its processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,12 @@ class Variant:
     how: str = ""  # what the side's peers are told
 
 
-MEMORY = Variant("ours, inside one host", OURS, "memory")
-NETWORK = Variant("ours, over the network", OURS, "network")
+LOCAL = Variant("ours, inside one host", OURS_LOCAL)
+NETWORK = Variant("ours, over the network", OURS_NETWORK)
 THEIRS = Variant("hivemind, uncompressed", HIVEMIND, "none")
 HALVES = Variant("hivemind, Float16", HIVEMIND, "fp16")
 ALL_REDUCE = Variant("gloo, all_reduce", GLOO)
-VARIANTS = (MEMORY, NETWORK, THEIRS, HALVES, ALL_REDUCE)
+VARIANTS = (LOCAL, NETWORK, THEIRS, HALVES, ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,22 @@ def outcome_of(start_s: float, end_s: float, mean: torch.Tensor, exact: torch.Te
 # One of our peers.
 
 
+class FixedCourse:
+    """A run's training, as far as claims go by it: one architecture that costs the same in every round."""
+
+    def costs(self, round: int, cohort: str) -> tuple[int, ...]:
+        """See ``protocol.course.Course``."""
+        return (1,)
+
+    def role(self, round: int, cohort: str) -> int:
+        """See ``protocol.course.Course``."""
+        return 0
+
+    def sorts_after(self, round: int) -> bool:
+        """See ``protocol.course.Course``."""
+        return False
+
+
 def manifest_of(operator: PublicKey) -> Manifest:
     """Return the manifest of a run whose rounds have two local steps, of which the first is timed."""
     exchange = Exchange("int16", 0, 2, 64, 4096, 2**20, 2**20, -32, 600_000, 100, 600_000)
@@ -150,11 +165,11 @@ def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArra
     """Return what a peer claims of its one step: a lot."""
     digest, key = vector_digest(vector), identity.public_key
     steps = (ClaimStep(0, 0, (), digest),)
-    claim = Claim(RUN, round_ + 1, sha256(b"%d" % round_), key, key, founder, "here", steps, (1,), digest, b"", digest, b"", 1)
+    claim = Claim(RUN, round_ + 1, sha256(b"%d" % round_), key, key, founder, "here", steps, (1,), b"", b"", 1)
     return Signed.sign(claim, identity)
 
 
-async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
+async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
     """Answer the commands of the main process until it says stop, or is gone."""
     identity = Identity(secrets.token_bytes(32))
     path = directory / f"peer-{peer}.key"
@@ -163,22 +178,25 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
     receive = functools.partial(loop.run_in_executor, None, pipe.recv)
     node = await Node.start(identity, path, listen=[LISTEN], initial_peers=await receive())
     neighbours = Neighbours(node, RUN)
-    cohort = Cohort(node, identity, manifest_of(identity.public_key), RUN, "here", TOKEN, neighbours)
-    share_host = Mates.share_host
+    manifest = manifest_of(identity.public_key)
+    cohort = Cohort(node, identity, manifest, FixedCourse(), RUN, "here", TOKEN, neighbours, links=Links(node, RUN, ways=[way]))
     try:
         vector, exact = vector_of(peer, num_values).numpy(), exact_mean(num_peers, num_values)
         await cohort.start()
         pipe.send(await node.addresses())
         while (command := await receive()) is not None:
-            how, round_ = command
-            setattr(Mates, "share_host", share_host if how == "memory" else lambda *_: False)  # noqa: B010 - mypy minds the short way
-            await meet(cohort, neighbours, num_peers)
+            _, round_ = command
+            await meet(cohort, neighbours, num_peers, way)
             seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
             claim = claim_of(identity, seat.founder, round_, vector)
+
+            async def claimed(claim: Signed[Claim] = claim) -> Signed[Claim]:
+                return claim
+
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())
             start_s = time.monotonic()
-            mean = await seat.average(0, vector, claim)
+            mean = await seat.average(0, vector, claimed)
             end_s = time.monotonic()
             pipe.send("done")
             await receive()
@@ -191,10 +209,10 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
         await node.close()
 
 
-async def meet(cohort: Cohort, neighbours: Neighbours, num_peers: int) -> None:
-    """Return once all peers are mates."""
+async def meet(cohort: Cohort, neighbours: Neighbours, num_peers: int, way: str) -> None:
+    """Return once all peers are mates, and linked in this way."""
     async with asyncio.timeout(START_TIMEOUT_S):
-        while len(cohort.mates()) < num_peers - 1:
+        while list(cohort.ways().values()) != [way] * (num_peers - 1):
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
@@ -300,8 +318,8 @@ def run_peer(pipe: Connection, side: str, peer: int, num_peers: int, num_values:
     os.setsid()
     torch.set_num_threads(1)
     try:
-        if side == OURS:
-            asyncio.run(serve_our_peer(pipe, peer, num_peers, num_values, directory))
+        if side in (OURS_LOCAL, OURS_NETWORK):
+            asyncio.run(serve_our_peer(pipe, side, peer, num_peers, num_values, directory))
         elif side == HIVEMIND:
             serve_hivemind_peer(pipe, peer, num_peers, num_values, part_bytes, directory)
         else:
@@ -425,7 +443,7 @@ def report(records: dict[Variant, Record]) -> str:
             f"{record.max_error:11.1e}{missing}"
         )
     lines += ["", "ratios of the medians (below 1: ours is faster)"]
-    for ours in (MEMORY, NETWORK):
+    for ours in (LOCAL, NETWORK):
         for other in (THEIRS, HALVES, ALL_REDUCE):
             if records[ours].times_s and records[other].times_s:
                 ratio = statistics.median(records[ours].times_s) / statistics.median(records[other].times_s)

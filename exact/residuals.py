@@ -20,6 +20,8 @@ from exact.scaling import check_denormals
 
 Vector = NDArray[np.float32]  # (N,)
 
+PART_VALUES = 2**16  # float32 values of a part of a vector: each has a digest, so that parts can be checked by whoever has them alone
+DIGEST_BYTES = 32
 _STEP = 2**16  # values at a time: what is added up stays in a cache
 
 
@@ -110,9 +112,48 @@ def _weighted(vectors: Sequence[Vector], weights: Sequence[int]) -> Vector:
     return mean
 
 
+def part_digests(values: Vector) -> bytes:
+    """Return the SHA-256 (32 bytes each) of a vector's parts of ``PART_VALUES`` float32 values, little-endian; no values are one part."""
+    data = np.ascontiguousarray(values, dtype="<f4")
+    return b"".join(sha256(data[start : start + PART_VALUES].data).digest() for start in range(0, max(data.size, 1), PART_VALUES))
+
+
+def digest_of_parts(digests: bytes) -> bytes:
+    """Return the digest of a vector, given its parts': of one part that part's, else the SHA-256 of all of them in order.
+
+    How many parts there are follows from the number of the run's weights, so no vector passes for another of fewer parts.
+    """
+    return digests if len(digests) == DIGEST_BYTES else sha256(digests).digest()
+
+
 def vector_digest(values: Vector) -> bytes:
-    """Return the SHA-256 of a vector's float32 values, little-endian."""
-    return sha256(np.ascontiguousarray(values, dtype="<f4").data).digest()
+    """Return the digest that records name a vector by."""
+    return digest_of_parts(part_digests(values))
+
+
+class VectorHash:
+    """The digest of a vector whose bytes come piece by piece."""
+
+    def __init__(self) -> None:
+        """Begin with no bytes."""
+        self._parts: list[bytes] = []
+        self._part = sha256()
+        self._left = 4 * PART_VALUES  # bytes of the part
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add what comes next."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            if not self._left:
+                self._parts.append(self._part.digest())
+                self._part, self._left = sha256(), 4 * PART_VALUES
+            piece, rest = rest[: self._left], rest[self._left :]
+            self._part.update(piece)
+            self._left -= len(piece)
+
+    def digest(self) -> bytes:
+        """Return the digest of what came so far, as ``vector_digest`` has it."""
+        return digest_of_parts(b"".join([*self._parts, self._part.digest()]))
 
 
 def residual_digest(residual: Vector | None) -> bytes:

@@ -1,61 +1,44 @@
-"""Who of the run is a mate: peers that prove to each other that they hold their cohort's token, and find out if they share a host.
+"""Who of the run is a mate: peers that prove to each other that they hold their cohort's token, and tell each other how to be linked.
 
 Each calls those who announce its cohort and shows its proof, the answer shows the other's; the caller is known by the connection, so a
-proof is of no use to anybody else. With it comes a challenge: who can tell what stands in the other's memory, on the same host, reads
-vectors there as well.
+proof is of no use to anybody else. With the proof comes the greeting that a direct link is made by (``swarm.links``).
 """
 
 import asyncio
 import contextlib
-import hmac
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from protocol.cohorts import is_mate_proof, mate_proof
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
+from protocol.errors import MantaError, RemoteFault
 from protocol.exchange import MAX_COHORT
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.handles import ID_BYTES, Handle, Memory, read
-from swarm.near_calls import Door, NearCalls
+from swarm.links import MAX_GREETING_BYTES, Greeting, Links
 from swarm.rpc import Endpoint
 from swarm.tasks import together
 
 METHOD, GOODBYE = "near.hello", "near.goodbye"
 MAX_MATES = 4 * MAX_COHORT  # that are known at a time; a roster has MAX_COHORT members at most
-_PROOF_BYTES = _NONCE_BYTES = 32
-_MAX_MESSAGE_BYTES = 256
+_PROOF_BYTES = 32
+_MAX_MESSAGE_BYTES = 256 + MAX_GREETING_BYTES
 
 logger = logging.getLogger("manta.near")
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A proof for whom it is sent to, and a memory to be read there."""
+    """A proof for whom it is sent to, and how to make a link to the sender; the answer is one, too."""
 
     proof: bytes
-    challenge: tuple[tuple[bytes, Handle], ...]  # at most one: its identity and where it is
+    greeting: Greeting
 
     def __post_init__(self) -> None:
-        if len(self.proof) != _PROOF_BYTES or len(self.challenge) > 1 or any(len(identity) != ID_BYTES for identity, _ in self.challenge):
+        if len(self.proof) != _PROOF_BYTES:
             raise ValueError("a hello without a proof")
-
-
-@dataclass(frozen=True, slots=True)
-class HelloAnswer:
-    """The other's proof, what it read in the challenge, nothing where it cannot, and then its door for the caller, where it has one."""
-
-    proof: bytes
-    nonce: bytes
-    door: tuple[Door, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.proof) != _PROOF_BYTES or len(self.nonce) not in (0, _NONCE_BYTES) or len(self.door) > 1:
-            raise ValueError("an answer to a hello without a proof")
 
 
 class NotAMate(RemoteFault):
@@ -68,26 +51,23 @@ class Mates:
     def __init__(
         self,
         endpoint: Endpoint,
-        calls: NearCalls,
+        links: Links,
         run: bytes,
         cohort: str,
         token: bytes,
         period_s: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know nobody; ``calls`` learns of the doors on this host, ``period_s`` says how often ``meet`` is called."""
+        """Know nobody; ``links`` are made to whoever is a mate, ``period_s`` says how often ``meet`` is called."""
         self._endpoint = endpoint
-        self._calls = calls
+        self._links = links
         self._run = run
         self._cohort = cohort
         self._token = token
         self._period_s = period_s
         self._clock = clock
         self._proven: dict[PublicKey, float] = {}  # with the time
-        self._sharing: set[PublicKey] = set()  # those who read this process's memory
         self._meeting: dict[PublicKey, asyncio.Task[None]] = {}
-        self._identity, self._nonce = secrets.token_bytes(ID_BYTES), secrets.token_bytes(_NONCE_BYTES)
-        self._challenge = Memory.of(self._identity, [memoryview(self._nonce)])
         self.refused = 0
 
     async def start(self) -> None:
@@ -106,7 +86,7 @@ class Mates:
 
     async def _on_goodbye(self, caller: PublicKey, _request: bytes) -> bytes:
         self._proven.pop(caller, None)
-        self._sharing.discard(caller)
+        self._links.keep_only(self._proven)
         return b""
 
     async def close(self) -> None:
@@ -115,9 +95,6 @@ class Mates:
         for task in meeting:
             task.cancel()
         await asyncio.gather(*meeting, return_exceptions=True)
-        if self._challenge is not None:
-            self._challenge.close()
-            self._challenge = None
 
     async def meet(self, keys: Iterable[PublicKey]) -> None:
         """Say hello to these, and again to those who are known; what the network or a stranger does wrong is no error here."""
@@ -129,16 +106,11 @@ class Mates:
         """Return those who proved the token lately, in the order of their keys."""
         since = self._clock() - self._fresh_s
         self._proven = {key: proven for key, proven in self._proven.items() if proven > since}
-        self._sharing &= self._proven.keys()
         return tuple(sorted(self._proven))
 
     def knows(self, key: PublicKey) -> bool:
         """Return whether ``key`` proved the token lately."""
         return key in self._proven and key in self.fresh()
-
-    def share_host(self, key: PublicKey) -> bool:
-        """Return whether ``key`` has shown that it reads this process's memory."""
-        return key in self._sharing
 
     @property
     def _fresh_s(self) -> float:
@@ -153,34 +125,27 @@ class Mates:
         return running
 
     async def _hello(self, key: PublicKey) -> None:
-        challenge = () if self._challenge is None else ((self._identity, self._challenge.handle),)
-        request = pack(Hello(mate_proof(self._token, self._run, self._cohort, self._endpoint.key, key), challenge))
+        request = pack(self._own_hello(key))
         try:
             answer = await self._endpoint.call(key, METHOD, request, timeout_s=waits.HELLO_S)
-            opened = unpack(HelloAnswer, answer, max_bytes=_MAX_MESSAGE_BYTES)
+            opened = unpack(Hello, answer, max_bytes=_MAX_MESSAGE_BYTES)
             self._check(opened.proof, key)
         except MantaError as error:
             logger.debug("no mate peer=%s reason=%s", key.hex()[:8], error)
             return
-        self._prove(key)
-        if hmac.compare_digest(opened.nonce, self._nonce):
-            self._sharing.add(key)
-            for door in opened.door:
-                self._calls.learn(key, door)
+        self._prove(key, opened.greeting)
 
     async def _answer(self, caller: PublicKey, request: bytes) -> bytes:
         hello = unpack(Hello, request, max_bytes=_MAX_MESSAGE_BYTES)
         self._check(hello.proof, caller)
         is_new = not self.knows(caller)
-        self._prove(caller)
+        self._prove(caller, hello.greeting)
         if is_new and self.knows(caller):
-            self._say_hello(caller)  # so that both know at once, also if they share a host
-        nonce = b""
-        for identity, handle in hello.challenge:
-            with contextlib.suppress(EncodingError, Unreachable):
-                nonce = bytes(read(handle, identity, _NONCE_BYTES))
-        door = self._calls.door_for(caller) if nonce else ()
-        return pack(HelloAnswer(mate_proof(self._token, self._run, self._cohort, self._endpoint.key, caller), nonce, door))
+            self._say_hello(caller)  # so that both know at once
+        return pack(self._own_hello(caller))
+
+    def _own_hello(self, to: PublicKey) -> Hello:
+        return Hello(mate_proof(self._token, self._run, self._cohort, self._endpoint.key, to), self._links.greeting(to))
 
     def _check(self, proof: bytes, key: PublicKey) -> None:
         """Check the proof that ``key`` showed to this node.
@@ -192,6 +157,8 @@ class Mates:
             self.refused += 1
             raise NotAMate("no proof of this cohort's token")
 
-    def _prove(self, key: PublicKey) -> None:
+    def _prove(self, key: PublicKey, greeting: Greeting) -> None:
         if key in self._proven or len(self.fresh()) < MAX_MATES:
             self._proven[key] = self._clock()
+            self._links.keep_only(self._proven)
+            self._links.learn(key, greeting)

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from protocol.errors import MantaError
 
 Result = TypeVar("Result")
+INLINE_VALUES = 2**20  # so many values are worked on where they are, for some milliseconds; more in a thread
 
 
 async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -20,6 +21,11 @@ async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         # What is a fault of the program matters more than what it made of the network.
         raise next((failure for failure in failures if not isinstance(failure, MantaError)), failures[0]) from None
     return [task.result() for task in running]
+
+
+async def off_loop(num_values: int, work: Callable[[], Result]) -> Result:
+    """Return what ``work`` on so many values returns; in a thread if that takes long enough for others to wait."""
+    return work() if num_values <= INLINE_VALUES else await asyncio.to_thread(work)
 
 
 async def within(event: asyncio.Event, timeout_s: float) -> None:

@@ -13,14 +13,13 @@ import re
 import shutil
 import threading
 from collections.abc import Collection
-from hashlib import sha256
 from itertools import count as count_from
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import vector_digest
+from exact.residuals import VectorHash, vector_digest
 from protocol.auditing import MAX_ASK_VECTOR_BYTES, PAGE_BYTES, VECTOR, AskVector
 from protocol.encoding import unpack
 from protocol.signing import PublicKey
@@ -189,7 +188,7 @@ class VectorPart:
         self._path = path
         self._num_bytes = num_bytes
         self._part = path.with_name(f"{path.name}-{number}.part")
-        self._hash = sha256()
+        self._hash = VectorHash()
         self._written = 0
         self._is_over = False
         with disk_errors(self._part):
@@ -197,7 +196,7 @@ class VectorPart:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of what was written."""
+        """The digest of what was written (``exact.residuals.vector_digest``)."""
         return self._hash.digest()
 
     def write(self, data: bytes | memoryview) -> None:

@@ -74,6 +74,9 @@ REVOKED_S = 10.0  # from one look at whose admission was taken back to the next
 # In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
 LEAVE_S = 2.0  # to tell the others that this peer leaves
 HELLO_S = 10.0  # a proof for a proof, from memory
+LINK_S = 2.0  # until a direct link to a cohort peer stands, by one of its addresses; then the other end tries
+LINK_AGAIN_S = 30.0  # from one attempt at a link to the next
+LINK_CHUNK_S = 10.0  # a chunk of a vector waits so long for whoever takes it to know of it
 NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the way and a busy machine
 
 # Two sites with a view each.

@@ -8,36 +8,40 @@ from collections.abc import Awaitable, Callable
 
 from peer.cohort.founder import FounderSeat
 from peer.cohort.messages import (
+    ADD,
     GIVE,
     HAND_OVER,
     JOIN,
     MAX_HAND_OVER_BYTES,
     MAX_SMALL_BYTES,
+    PLAN,
+    SUM,
+    Add,
+    AskSum,
     Give,
     GiveAnswer,
     HandOver,
     Join,
+    Plan,
     Word,
 )
 from peer.cohort.roster import Rosters
-from peer.cohort.seat import GONE, Accepted, Desk, Gathered, Seat
-from protocol.cohorts import Group
+from peer.cohort.seat import GONE, Accepted, Desk, Gathered, MemberSeat, Seat
+from protocol.cohorts import AFFINITY, Group
 from protocol.course import Course
 from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, Unreachable
 from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
 from protocol.manifest import Manifest
 from protocol.rosters import Silence
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
-from swarm.near import Vectors
-from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
+from swarm.links import Links
 from swarm.near_mates import Mates, NotAMate
 from swarm.neighbours import Neighbours
-from swarm.rpc import LARGE_BYTES, Handler, OwnNode
+from swarm.rpc import Handler, OwnNode
 
 __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
-
-_MAX_NEAR_BYTES = MAX_MESSAGE_BYTES // 2  # of a call at a mate's door, which adds its own
 
 
 def _monotonic_ms() -> float:
@@ -58,6 +62,7 @@ class Cohort:
         token: bytes | None,
         neighbours: Neighbours,
         *,
+        links: Links | None = None,
         group: Callable[[], Group] | None = None,
         now_ms: Callable[[], float] = _monotonic_ms,
     ) -> None:
@@ -72,6 +77,7 @@ class Cohort:
             name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
             token: what its members prove to each other (32 bytes); None: this peer is always alone.
             neighbours: where those who announce the cohort are found.
+            links: this peer's direct links; None: it has none, and calls its mates by libp2p.
             group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
             now_ms: the time by a clock that does not go back.
         """
@@ -80,21 +86,25 @@ class Cohort:
         self._group = group or (lambda: Group(name))
         self._neighbours = neighbours
         self._seat = Seat(self._key)
+        self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
         self._desk: Desk | None = None
         if token is not None:
-            self._calls = NearCalls(node)
-            mates = Mates(node, self._calls, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
-            self._desk = Desk(self._calls, manifest, course, run, mates, Vectors(node), Silence(), now_ms)
+            self._links = links or Links(node, run, ways=())
+            mates = Mates(node, self._links, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
+            # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
+            may_share = not (manifest.is_audited and name == AFFINITY)
+            self._desk = Desk(self._links, manifest, course, run, mates, Silence(), now_ms, may_share)
             self._rosters = Rosters(self._desk)
 
     async def start(self) -> None:
         """Answer mates from now on."""
         if self._desk is not None:
-            await self._calls.start()
+            await self._links.start()
             await self._desk.mates.start()
-            await self._desk.vectors.start()
             for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
-                await self._calls.serve(method, self._for_mates(self._desk, answer))
+                await self._links.serve(method, self._for_mates(self._desk, answer))
+            for method, answer in ((PLAN, self._on_plan), (ADD, self._on_add), (SUM, self._on_sum)):  # for this roster's only
+                await self._links.serve(method, answer)
 
     async def leave(self) -> None:
         """Tell the mates that this peer leaves."""
@@ -104,11 +114,12 @@ class Cohort:
     async def close(self) -> None:
         """Give up what is under way; mates go on alone."""
         self._seat.close()
+        self._before.forget()
+        self._seat.forget()
         if self._desk is not None:
             self._rosters.close()
-            await self._calls.close()
+            await self._links.close()
             await self._desk.mates.close()
-            self._desk.vectors.close()
 
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
@@ -132,7 +143,9 @@ class Cohort:
             group: the cohort, for all of this work; None: that at present.
         """
         self._seat.close()
-        self._seat = before = Seat(self._key)
+        self._before.forget()
+        self._before, self._seat = self._seat, Seat(self._key)
+        before = self._seat
         if self._desk is None or left_ms <= 0:
             return before
         seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group())
@@ -152,13 +165,17 @@ class Cohort:
     async def serve_mates(self, method: str, handler: Handler) -> None:
         """Answer calls of mates, and of nobody else; without a token there are none."""
         if self._desk is not None:
-            await self._calls.serve(method, self._for_mates(self._desk, handler))
+            await self._links.serve(method, self._for_mates(self._desk, handler))
 
     async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
         """Return the answer of a mate, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
-        if max(len(request), largest) <= _MAX_NEAR_BYTES:
-            return await self._calls.call(mate, method, request, timeout_s=timeout_s)
-        return await self._node.call(mate, method, request, timeout_s=timeout_s, large_answer=largest >= LARGE_BYTES)
+        if self._desk is None:
+            raise Unreachable("this peer has no mates")
+        return await self._links.call(mate, method, request, timeout_s=timeout_s, largest=largest)
+
+    def ways(self) -> dict[PublicKey, str]:
+        """Return how each mate is reached: ``unix``, ``tls`` or ``libp2p``."""
+        return {mate: self._links.way(mate) for mate in self.mates()} if self._desk is not None else {}
 
     # What mates ask.
 
@@ -177,12 +194,30 @@ class Cohort:
     async def _on_give(self, caller: PublicKey, request: bytes) -> bytes:
         give = unpack(Give, request, max_bytes=MAX_HAND_OVER_BYTES)
         seat = self._founder_of(give.base)
-        return pack(GiveAnswer((), GONE, 0) if seat is None else await seat.on_give(caller, give))
+        return pack(GiveAnswer(b"", 0, GONE, 0) if seat is None else await seat.on_give(caller, give))
 
     async def _on_hand_over(self, caller: PublicKey, request: bytes) -> bytes:
         handed = unpack(HandOver, request, max_bytes=MAX_HAND_OVER_BYTES)
         seat = self._founder_of(handed.base)
         return pack(Word((), GONE) if seat is None else await seat.on_hand_over(caller, handed))
+
+    async def _on_plan(self, caller: PublicKey, request: bytes) -> bytes:
+        return pack(await self._member().on_plan(caller, unpack(Plan, request, max_bytes=MAX_SMALL_BYTES)))
+
+    async def _on_add(self, caller: PublicKey, request: bytes) -> bytes:
+        return pack(await self._member().on_add(caller, unpack(Add, request, max_bytes=MAX_SMALL_BYTES)))
+
+    async def _on_sum(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskSum, request, max_bytes=MAX_SMALL_BYTES)
+        for seat in (self._seat, self._before):
+            if isinstance(seat, FounderSeat) and seat.base.commit == ask.base:
+                return seat.on_sum(caller, ask)
+        raise Unreachable("no such mean is here")
+
+    def _member(self) -> MemberSeat:
+        if not isinstance(self._seat, MemberSeat):
+            raise EncodingError("nothing of that is under way here")
+        return self._seat
 
     def _founder_of(self, base: bytes) -> FounderSeat | None:
         return self._seat if isinstance(self._seat, FounderSeat) and self._seat.base.commit == base else None

@@ -1,4 +1,7 @@
-"""The founder's place in a roster: it collects the members' vectors step by step, averages those that came, and tells all what came of it.
+"""The founder's place in a roster: step by step it says who adds which part of the members' vectors, who counts, and what comes of it.
+
+Who has direct links to all others, and the founder itself, own a part each of the vectors: all send an owner its part, it adds and sends
+the sums round (``peer.cohort.all_reduce``). Whatever goes wrong with an owner, the founder adds everything itself, once more.
 
 It waits for nobody longer than the timetable says. Who does not come, or brings what cannot be averaged, is told why, if it still listens,
 and is left out from there on; the others don't notice. With several local steps a member's claim up to each step comes with its vector.
@@ -8,13 +11,15 @@ itself is refused before its vector is in a mean.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from exact.residuals import near_mean, vector_digest
-from peer.cohort.messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Word
-from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector, norm_of
+from exact.residuals import digest_of_parts, near_mean
+from peer.cohort.all_reduce import AllReduce, described, norm_of
+from peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
+from peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Vectorial, Word
+from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector
 from protocol.errors import EncodingError, RemoteFault, Unreachable
 from protocol.listed import trained_fault
 from protocol.records import Claim
@@ -23,21 +28,19 @@ from protocol.rounds import Standing
 from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.near import Offer, off_loop
-from swarm.tasks import unless, within
+from swarm.tasks import off_loop, within
 
-LATE = "too late"
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
-NO_VECTOR, BAD_CLAIM = "its vector cannot be had", "its claim does not fit"
+BAD_CLAIM = "its claim does not fit"
 
 logger = logging.getLogger("manta.cohort")
 
 
 @dataclass(frozen=True, slots=True)
 class _Gift:
-    """What a member gave."""
+    """What a member gave, or says that it has to give."""
 
-    vector: Vector
+    vector: Vectorial
     norm: float
     samples: int
     claim: Signed[Claim]
@@ -52,8 +55,7 @@ class _Collection:
     refused: dict[PublicKey, str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    way_ms: float = 0.0  # that the slowest vector took
-    mean: Offer | None = None  # of a step
+    mean: Reduced | None = None  # of a step
     ends_ms: float = 0.0  # when the next step does
     taken: dict[PublicKey, Taken] = field(default_factory=dict)  # at the end
 
@@ -88,7 +90,7 @@ class FounderSeat(Seat):
             timetable: of the steps.
             durations: learns how long it all takes.
         """
-        super().__init__(desk.calls.key)
+        super().__init__(desk.links.key)
         self.base = base
         self.cohort = cohort
         self.timetable = timetable
@@ -101,14 +103,16 @@ class FounderSeat(Seat):
         self._asked = asyncio.Event()
         self._is_open = True  # for members
         self._others: set[PublicKey] = set()
+        self._took_part: set[PublicKey] = set()  # who was ever among them
         self._step = 0  # under way
         self._ends_ms = timetable.ends_ms(0, timetable.start_ms)
         self._given = _Collection()  # for that step
         self._handed = _Collection()
         self._so_far: dict[PublicKey, Signed[Claim]] = {}  # of whoever counted in a step: its claim up to the last one in which it did
         self._over_ms: float | None = None  # when the work was over
-        self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest, as its claim names it
-        self._own_there = asyncio.Event()
+        self._reducing: dict[int, AllReduce] = {}  # by step, the newest two
+        self._is_common = False  # what all gave at the end is the same
+        self._gathered_sum: Reduced | None = None  # the newest one of what was given at the end
 
     @property
     def is_alone(self) -> bool:
@@ -142,6 +146,12 @@ class FounderSeat(Seat):
             self._leave_out_all(collection, reason)
             collection.over.set()
 
+    def forget(self) -> None:
+        """See ``Seat``."""
+        for reducing in self._reducing.values():
+            reducing.close()
+        self._reducing.clear()
+
     # Who takes part.
 
     def admit(self, key: PublicKey, lot_ms: int) -> JoinAnswer:
@@ -155,6 +165,7 @@ class FounderSeat(Seat):
         if not fits(lot_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
             return JoinAnswer(int(Place.TOO_SLOW))
         self._others.add(key)
+        self._took_part.add(key)
         ends_ms, step_ms = max(0, round(self._ends_ms - now_ms)), round(self.timetable.step_ms)
         return JoinAnswer(int(Place.TAKEN), (), self.members, ends_ms, step_ms)
 
@@ -177,44 +188,63 @@ class FounderSeat(Seat):
             return vector
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
-        desk, collection = self._desk, self._given
-        desk.count_values(vector)
+        desk, collection, reducing = self._desk, self._given, self._begin(step, vector)
         claim = await claimed()
         deadline_ms = max(self._ends_ms, desk.now_ms()) + self.timetable.patience_ms
-        samples = desk.samples_of(claim.unchecked().steps[-1])
-        own = _Gift(vector, await off_loop(vector.size, lambda: norm_of(vector)), samples, claim)
+        own = await self._own_gift(vector, desk.samples_of(claim.unchecked().steps[-1]), claim)
         await self._all_here(collection, deadline_ms)
         began_ms = desk.now_ms()
-        made = await self._averaged(gifts := self._sift(collection, own))
+        gifts = self._sift(collection, own)
+        made = collection.mean = await self._mean_of_step(collection, gifts, Coordinator(desk, self.base, step, reducing))
         self._so_far[self.key] = claim
         if made is None:
             self._leave_out_all(collection, GONE)
         else:
-            collection.mean = made[0]
             self._so_far.update((key, gift.claim) for key, gift in gifts.items())
-            self._durations.averaged(desk.now_ms() - began_ms + 2 * collection.way_ms)
+            self._durations.averaged(desk.now_ms() - began_ms)
         self._begin_step(step + 1)
         if self._step == self.timetable.local_steps:
             self.work_over()
         collection.ends_ms = self._ends_ms
         collection.over.set()
         await asyncio.sleep(0)  # the members' answers go out first: what the caller does next may take a while
-        return vector if made is None else made[1]
+        return vector if made is None else made.mean
 
-    async def _averaged(self, gifts: dict[PublicKey, _Gift]) -> tuple[Offer, Vector] | None:
-        """Return the mean, and the way to it for the members."""
-        if len(gifts) < 2:
+    async def _mean_of_step(self, collection: _Collection, gifts: dict[PublicKey, _Gift], coordinator: Coordinator) -> Reduced | None:
+        """Return the mean of these, without who does not bring what it said; None: there is none."""
+        patience_ms = self.timetable.patience_ms
+        if not await self._brought(collection, gifts, coordinator, patience_ms):
             return None
-        desk, vectors = self._desk, [gift.vector for gift in gifts.values()]
-        weights = [desk.weight_of(gift.samples) for gift in gifts.values()]
-        is_shared = any(map(desk.mates.share_host, self._others))
         try:
-            return await desk.vectors.offer_made(
-                vectors[0].size, lambda part: near_mean([vector[part] for vector in vectors], weights), self._others, is_shared=is_shared
-            )
-        except ValueError as error:  # of finite vectors the mean may not be
+            return await coordinator.add(tuple(gifts), self._weights(gifts), tuple(gifts), patience_ms)
+        except (ValueError, *TROUBLE) as error:  # of finite vectors the mean may not be
             logger.info("no mean round=%d reason=%s", self.base.round + 1, error)
             return None
+
+    async def _brought(self, collection: _Collection, gifts: dict[PublicKey, _Gift], coordinator: Coordinator, patience_ms: float) -> bool:
+        """Let all bring what they said; who does not is taken out of ``gifts``. Return whether anybody but this peer is left."""
+        if len(gifts) > 1:
+            await coordinator.gather({key: gift.vector for key, gift in gifts.items()}, patience_ms)
+            for key, reason in coordinator.refused.items():
+                logger.info("left out round=%d peer=%s reason=%s", self.base.round + 1, key.hex()[:8], reason)
+                collection.leave_out(key, reason)
+                self._others.discard(key)
+                gifts.pop(key, None)
+        return len(gifts) > 1
+
+    def _weights(self, gifts: dict[PublicKey, _Gift]) -> list[int]:
+        return [self._desk.weight_of(gift.samples) for gift in gifts.values()]
+
+    async def _own_gift(self, vector: Vector, samples: int, claim: Signed[Claim]) -> _Gift:
+        said = await described(vector, self._desk.links.linked())
+        return _Gift(said, norm_of(said), samples, claim)
+
+    def _begin(self, step: int, vector: Vector) -> AllReduce:
+        """Take part in adding the vectors of a step; H stands for what is given at the end."""
+        for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
+            self._reducing.pop(earlier).close()
+        reducing = self._reducing[step] = AllReduce(self._desk.links, self.key, self.base.commit, step, vector)
+        return reducing
 
     def _begin_step(self, step: int) -> None:
         self._step, self._given = step, _Collection()
@@ -225,19 +255,30 @@ class FounderSeat(Seat):
         """Answer a member's vector of a step, once its mean is there."""
         desk, collection = self._desk, self._given
         if caller not in self._others or give.step != self._step or caller in collection.begun:
-            return GiveAnswer((), LATE, 0)
+            return _no_mean(LATE)
         collection.begun.add(caller)
         try:
             claim = self._fitting(caller, give.claim, give.step + 1)
         except RemoteFault as error:
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
-            return GiveAnswer((), BAD_CLAIM, 0)
-        await self._take(collection, caller, give.vector, desk.samples_of(claim.steps[-1]), give.claim, names=claim.steps[-1].vector)
+            return _no_mean(BAD_CLAIM)
+        self._take(collection, caller, give.vector, desk.samples_of(claim.steps[-1]), give.claim, names=claim.steps[-1].vector)
         await self._until_over(collection)
         if collection.mean is None or caller not in collection.gifts:
-            return GiveAnswer((), collection.refused.get(caller, GONE), 0)
-        return GiveAnswer((collection.mean,), "", max(0, round(collection.ends_ms - self._desk.now_ms())))
+            return _no_mean(collection.refused.get(caller, GONE))
+        return GiveAnswer(collection.mean.digests, collection.mean.turn, "", max(0, round(collection.ends_ms - self._desk.now_ms())))
+
+    def on_sum(self, caller: PublicKey, ask: AskSum) -> bytes:
+        """Return a part of a mean that an owner did not send.
+
+        Raises:
+            Unreachable: there is no such mean, or it is not for the caller.
+        """
+        reducing = self._reducing.get(ask.step)
+        if reducing is None or caller not in self._took_part:
+            raise Unreachable("no such mean is here")
+        return reducing.part_of_mean(ask.turn, ask.part)
 
     # The end.
 
@@ -253,16 +294,13 @@ class FounderSeat(Seat):
         if self.hands_in_alone:
             return None
         desk, collection = self._desk, self._handed
-        desk.count_values(given)
-        opened = claim.unchecked()
-        self._own = given, opened.given
-        self._own_there.set()
-        own = _Gift(given, await off_loop(given.size, lambda: norm_of(given)), weight, claim)
+        opened, reducing = claim.unchecked(), self._begin(self.timetable.local_steps, given)
+        own = await self._own_gift(given, weight, claim)
         await self._all_here(collection, max(self._ends_ms, desk.now_ms()) + self.timetable.last_patience_ms)
         if desk.manifest.is_audited:
             for key in [key for key, gift in collection.gifts.items() if not _is_consistent(gift.claim.unchecked(), opened)]:
                 collection.leave_out(key, BAD_CLAIM)
-        gathered = await self._gathered(self._sift(collection, own), own)
+        gathered = await self._gathered(collection, self._sift(collection, own), own, given, reducing)
         # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
         assert self._over_ms is not None
         self._durations.gathered(desk.now_ms() - self._over_ms)
@@ -272,20 +310,38 @@ class FounderSeat(Seat):
             return None
         return gathered
 
-    async def _gathered(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> Gathered | None:
+    async def _gathered(
+        self, collection: _Collection, gifts: dict[PublicKey, _Gift], own: _Gift, given: Vector, reducing: AllReduce
+    ) -> Gathered | None:
         so_far = self._so_far if self._desk.lists_dropped else None
+        self._is_common = all(gift.vector.digests == own.vector.digests for gift in gifts.values())
+
+        coordinator = Coordinator(self._desk, self.base, self.timetable.local_steps, reducing)
+
+        async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+            if self._is_common or len(keys) == 1:
+                return await off_loop(given.size, lambda: near_mean([given] * len(keys), weights))
+            made = await coordinator.add(keys, weights, self._readers(keys), self.timetable.last_patience_ms)
+            self._gathered_sum = made
+            return made.mean
+
+        if not self._is_common and not await self._brought(collection, gifts, coordinator, self.timetable.last_patience_ms):
+            gifts = {}
         if len(gifts) < 2:
             if so_far is None or not so_far.keys() - {self.key}:
                 return None
             gifts = {self.key: own}  # the others counted in steps
-        claims = [gift.claim for gift in gifts.values()]
-        vectors = [gift.vector for gift in gifts.values()]
-        weights = [self._desk.weight_of(gift.samples) for gift in gifts.values()]
+        weights = self._weights(gifts)
         try:
-            return await off_loop(vectors[0].size, lambda: Gathered(list(gifts), claims, vectors, weights, so_far))
-        except ValueError as error:  # of finite vectors the mean may not be
+            mean = await mean_of(tuple(gifts), weights)
+        except (ValueError, *TROUBLE) as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
+        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, mean_of, so_far)
+
+    def _readers(self, keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
+        """Return who needs the mean of what was given at the end."""
+        return tuple(sorted({self.key, *keys})) if self._desk.tells_mean else (self.key,)
 
     async def on_hand_over(self, caller: PublicKey, handed: HandOver) -> Word:
         """Answer what a member hands over, once it is known what the log says."""
@@ -300,8 +356,7 @@ class FounderSeat(Seat):
             collection.leave_out(caller, BAD_CLAIM)
             return Word((), BAD_CLAIM)
         samples = claim.lots * self._desk.manifest.lot_samples
-        is_common = self.timetable.local_steps > 1  # all have learnt the same: what they give is likely this peer's own
-        await self._take(collection, caller, handed.vector, samples, handed.claim, names=claim.given, may_be_own=is_common)
+        self._take(collection, caller, handed.vector, samples, handed.claim, names=claim.given)
         await self._until_over(collection)
         taken = collection.taken.get(caller)
         return Word((), collection.refused.get(caller, GONE)) if taken is None else Word((taken,), "")
@@ -334,78 +389,35 @@ class FounderSeat(Seat):
             listed = set(accepted.contribution.open().claims)
             came = sorted(collection.gifts.items())  # in the order of the mean
             gifts = {key: gift for key, gift in came if gift.claim.digest in listed}
-            for key, taken in (await self._word_of(accepted, gifts)).items():
+            for key, taken in self._word_of(accepted, gifts).items():
                 collection.taken[key] = taken
         collection.over.set()
         collection.gifts.clear()
-        self._own = None
         self._others.clear()
 
-    async def _word_of(self, accepted: Accepted, gifts: dict[PublicKey, _Gift]) -> dict[PublicKey, Taken]:
+    def _word_of(self, accepted: Accepted, gifts: dict[PublicKey, _Gift]) -> dict[PublicKey, Taken]:
         """Return what each of the members listed is told; where they need the mean, they get the way to it that is shorter."""
-        others = [key for key in gifts if key != self.key]
         weights: tuple[int, ...] = ()
-        offers: tuple[Offer, ...] = ()
-        if self._desk.tells_mean and accepted.mean is not None and self._own is not None:
-            if all(gift.vector is self._own[0] for gift in gifts.values()):
+        digests, turn = b"", 0
+        if self._desk.tells_mean and accepted.mean is not None:
+            if self._is_common:
                 weights = tuple(self._desk.weight_of(gift.samples) for gift in gifts.values())
-            else:
-                is_shared = any(map(self._desk.mates.share_host, others))
-                offers = (await self._desk.vectors.offer(accepted.mean, others, is_shared=is_shared),)
-        return {key: Taken(accepted.contribution, accepted.ticket, weights, offers) for key in others}
+            elif self._gathered_sum is not None:
+                digests, turn = self._gathered_sum.digests, self._gathered_sum.turn
+        return {key: Taken(accepted.contribution, accepted.ticket, weights, digests, turn) for key in gifts if key != self.key}
 
     # Both.
 
-    async def _take(
-        self,
-        collection: _Collection,
-        caller: PublicKey,
-        offer: Offer,
-        samples: int,
-        claim: Signed[Claim],
-        *,
-        names: bytes,
-        may_be_own: bool = False,
+    def _take(
+        self, collection: _Collection, caller: PublicKey, vector: Vectorial, samples: int, claim: Signed[Claim], *, names: bytes
     ) -> None:
-        """Take a member's vector, which has the digest that its claim ``names``; whatever is wrong with it leaves the member out.
-
-        It may be this peer's own, if that has the digest.
-        """
-        desk, began_ms = self._desk, self._desk.now_ms()
-        try:
-            found = await unless(collection.over, self._vector_of(caller, offer, names, may_be_own=may_be_own))
-            if found is None:
-                return
-            vector, norm = found
-            is_own = self._own is not None and vector is self._own[0]
-            if not is_own and await off_loop(vector.size, lambda: vector_digest(vector)) != names:
-                logger.info("vector refused peer=%s reason=its claim names another", caller.hex()[:8])
-                collection.leave_out(caller, BAD_CLAIM)
-                return
-        except TROUBLE as error:
-            logger.info("no vector peer=%s reason=%s", caller.hex()[:8], error)
-            collection.leave_out(caller, NO_VECTOR)
-            return
-        if caller not in collection.refused and not collection.over.is_set():
-            collection.way_ms = max(collection.way_ms, desk.now_ms() - began_ms)
-            collection.gifts[caller] = _Gift(vector, norm, samples, claim)
+        """Take a member's word of its vector; it is left out if that has another digest than its claim ``names``."""
+        if digest_of_parts(vector.digests) != names:
+            logger.info("vector refused peer=%s reason=its claim names another", caller.hex()[:8])
+            collection.leave_out(caller, BAD_CLAIM)
+        elif caller not in collection.refused and not collection.over.is_set():
+            collection.gifts[caller] = _Gift(vector, norm_of(vector), samples, claim)
             collection.changed.set()
-
-    async def _vector_of(self, caller: PublicKey, offer: Offer, digest: bytes, *, may_be_own: bool) -> tuple[Vector, float]:
-        """Return a member's vector and its norm; where it may be the same as this peer's own, and has its digest, that one.
-
-        Raises:
-            Unreachable, EncodingError: it cannot be had.
-        """
-        desk = self._desk
-        await within(self._own_there if may_be_own else desk.counted, self._left_s)
-        if may_be_own and self._own is not None and digest == self._own[1]:
-            vector = self._own[0]
-        elif desk.count is not None:
-            vector = await desk.vectors.fetch(caller, offer, desk.count, timeout_s=self._left_s)
-        else:
-            raise Unreachable("this peer has no vector of its own to compare it with")
-        return vector, await off_loop(vector.size, lambda: norm_of(vector))
 
     async def _all_here(self, collection: _Collection, deadline_ms: float) -> None:
         """Wait for all members, but not longer than that."""
@@ -423,6 +435,9 @@ class FounderSeat(Seat):
         """
         for key in self._others - collection.gifts.keys():
             collection.leave_out(key, LATE)
+        size = own.vector.count, len(own.vector.digests)
+        for key in [key for key, gift in collection.gifts.items() if (gift.vector.count, len(gift.vector.digests)) != size]:
+            collection.leave_out(key, NO_VECTOR)
         for key in [key for key, gift in collection.gifts.items() if not isfinite(gift.norm)]:
             collection.leave_out(key, NOT_FINITE)
         collection.gifts[self.key] = own
@@ -449,6 +464,10 @@ class FounderSeat(Seat):
     @property
     def _left_s(self) -> float:
         return max(self.timetable.last_ms - self._desk.now_ms(), 0.0) / 1000 + waits.NEAR_S
+
+
+def _no_mean(reason: str) -> GiveAnswer:
+    return GiveAnswer(b"", 0, reason, 0)
 
 
 def _is_consistent(claim: Claim, own: Claim) -> bool:

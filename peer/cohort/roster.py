@@ -43,7 +43,7 @@ class Rosters:
     def __init__(self, desk: Desk) -> None:
         """Stand nowhere yet."""
         self._desk = desk
-        self._key = desk.calls.key
+        self._key = desk.links.key
         self._durations = Durations()
         self._search = object()  # for a place, the newest
         self._round = 0  # of the work that a place is held for, or looked for
@@ -116,7 +116,7 @@ class Rosters:
         patience_ms = max(0, round(until_ms - self._desk.now_ms()))
         request = pack(Join(base.commit, base.round + 1, lot_ms, patience_ms, self._group.name))
         try:
-            answer = await self._desk.calls.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
+            answer = await self._desk.links.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
         except TROUBLE as error:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)

@@ -3,7 +3,6 @@
 The founder's place is in ``peer.cohort.founder``; what they say to each other in ``peer.cohort.messages``.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,24 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import near_mean
-from peer.cohort.messages import GIVE, HAND_OVER, MAX_SMALL_BYTES, MAX_WORD_BYTES, Give, GiveAnswer, HandOver, Taken, Word
+from exact.residuals import PART_VALUES, near_mean
+from peer.cohort.all_reduce import AllReduce, described
+from peer.cohort.messages import (
+    GIVE,
+    HAND_OVER,
+    MAX_WORD_BYTES,
+    SUM,
+    Add,
+    AddAnswer,
+    AskSum,
+    Give,
+    GiveAnswer,
+    HandOver,
+    Plan,
+    PlanAnswer,
+    Taken,
+    Word,
+)
 from protocol.course import Course
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Weather
@@ -25,12 +40,13 @@ from protocol.rounds import Standing
 from protocol.signed import Signed
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.near import Vectors, off_loop
-from swarm.near_calls import NearCalls
+from swarm.links import Links
 from swarm.near_mates import Mates
+from swarm.tasks import off_loop
 
 Vector = NDArray[np.float32]
 Claimed = Callable[[], Awaitable[Signed[Claim]]]  # makes a claim, where one is needed
+MeanOf = Callable[[Sequence[PublicKey], Sequence[int]], Awaitable[Vector]]  # the mean of what these members gave, with these weights
 
 GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
@@ -56,64 +72,58 @@ class Gathered:
 
     def __init__(
         self,
-        keys: Sequence[PublicKey],
-        claims: Sequence[Signed[Claim]],
-        vectors: Sequence[Vector],
+        claims: Mapping[PublicKey, Signed[Claim]],
         weights: Sequence[int],
+        mean: Vector,
+        mean_of: MeanOf,
         so_far: Mapping[PublicKey, Signed[Claim]] | None = None,
     ) -> None:
-        """Take the mean; the sequences are in the order of the keys.
+        """Take what came.
 
         Args:
-            keys: of those who came.
-            claims: theirs.
-            vectors: what they gave.
-            weights: of these.
+            claims: of those who came, in the order of their keys.
+            weights: of what they gave.
+            mean: of that (N,).
+            mean_of: makes the mean of some of them.
             so_far: of all who counted in a local step, came or not, their claims up to the last one; None: nobody has to be listed.
-
-        Raises:
-            ValueError: as ``near_mean``.
         """
-        self.keys = tuple(keys)
-        self.claims = tuple(claims)
+        self.keys = tuple(claims)
+        self.claims = tuple(claims.values())
         self.weights = tuple(weights)
-        self._vectors = tuple(vectors)
+        self.mean = mean
+        self._mean_of = mean_of
         self._so_far = so_far or {}
-        self.mean = near_mean(vectors, weights)
-        self.dropped = tuple(claim for key, claim in self._so_far.items() if key not in self.keys)  # counted in a step, not in the body
+        self.dropped = tuple(claim for key, claim in self._so_far.items() if key not in claims)  # counted in a step, not in the body
 
-    def without(self, keys: frozenset[PublicKey]) -> "Gathered":
+    async def without(self, keys: frozenset[PublicKey]) -> "Gathered":
         """Return what there is without the members of these keys; who counted in a step that is computed again stays listed up to there.
 
         Raises:
             ValueError: nothing, or one of them counted in a step, and its claim up to there is not taken either.
+            Unreachable: an owner of a part of the vectors is gone.
         """
         if self._so_far and not keys <= set(self.keys):
             raise ValueError("a claim is not taken whose vector is in the mean of a step")
         left = [place for place, key in enumerate(self.keys) if key not in keys]
-        keys_left, claims, vectors, weights = (
-            [self.keys[place] for place in left],
-            [self.claims[place] for place in left],
-            [self._vectors[place] for place in left],
-            [self.weights[place] for place in left],
-        )
-        return Gathered(keys_left, claims, vectors, weights, self._so_far)
+        if not left:
+            raise ValueError("nobody is left")
+        claims, weights = {self.keys[place]: self.claims[place] for place in left}, [self.weights[place] for place in left]
+        return Gathered(claims, weights, await self._mean_of(tuple(claims), weights), self._mean_of, self._so_far)
 
 
 @dataclass
 class Desk:
     """What all seats of a peer share."""
 
-    calls: NearCalls
+    links: Links
     manifest: Manifest
     course: Course
     run: bytes
     mates: Mates
-    vectors: Vectors
     silence: Silence
     now_ms: Callable[[], float]
-    count: int | None = None  # N, once this peer has had a vector
-    counted: asyncio.Event = field(default_factory=asyncio.Event)
+    may_share: bool  # whether members own parts of the vectors: where nobody is blamed for what another one adds
+    poor_owners: Silence = field(default_factory=Silence)  # with whom a step went wrong
 
     @property
     def is_sparse(self) -> bool:
@@ -137,11 +147,6 @@ class Desk:
     def weight_of(self, samples: int) -> int:
         """Return what so many samples weigh."""
         return min(samples, self.manifest.exchange.weight_cap)
-
-    def count_values(self, vector: Vector) -> None:
-        """Learn from the peer's own vector how long vectors are."""
-        self.count = vector.size
-        self.counted.set()
 
 
 class Seat:
@@ -219,6 +224,9 @@ class Seat:
         """Give the place up; who waits for this peer goes on alone."""
         del reason
 
+    def forget(self) -> None:
+        """Keep nothing of it any more, not even what may still be asked."""
+
 
 class MemberSeat(Seat):
     """The place of a member who is not the founder."""
@@ -227,7 +235,7 @@ class MemberSeat(Seat):
         self, desk: Desk, base: Standing, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
     ) -> None:
         """Begin with the first step, whose vector is due at ``ends_ms``."""
-        super().__init__(desk.calls.key)
+        super().__init__(desk.links.key)
         self._desk = desk
         self._base = base
         self._founder = founder
@@ -236,6 +244,11 @@ class MemberSeat(Seat):
         self._step_ms = step_ms
         self._is_alone = False
         self._may_be_listed = False
+        self._reducing: dict[int, AllReduce] = {}  # by step, the newest two
+
+    @property
+    def _end_step(self) -> int:
+        return self._desk.manifest.exchange.local_steps
 
     @property
     def founder(self) -> PublicKey:
@@ -268,19 +281,19 @@ class MemberSeat(Seat):
             return vector
         claim = await claimed()
         desk, now_ms = self._desk, self._desk.now_ms()
-        # The founder may be late by a lot, and waits for others as long: both are a third of a step.
-        timeout_s = (max(self._ends_ms - now_ms, 0.0) + self._step_ms) / 1000 + waits.NEAR_S
+        # The founder may be late by a lot, waits for others as long, then for parts and for sums, perhaps twice: each is a third of a step.
+        timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S
+        reducing = self._begin(step, vector)
         try:
-            offer = await desk.vectors.offer(vector, (self._founder,), is_shared=desk.mates.share_host(self._founder))
-            request = pack(Give(self._base.commit, step, claim, offer))
+            request = pack(Give(self._base.commit, step, claim, await described(vector, desk.links.linked())))
             counted_before, self._may_be_listed = self._may_be_listed, desk.lists_dropped
-            answer = await desk.calls.call(self._founder, GIVE, request, timeout_s=timeout_s)
-            opened = unpack(GiveAnswer, answer, max_bytes=MAX_SMALL_BYTES)
-            if not opened.mean:
+            answer = await desk.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
+            opened = unpack(GiveAnswer, answer, max_bytes=MAX_WORD_BYTES)
+            if not opened.digests:
                 self._may_be_listed = counted_before
                 self._go_alone(f"left out: {opened.reason}")
                 return vector
-            mean = await desk.vectors.fetch(self._founder, opened.mean[0], vector.size, timeout_s=timeout_s)
+            mean = await self._mean(reducing, step, opened.turn, opened.digests)
             await off_loop(mean.size, lambda: _check_finite(mean))
         except TROUBLE as error:
             desk.silence.note(self._founder, self._base.round + 1)
@@ -288,6 +301,52 @@ class MemberSeat(Seat):
             return vector
         self._ends_ms = desk.now_ms() + opened.ends_ms
         return mean
+
+    def _begin(self, step: int, vector: Vector) -> AllReduce:
+        """Take part in adding the vectors of a step; H stands for what is given at the end."""
+        for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
+            self._reducing.pop(earlier).close()
+        reducing = self._reducing[step] = AllReduce(self._desk.links, self._founder, self._base.commit, step, vector)
+        return reducing
+
+    async def _mean(self, reducing: AllReduce, step: int, turn: int, digests: bytes) -> Vector:
+        """Return the mean that the founder names; what the owners did not send is asked of the founder."""
+        timeout_s = reducing.patience_s + waits.NEAR_S
+
+        async def ask(part: int) -> bytes:
+            request = pack(AskSum(self._base.commit, step, turn, part))
+            return await self._desk.links.call(self._founder, SUM, request, timeout_s=timeout_s, largest=4 * PART_VALUES)
+
+        return await reducing.mean(turn, digests, timeout_s, ask)
+
+    async def on_plan(self, caller: PublicKey, plan: Plan) -> PlanAnswer:
+        """Do what the founder's plan says; answer with what came to this peer.
+
+        Raises:
+            RemoteFault: it is not the founder, or has no such plan to make.
+        """
+        return PlanAnswer(await self._reducing_of(caller, plan.base, plan.step).follow(plan))
+
+    async def on_add(self, caller: PublicKey, add: Add) -> AddAnswer:
+        """Add what the founder says.
+
+        Raises:
+            RemoteFault: it is not the founder, or what is to be added is not here.
+        """
+        return AddAnswer(await self._reducing_of(caller, add.base, add.step).add(add))
+
+    def _reducing_of(self, caller: PublicKey, base: bytes, step: int) -> AllReduce:
+        reducing = self._reducing.get(step)
+        if reducing is None or self._is_alone or caller != self._founder or base != self._base.commit:
+            raise EncodingError("nothing of that is under way here")
+        return reducing
+
+    def close(self, reason: str = GONE) -> None:
+        """See ``Seat``."""
+        del reason
+        for reducing in self._reducing.values():
+            reducing.close()
+        self._reducing.clear()
 
     async def hand_over(self, claim: Signed[Claim], given: Vector, weight: int, until_ms: float) -> Accepted | None:
         """See ``Seat``."""
@@ -298,10 +357,10 @@ class MemberSeat(Seat):
         if timeout_s <= 0:
             self._go_alone("there is no time left to hand anything over")
             return None
+        self._begin(self._end_step, given)
         try:
-            offer = await desk.vectors.offer(given, (self._founder,), is_shared=desk.mates.share_host(self._founder))
-            request = pack(HandOver(self._base.commit, claim, offer))
-            answer = await desk.calls.call(self._founder, HAND_OVER, request, timeout_s=timeout_s)
+            request = pack(HandOver(self._base.commit, claim, await described(given, desk.links.linked())))
+            answer = await desk.links.call(self._founder, HAND_OVER, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             word = unpack(Word, answer, max_bytes=MAX_WORD_BYTES)
             if not word.taken:
                 self._go_alone(f"left out: {word.reason}")
@@ -314,7 +373,7 @@ class MemberSeat(Seat):
             desk.silence.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return None
-        mean = await self._mean_of(word.taken[0], given, until_ms) if desk.tells_mean else None
+        mean = await self._mean_of(word.taken[0], given) if desk.tells_mean else None
         return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
 
     def _check(self, taken: Taken, claim: Signed[Claim]) -> None:
@@ -332,16 +391,14 @@ class MemberSeat(Seat):
         if (ticket.run, ticket.contribution) != (self._desk.run, taken.contribution.digest):
             raise EncodingError("the founder shows a ticket for something else")
 
-    async def _mean_of(self, taken: Taken, given: Vector, until_ms: float) -> Vector | None:
+    async def _mean_of(self, taken: Taken, given: Vector) -> Vector | None:
         """Return the mean that was coded; None: it cannot be had, and the residual is lost."""
-        desk = self._desk
         try:
             if taken.weights:
                 vectors = [given] * len(taken.weights)
                 return await off_loop(given.size, lambda: near_mean(vectors, taken.weights))
-            if taken.mean:
-                timeout_s = max((until_ms - desk.now_ms()) / 1000, waits.NEAR_S)
-                mean = await desk.vectors.fetch(self._founder, taken.mean[0], given.size, timeout_s=timeout_s)
+            if taken.digests:
+                mean = await self._mean(self._reducing[self._end_step], self._end_step, taken.turn, taken.digests)
                 await off_loop(mean.size, lambda: _check_finite(mean))
                 return mean
         except (*TROUBLE, ValueError) as error:

@@ -6,10 +6,11 @@ To ``peer.rounds.handing`` it is a founder's like any other: a claim of a light 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from exact.residuals import near_mean
 from peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
 from protocol.leases import Leases
 from protocol.manifest import Manifest
@@ -18,8 +19,7 @@ from protocol.rosters import Durations, outliers
 from protocol.rounds import Standing
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
-from swarm.near import off_loop
-from swarm.tasks import within
+from swarm.tasks import off_loop, within
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"
@@ -150,14 +150,18 @@ class GatewaySeat(Seat):
         self._durations.gathered(self._now_ms() - self._over_ms)
         if len(gifts) < 2:
             return None
-        cap = self._manifest.exchange.weight_cap
-        claims, vectors = [gift.claim for gift in gifts.values()], [gift.vector for gift in gifts.values()]
+        cap, vectors = self._manifest.exchange.weight_cap, {key: gift.vector for key, gift in gifts.items()}
         weights = [min(gift.samples, cap) for gift in gifts.values()]
+
+        async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+            return await off_loop(given.size, lambda: near_mean([vectors[key] for key in keys], weights))
+
         try:
-            return await off_loop(given.size, lambda: Gathered(list(gifts), claims, vectors, weights))
+            mean = await mean_of(tuple(gifts), weights)
         except ValueError as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
+        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, mean_of)
 
     async def first_back(self) -> bool:
         """Return whether anything came back, once something did, or nothing is waited for any more."""

@@ -214,7 +214,7 @@ class Handing:
                 if answer.status is not HandIn.WITHOUT or own in answer.blamed:
                     break
                 logger.warning("members left out count=%d", len(answer.blamed))
-                gathered = await self._compute.run(gathered.without, frozenset(PublicKey(key) for key in answer.blamed))
+                gathered = await gathered.without(frozenset(PublicKey(key) for key in answer.blamed))
         except (MantaError, ValueError) as error:
             logger.info("the cohort's contribution is not taken reason=%s", error)
             answer = None

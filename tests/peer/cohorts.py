@@ -15,7 +15,8 @@ from protocol.records import Claim, ClaimStep, Contribution, Ticket
 from protocol.rounds import Standing
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
-from swarm.memory import MemoryNetwork
+from swarm.links import Greeting, Links
+from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.neighbours import Neighbours
 from tests.audited import RULES
 from tests.claim_steps import means_of
@@ -74,6 +75,22 @@ def made(claim: Signed[Claim]) -> Claimed:
     return claimed
 
 
+class LinksInMemory(Links):
+    """Links of a network in memory, which stand as soon as both know of each other."""
+
+    def __init__(self, endpoint: MemoryEndpoint) -> None:
+        super().__init__(endpoint, RUN, ways=())
+        self.known: set[PublicKey] = set()
+
+    def learn(self, key: PublicKey, greeting: Greeting) -> None:
+        """See ``Links.learn``."""
+        self.known.add(key)
+
+    def linked(self) -> tuple[PublicKey, ...]:
+        """See ``Links.linked``."""
+        return tuple(sorted(self.known))
+
+
 class Mate:
     """One peer."""
 
@@ -95,6 +112,7 @@ class Mate:
             name,
             token,
             self.neighbours,
+            links=LinksInMemory(self.endpoint),
             group=lambda: self.group,
             now_ms=lambda: now() * 1000,
         )
@@ -166,7 +184,7 @@ class Mate:
         gathered = await self.seat.gather(self.claim(vector, round_, **changes), vector, 32)
         if gathered is not None:
             left_out = frozenset(mate.key for mate in leave_out)
-            gathered = gathered.without(left_out) if left_out else gathered
+            gathered = await gathered.without(left_out) if left_out else gathered
             await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
         return gathered
 

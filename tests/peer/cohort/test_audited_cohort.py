@@ -9,7 +9,6 @@ import pytest
 from exact.residuals import vector_digest
 from protocol.records import ClaimStep
 from protocol.signed import Signed
-from swarm.handles import Memory
 from tests.peer.cohorts import Band, Mate, all_of, made, play, vector_of
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
@@ -108,7 +107,7 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
         assert members(gathered) == [first.key]
         assert [claim.open().key for claim in gathered.dropped] == [mate.key for mate in others]
         with pytest.raises(ValueError, match=r"in the mean of a step"):
-            gathered.without(frozenset({others[0].key}))
+            await gathered.without(frozenset({others[0].key}))
 
     play(story, local_steps=STEPS, is_audited=True)
 
@@ -205,7 +204,6 @@ def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs
 def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Memory, "of", lambda *_: None)  # all goes over the network, where the dead do not answer
 
     async def story(band: Band) -> None:
         first, honest, other = await convened(band)

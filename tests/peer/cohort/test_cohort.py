@@ -17,10 +17,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exact import residuals
 from exact.residuals import near_mean
+from peer.cohort import all_reduce, seat
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from peer.cohort.founder import LATE, NOT_FINITE, TOO_LARGE
-from peer.cohort.messages import GIVE, HAND_OVER, JOIN, Give, GiveAnswer, HandOver, Join, JoinAnswer, Place, Word
+from peer.cohort.coordinator import LATE
+from peer.cohort.founder import NOT_FINITE, TOO_LARGE
+from peer.cohort.messages import (
+    GIVE,
+    HAND_OVER,
+    JOIN,
+    PLAN,
+    SUM,
+    Add,
+    AddAnswer,
+    AskSum,
+    Give,
+    GiveAnswer,
+    HandOver,
+    Join,
+    JoinAnswer,
+    Place,
+    Plan,
+    PlanAnswer,
+    Share,
+    Vectorial,
+    Word,
+)
 from peer.cohort.seat import GONE
 from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
@@ -30,9 +53,8 @@ from protocol.records import Claim, Contribution
 from protocol.rosters import SILENT_ROUNDS
 from protocol.signed import Signed
 from protocol.signing import PublicKey, sha256
-from swarm import near
-from swarm.handles import Memory
-from swarm.near import Offer
+from swarm import links, tasks
+from swarm.links import LIBP2P, TLS, UNIX, Links
 from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
 from tests.peer.cohorts import (
@@ -57,22 +79,20 @@ from tests.peer.cohorts import (
 from tests.swarm.virtual_time import now
 
 
-@pytest.fixture(params=["one host", "network"])
+@pytest.fixture(params=["owners", "founder"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let the mates share a host, or find that they do not."""
-    if request.param == "network":
-        far_apart(monkeypatch)
+    """Let each member own a part of the vectors, or the founder add them alone, as it does small ones."""
+    if request.param == "owners":
+        small_parts(monkeypatch)
     return str(request.param)
 
 
-@pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all go over the network, where it can be disturbed."""
-    far_apart(monkeypatch)
-
-
-def far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Memory, "of", lambda *_: None)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the vectors of these tests have many parts, each of several chunks."""
+    for module in (residuals, all_reduce, seat):
+        monkeypatch.setattr(module, "PART_VALUES", 64)
+    monkeypatch.setattr(all_reduce, "CHUNK_VALUES", 16)
+    monkeypatch.setattr(links, "_LIBP2P_CHUNK_BYTES", 4 * 32)
 
 
 async def convened(band: Band, count: int) -> list[Mate]:
@@ -145,8 +165,8 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
             assert not mate.cohort._desk or stranger.key not in mate.cohort.mates()
         requests = {
             JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
-            GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), Offer(b"o" * 16, COUNT, ())),
-            HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), Offer(b"o" * 16, COUNT, ())),
+            GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
+            HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), SAID),
         }
         for method, request in requests.items():
             with pytest.raises(Refused, match="token"):
@@ -181,7 +201,7 @@ def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
 
 
 @pytest.mark.parametrize("left_ms", [60_000.0, 4_000.0, 1_000.0])
-def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float, apart: None) -> None:
+def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float) -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
         await all_of(mates[1].convene(left_ms=left_ms), mates[2].convene(left_ms=left_ms))  # the founder never comes
@@ -254,7 +274,6 @@ def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> N
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
@@ -268,7 +287,6 @@ def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_agai
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
@@ -288,7 +306,6 @@ def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
@@ -345,13 +362,13 @@ def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
             return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
 
         assert mates[0].cohort._desk is not None
-        await mates[0].cohort._desk.calls.serve(JOIN, send_on)
+        await mates[0].cohort._desk.links.serve(JOIN, send_on)
         assert (await mates[1].convene()).is_alone
 
     play(story)
 
 
-def test_who_is_sent_round_in_circles_gives_up(apart: None) -> None:
+def test_who_is_sent_round_in_circles_gives_up() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
         asked = []
@@ -416,7 +433,6 @@ def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(4)
@@ -431,7 +447,6 @@ def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
     async def story(band: Band) -> None:
         mates = [await band.join(number) for number in range(4)]
@@ -474,7 +489,7 @@ def test_mates_on_other_bases_are_not_waited_for_without_end() -> None:
     play(story)
 
 
-def test_a_place_is_given_up_with_the_next_one(apart: None) -> None:
+def test_a_place_is_given_up_with_the_next_one() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
         giving = asyncio.create_task(mates[1].average(0, after_s=0.0))
@@ -487,7 +502,6 @@ def test_a_place_is_given_up_with_the_next_one(apart: None) -> None:
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
     """A commit came in the meantime, and the next place was found first."""
 
@@ -504,7 +518,6 @@ def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
@@ -555,8 +568,7 @@ def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
 
 
 def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "INLINE_VALUES", 100)
-    monkeypatch.setattr(near, "PART_VALUES", 256)
+    monkeypatch.setattr(tasks, "INLINE_VALUES", 100)
 
     async def story() -> None:
         band = Band(local_steps=2)
@@ -580,7 +592,6 @@ def test_steps_are_due_one_after_the_other_within_the_time() -> None:
     play(story, local_steps=4)
 
 
-@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("lost", [1, 3])
 def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on(lost: int) -> None:
     async def story(band: Band) -> None:
@@ -601,7 +612,6 @@ def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on(lost: int
     play(story, local_steps=4)
 
 
-@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
     async def story(band: Band) -> None:
@@ -626,14 +636,13 @@ def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) ->
     play(story, local_steps=3)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
         due_s = (mates[1].seat.step_ends(0) or 0.0) / 1000
         means = await all_of(*(mate.average(0) for mate in mates[1:]))
         assert same(means[0], vector_of(1, 0))
-        assert now() <= due_s + 20 + 0.5  # a step
+        assert now() <= due_s + 2 * 20 + 1  # two steps
 
     play(story, local_steps=3)
 
@@ -727,43 +736,47 @@ def test_a_member_is_told_why_it_is_left_out(vector: str, reason: str, caplog: p
     play(story, local_steps=2)
 
 
-def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 2)
         desk = mates[0].cohort._desk
         assert desk is not None
-        offer = await desk.vectors.offer(bad_vectors()["nan"], (mates[1].key,), is_shared=True)
+        bad = bad_vectors()["nan"]
 
-        async def lie(_caller: PublicKey, _request: bytes) -> bytes:
-            return pack(GiveAnswer((offer,), "", 1000))
+        async def lie(caller: PublicKey, request: bytes) -> bytes:
+            give = unpack(Give, request, max_bytes=4096)
+            plan = Plan(give.base, 0, 0, 60_000, (mates[0].key,), tuple(sorted([mates[0].key, caller])))
+            await desk.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
+            return pack(GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
 
-        await desk.calls.serve(GIVE, lie)
+        async def show(_caller: PublicKey, _request: bytes) -> bytes:
+            return bytes(bad.tobytes())
+
+        await desk.links.serve(GIVE, lie)
+        await desk.links.serve(SUM, show)
         assert same(await mates[1].average(0), vector_of(1, 0))
         assert mates[1].seat.is_alone
 
     play(story, local_steps=2)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 2)
-        assert mates[1].cohort._desk is not None
-        offer = await mates[1].cohort._desk.vectors.offer(vector_of(1), (mates[0].key,), is_shared=False)
+        said = await all_reduce.described(vector_of(1), ())
 
         async def give(step: int, base: bytes) -> GiveAnswer:
-            request = pack(Give(base, step, so_far(PEERS[1], mates[0].key, *(step + 1) * [vector_of(1)]), offer))
+            request = pack(Give(base, step, so_far(PEERS[1], mates[0].key, *(step + 1) * [vector_of(1)]), said))
             return unpack(GiveAnswer, await mates[1].endpoint.call(mates[0].key, GIVE, request, timeout_s=60.0), max_bytes=4096)
 
         commit = base_of(0).commit
         assert (await give(1, commit)).reason == LATE
         assert (await give(0, base_of(7).commit)).reason == GONE
-        first = asyncio.create_task(give(0, commit))
+        first = asyncio.create_task(mates[1].average(0, vector_of(1), after_s=0.0))
         await asyncio.sleep(0.1)
         assert (await give(0, commit)).reason == LATE
         mean = await mates[0].average(0)
-        assert same(mean, near_mean([vector_of(0, 0), vector_of(1)], [16, 16]))
-        assert (await first).mean
+        assert same(mean, await first, near_mean([vector_of(0, 0), vector_of(1)], [16, 16]))
 
     play(story, local_steps=2)
 
@@ -798,11 +811,10 @@ def test_with_a_sparse_codec_all_get_what_was_coded(local_steps: int, way: str) 
     play(story, local_steps=local_steps, codec="topk-256-4")
 
 
-@pytest.mark.usefixtures("apart")
 def test_where_all_give_the_same_no_vector_travels() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
-        band.network.lost = lambda _sender, _receiver, method: method == near.METHOD
+        band.network.lost = lambda _sender, _receiver, method: method == links.CHUNK
         common = vector_of(50)
         gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), mates[1].hand_over(common), mates[2].hand_over(common))
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common] * 3, [32] * 3))
@@ -849,7 +861,6 @@ def test_claims_weigh_their_samples_up_to_the_cap() -> None:
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
@@ -863,7 +874,6 @@ def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("when", ["before", "while it gathers", "after the header"])
 def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) -> None:
     async def story(band: Band) -> None:
@@ -1014,7 +1024,7 @@ def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
             assert len(words) == 9
             seat: Any = mates[0].seat
             true = mates[0].accepted(gathered)
-            taken = await seat._word_of(list(words.values())[lie], seat._handed.gifts)
+            taken = seat._word_of(list(words.values())[lie], seat._handed.gifts)
             await seat.tell(true)
             seat._handed.taken.update({mates[1].key: taken[mates[1].key]})
 
@@ -1035,12 +1045,12 @@ def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
-        first = mates[1].key
-        band.network.lost = lambda sender, _receiver, method: method == near.METHOD and sender == first
+        founder, first = mates[0].key, mates[1].key
+        ways = {(founder, first, links.CHUNK), (first, founder, SUM)}
+        band.network.lost = lambda *call: call in ways
         _, unlucky, lucky = await all_of(mates[0].found(with_mean=True), mates[1].hand_over(), mates[2].hand_over())
         assert unlucky is not None
         assert unlucky.mean is None
@@ -1091,13 +1101,19 @@ def test_rounds_leave_no_files_open() -> None:
 
 # What strangers send.
 
+SAID = Vectorial(1, b"d" * 32, b"n" * 8, ())
 SIGNED = so_far(PEERS[1], PEERS[0].public_key, vector_of(1))
 messages: list[Any] = [
     Join(b"b" * 32, 1, 1, 1, "here"),
     JoinAnswer(int(Place.TAKEN), (), (b"k" * 32,), 10, 10),
-    Give(b"b" * 32, 0, SIGNED, Offer(b"o" * 16, 1, ())),
-    GiveAnswer((), "too late", 0),
+    Give(b"b" * 32, 0, SIGNED, SAID),
+    GiveAnswer(b"", 0, "too late", 0),
     Word((), "too late"),
+    Plan(b"b" * 32, 1, 1, 10, (b"k" * 32,), (b"j" * 32, b"k" * 32)),
+    PlanAnswer((Share(b"k" * 32, b"d" * 32, b"n" * 8),)),
+    Add(b"b" * 32, 1, 1, 3, (b"k" * 32,), (16,), (b"k" * 32,)),
+    AddAnswer(b"d" * 64),
+    AskSum(b"b" * 32, 1, 3, 7),
 ]
 
 
@@ -1128,12 +1144,23 @@ def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
         lambda: JoinAnswer(int(Place.TAKEN), (), (b"b" * 32, b"a" * 32)),
         lambda: JoinAnswer(int(Place.TAKEN), (), tuple(bytes([number]) * 32 for number in range(33))),
         lambda: JoinAnswer(int(Place.TAKEN), (), (), -1),
-        lambda: Give(b"b", 0, SIGNED, Offer(b"o" * 16, 1, ())),
-        lambda: Give(b"b" * 32, -1, SIGNED, Offer(b"o" * 16, 1, ())),
-        lambda: Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, Offer(b"o" * 16, 1, ())),
-        lambda: Give(b"b" * 32, 0, SIGNED, Offer(b"o", 1, ())),
-        lambda: GiveAnswer((), "x" * 101, 0),
-        lambda: GiveAnswer((), "\x1b[31m", 0),
+        lambda: Give(b"b", 0, SIGNED, SAID),
+        lambda: Give(b"b" * 32, -1, SIGNED, SAID),
+        lambda: Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, SAID),
+        lambda: Vectorial(1, b"d" * 31, b"n" * 8, ()),
+        lambda: Vectorial(1, b"d" * 32, b"n" * 16, ()),
+        lambda: Vectorial(1, b"", b"", ()),
+        lambda: Vectorial(-1, b"d" * 32, b"n" * 8, ()),
+        lambda: Vectorial(1, b"d" * 32, b"n" * 8, (b"k" * 32, b"j" * 32)),
+        lambda: Plan(b"b" * 32, 0, 0, 1, (), (b"k" * 32,)),
+        lambda: Plan(b"b" * 32, 0, 0, 1, (b"j" * 32,), (b"k" * 32,)),
+        lambda: Plan(b"b" * 32, 0, 2, 1, (b"k" * 32,), (b"k" * 32,)),
+        lambda: Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (), ()),
+        lambda: Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (0,), ()),
+        lambda: AddAnswer(b"d" * 33),
+        lambda: AskSum(b"b" * 32, 0, 1, -1),
+        lambda: GiveAnswer(b"", 0, "x" * 101, 0),
+        lambda: GiveAnswer(b"", 0, "\x1b[31m", 0),
         lambda: Word((), "\n"),
     ],
 )
@@ -1147,27 +1174,26 @@ def test_a_message_that_means_nothing_is_refused(make: Callable[[], Any]) -> Non
 
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, is_shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [(UNIX, TLS), (TLS,), ()])
+def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tuple[str, ...]) -> None:
     from swarm.node import Node
     from tests.swarm.nodes import PEERS as IDENTITIES
-    from tests.swarm.nodes import with_nodes
-
-    if not is_shared:
-        far_apart(monkeypatch)
+    from tests.swarm.nodes import until, with_nodes
 
     async def work(*nodes: Node) -> None:
         manifest = Band(local_steps=2).manifest
         cohorts = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
             neighbours = Neighbours(node, RUN)
-            cohort = Cohort(node, identity, manifest, COURSE, RUN, "here", TOKEN, neighbours)
+            cohort = Cohort(node, identity, manifest, COURSE, RUN, "here", TOKEN, neighbours, links=Links(node, RUN, ways=way))
             await cohort.start()
             cohorts.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
         assert all(len(cohort.mates()) == 2 for cohort in cohorts)
+        used = LIBP2P if not way else UNIX if UNIX in way and sys.platform == "linux" else TLS
+        await until(lambda: all(set(cohort.ways().values()) == {used} for cohort in cohorts))
         seats: list[Seat] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
         assert sum(seat.is_founder for seat in seats) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
@@ -1175,9 +1201,6 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, is_share
         means = await all_of(*(seat.average(0, vector, made(claim)) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
-        desk = cohorts[0]._desk
-        assert desk is not None
-        assert desk.mates.share_host(nodes[1].key) == (is_shared and sys.platform == "linux")
         for cohort in cohorts:
             await cohort.close()
 
@@ -1188,6 +1211,8 @@ FOUNDER = """
 import asyncio, sys
 from pathlib import Path
 from peer.cohort.cohort import Cohort
+from swarm import links, tasks
+from swarm.links import LIBP2P, TLS, UNIX, Links
 from swarm.neighbours import Neighbours
 from swarm.node import Node
 from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, made, so_far, vector_of
@@ -1198,7 +1223,7 @@ async def main(directory, address):
     path.write_bytes(identity.to_libp2p())
     node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
     neighbours = Neighbours(node, RUN)
-    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours)
+    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours, links=links.Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
     while not cohort.mates():
@@ -1226,7 +1251,7 @@ def founder_process(directory: Path, address: str) -> Iterator["subprocess.Popen
 
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
-@pytest.mark.skipif(sys.platform != "linux", reason="the processes share memory")
+@pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
 def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     from swarm.node import Node
     from tests.swarm.nodes import run, until
@@ -1242,11 +1267,9 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
 
     async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
-        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours)
+        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours, links=Links(node, RUN))
         await cohort.start()
-        desk = cohort._desk
-        assert desk is not None
-        while not (desk.mates.fresh() and desk.mates.share_host(PEERS[0].public_key)):
+        while cohort.ways().get(PEERS[0].public_key) != UNIX:
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
