@@ -30,10 +30,10 @@ from peer.training.work import ComputeThread
 from peer.views.messages import Site
 from peer.views.views import SiteCrew
 from protocol.signing import Identity, PublicKey, sha256
-from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
+from swarm.links import Links
 from swarm.near_mates import Mates, NotAMate
 from swarm.node import Node
-from swarm.rpc import LARGE_BYTES, Handler
+from swarm.rpc import Handler
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs
 
@@ -47,12 +47,11 @@ class Near:
 
     def __init__(self, node: Node) -> None:
         self.key = node.key
-        self._node = node
-        self._calls = NearCalls(node)
-        self._mates = Mates(node, self._calls, RUN, "pair", TOKEN, lambda: PATIENCE_S)
+        self._links = Links(node, RUN)
+        self._mates = Mates(node, self._links, RUN, "pair", TOKEN, lambda: PATIENCE_S)
 
     async def start(self) -> None:
-        await self._calls.start()
+        await self._links.start()
         await self._mates.start()
 
     async def meet(self, key: PublicKey) -> None:
@@ -61,7 +60,7 @@ class Near:
                 await self._mates.meet([key])
 
     async def close(self) -> None:
-        await self._calls.close()
+        await self._links.close()
         await self._mates.close()
 
     def mates(self) -> tuple[PublicKey, ...]:
@@ -73,12 +72,10 @@ class Near:
                 raise NotAMate("prove the cohort's token first")
             return await handler(caller, request)
 
-        await self._calls.serve(method, for_mates)
+        await self._links.serve(method, for_mates)
 
     async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
-        if max(len(request), largest) <= MAX_MESSAGE_BYTES // 2:
-            return await self._calls.call(mate, method, request, timeout_s=timeout_s)
-        return await self._node.call(mate, method, request, timeout_s=timeout_s, large_answer=largest >= LARGE_BYTES)
+        return await self._links.call(mate, method, request, timeout_s=timeout_s, largest=largest)
 
 
 def weights() -> torch.Tensor:

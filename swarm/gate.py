@@ -141,6 +141,8 @@ class Gate:
         self._own = own
         self._why = why
         self._keep = keep
+        self.traffic = node.traffic
+        self.link_ways = node.link_ways
 
     async def open(self) -> None:
         """Keep records of those alone who are in, and take passes, from now on."""

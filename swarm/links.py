@@ -37,9 +37,8 @@ from swarm.addresses import is_dialable
 from swarm.dialling import Place, Places, places_of
 from swarm.host import host_digest
 from swarm.link import MAX_CHUNK_BYTES, TAG_BYTES, Link, Receiver
-from swarm.rpc import LARGE_BYTES, Handler, OwnNode
+from swarm.rpc import LARGE_BYTES, LIBP2P, TLS, UNIX, Handler, OwnNode
 from swarm.tasks import together
-from swarm.traffic import Traffic
 
 CHUNK = "near.chunk"  # method: a chunk that goes by libp2p
 MAX_GREETING_BYTES = 2048
@@ -51,8 +50,6 @@ _CHUNK_HEAD = struct.Struct(f">{TAG_BYTES}sHQ")
 _IN_FLIGHT = 4  # chunks to one peer by libp2p
 _LIBP2P_CHUNK_BYTES = 8 * MAX_CHUNK_BYTES  # opening a stream is what costs there
 _OVER = 64  # tags that are remembered, so that what still comes under them is dropped
-
-UNIX, TLS, LIBP2P = "unix", "tls", "libp2p"
 
 logger = logging.getLogger("manta.near")
 
@@ -89,19 +86,18 @@ class _CohortPeer:
 class Links:
     """One peer's links to those of its cohort. All methods run in one event loop."""
 
-    def __init__(self, endpoint: OwnNode, run: bytes, *, ways: Collection[str] = (UNIX, TLS), traffic: Traffic | None = None) -> None:
+    def __init__(self, endpoint: OwnNode, run: bytes, *, ways: Collection[str] | None = None) -> None:
         """Know nobody.
 
         Args:
             endpoint: this peer's node, for whoever is not linked.
             run: the run's id.
-            ways: how links are made; none: all goes by libp2p.
-            traffic: counts and limits what goes over the network by links; None: nobody counts.
+            ways: how links are made; None: as the node says; none: all goes by libp2p.
         """
         self._endpoint = endpoint
-        self._ways = frozenset(ways)
-        self._traffic = traffic or Traffic()
-        self._host = host_digest(run) if UNIX in ways and sys.platform == "linux" else b""
+        self._ways = frozenset(endpoint.link_ways if ways is None else ways)
+        self._traffic = endpoint.traffic
+        self._host = host_digest(run) if UNIX in self._ways and sys.platform == "linux" else b""
         self._name, self._secret = secrets.token_bytes(_NAME_BYTES), secrets.token_bytes(_SECRET_BYTES)
         self._certificate = _Certificate()
         self._handlers: dict[str, Handler] = {}
@@ -112,7 +108,7 @@ class Links:
         self._learnt = asyncio.Event()  # a greeting came
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._arriving = 0
+        self._arriving: set[socket.socket] = set()  # who has not said who it is
         self._places: tuple[Place, ...] = ()
         self._is_closed = False
         self.faults: Counter[str] = Counter()  # what others did wrong on their links
@@ -164,11 +160,13 @@ class Links:
     async def close(self) -> None:
         """Close all links; who waits for an answer is told at once."""
         self._is_closed = True
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for listening in self._listening:
-            listening.close()
+        for connection in (*self._listening, *self._arriving):
+            connection.close()
         links = [peer.link for peer in self._peers.values() if peer.link is not None]
         for link in links:
             link.close()
@@ -336,23 +334,29 @@ class Links:
         listening.listen(_MAX_ARRIVING)
         listening.setblocking(False)
         self._listening.append(listening)
-        self._run(asyncio.create_task(self._accepting(listening)))
+        asyncio.get_running_loop().add_reader(listening, self._on_arrival, listening)
 
-    async def _accepting(self, listening: socket.socket) -> None:
+    def _on_arrival(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                arrived, _ = await loop.sock_accept(listening)
-            except OSError as error:  # of this one connection, or there are no more descriptors
-                logger.debug("a connection was not taken reason=%s", error)
-                await asyncio.sleep(waits.LINK_S)
-                continue
-            if self._arriving >= _MAX_ARRIVING:
-                arrived.close()
-                continue
-            self._arriving += 1
-            arrived.setblocking(False)
-            self._run(asyncio.create_task(self._take(arrived, is_local=listening.family == socket.AF_UNIX)))
+        try:
+            arrived, _ = listening.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # there are no more descriptors, perhaps
+            logger.info("a connection was not taken reason=%s", error)
+            loop.remove_reader(listening)
+            loop.call_later(waits.LINK_S, self._listen_again, listening)
+            return
+        if len(self._arriving) >= _MAX_ARRIVING:
+            arrived.close()
+            return
+        arrived.setblocking(False)
+        self._arriving.add(arrived)
+        self._run(asyncio.create_task(self._take(arrived, is_local=listening.family == socket.AF_UNIX)))
+
+    def _listen_again(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            asyncio.get_running_loop().add_reader(listening, self._on_arrival, listening)
 
     async def _take(self, arrived: socket.socket, *, is_local: bool) -> None:
         """Hear whose connection it is, and make it a link if that is a peer of the cohort, and shows it."""
@@ -377,7 +381,7 @@ class Links:
             arrived.close()
             raise
         finally:
-            self._arriving -= 1
+            self._arriving.discard(arrived)
 
     def _secret_of(self, peer: PublicKey) -> bytes:
         return hmac.digest(self._secret, peer, "sha256")

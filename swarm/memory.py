@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from protocol.errors import MantaError, OwnFault, Unreachable
 from protocol.signing import PublicKey
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
+from swarm.traffic import Traffic
 
 
 class MemoryNetwork:
@@ -44,6 +45,8 @@ class MemoryEndpoint:
         self.hosts: list[str] = []  # from which all others see it
         self.ways: dict[PublicKey, list[str]] = {}  # its connections
         self.serves_dht = False
+        self.traffic = Traffic()
+        self.link_ways: tuple[str, ...] = ()
         self.admits: Callable[[PublicKey, bytes], bool] = lambda *_: True  # a record of the DHT
 
     async def serve(self, method: str, handler: Handler) -> None:

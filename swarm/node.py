@@ -33,7 +33,7 @@ from swarm.dht_protocol import open_dht, records_at
 from swarm.dialling import METHOD as WHERE
 from swarm.dialling import Dialling
 from swarm.rates import CallLimits, CallRates
-from swarm.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, Busy, Handler, Refused, refusal
+from swarm.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, TLS, UNIX, Busy, Handler, Refused, refusal
 from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.tasks import together
 from swarm.traffic import Traffic
@@ -105,6 +105,7 @@ class Node:
         self._unary = unary
         self._dialling = unary.dialling
         self.traffic = unary.traffic  # what this node sends and receives
+        self.link_ways: tuple[str, ...] = (UNIX, TLS)
         self.rates = unary.rates  # of those who call
         self._streams = Streams(p2p, BUSY, self.traffic, self.rates, self._dialling)
         self._socket_dir = socket_dir

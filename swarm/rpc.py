@@ -9,12 +9,15 @@ from typing import Protocol
 
 from protocol.errors import MantaError, OwnFault, RemoteFault, Unreachable, UserError
 from protocol.signing import PublicKey
+from swarm.traffic import Traffic
 
 # A unary message of hivemind's daemon may have 4 MiB; our parts stay well below.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 LARGE_BYTES = 65_536  # a request, or an answer, of so many bytes is worth a stream of its own
 
 ANSWER, REFUSAL, BUSY = b"\x00", b"\x01", b"\x02"  # how an answer begins; what follows is the answer, or why there is none
+
+UNIX, TLS, LIBP2P = "unix", "tls", "libp2p"  # how a peer of a cohort is reached: by a link on one host, or over the network, or by no link
 
 Handler = Callable[[PublicKey, bytes], Awaitable[bytes]]
 
@@ -69,6 +72,9 @@ class Endpoint(Protocol):
 
 class OwnNode(Endpoint, Protocol):
     """A program's own node: its side of the network, and what may happen to that."""
+
+    traffic: Traffic  # what it sends and receives
+    link_ways: tuple[str, ...]  # how others may be linked to it directly (``swarm.links``)
 
     async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
         """Connect to a node that was away, which a person or the manifest names, by these addresses as well, as often as this is asked.

@@ -77,7 +77,7 @@ class Cohort:
             name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
             token: what its members prove to each other (32 bytes); None: this peer is always alone.
             neighbours: where those who announce the cohort are found.
-            links: this peer's direct links; None: it has none, and calls its mates by libp2p.
+            links: this peer's direct links; None: as its node makes them.
             group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
             now_ms: the time by a clock that does not go back.
         """
@@ -89,7 +89,7 @@ class Cohort:
         self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
         self._desk: Desk | None = None
         if token is not None:
-            self._links = links or Links(node, run, ways=())
+            self._links = links or Links(node, run)
             mates = Mates(node, self._links, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
             may_share = not (manifest.is_audited and name == AFFINITY)

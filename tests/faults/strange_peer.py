@@ -52,8 +52,8 @@ from protocol.errors import Unreachable  # noqa: E402
 from protocol.records import Ticket  # noqa: E402
 from protocol.rounds import RoundMachine  # noqa: E402
 from protocol.signing import PublicKey  # noqa: E402
+from swarm.links import Links  # noqa: E402
 from swarm.log_client import BodyPart  # noqa: E402
-from swarm.near_calls import NearCalls  # noqa: E402
 from swarm.node import Node  # noqa: E402
 from swarm.rpc import Handler  # noqa: E402
 
@@ -231,7 +231,7 @@ def dies_gathering() -> None:
 
 def dies_with_header() -> None:
     """Die as a founder when the answer to the cohort's header is here, as a member a moment after its claim was handed over."""
-    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, NearCalls.call
+    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, Links.call
     founders: list[Seat] = []
 
     async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
@@ -245,7 +245,7 @@ def dies_with_header() -> None:
             die_in_cohort(founders[0])
         return true_pack(self)
 
-    async def call(self: NearCalls, key: PublicKey, method: str, *args: Any, **options: Any) -> bytes:
+    async def call(self: Links, key: PublicKey, method: str, *args: Any, **options: Any) -> bytes:
         if method != HAND_OVER or ROLE != "member":
             return await true_call(self, key, method, *args, **options)
         calling = asyncio.create_task(true_call(self, key, method, *args, **options))
@@ -255,7 +255,7 @@ def dies_with_header() -> None:
 
     FounderSeat.gather = gather  # type: ignore[method-assign]
     BodyPart.pack = pack  # type: ignore[method-assign]
-    NearCalls.call = call  # type: ignore[method-assign]
+    Links.call = call  # type: ignore[method-assign]
 
 
 def dies_untold() -> None:
@@ -286,7 +286,7 @@ def means() -> None:
 
 def half() -> None:
     """Neither call nor answer those of the other half while there is a cut; the log is of both."""
-    true_call, true_serve, true_near_call = Node.call, Node.serve, NearCalls.call
+    true_call, true_serve, true_near_call, true_send = Node.call, Node.serve, Links.call, Links.send
     cut = Path(sys.argv[sys.argv.index("--dir") + 1]).parent / "cut"
     operator: list[PublicKey] = []
 
@@ -308,12 +308,18 @@ def half() -> None:
 
         await true_serve(self, method, answer)
 
-    async def near_call(self: NearCalls, key: PublicKey, *args: Any, **options: Any) -> bytes:
+    async def near_call(self: Links, key: PublicKey, *args: Any, **options: Any) -> bytes:
         if is_cut_off(self.key, key):
             raise Unreachable("there is a cut")
         return await true_near_call(self, key, *args, **options)
 
-    NearCalls.call = near_call  # type: ignore[method-assign]
+    async def send(self: Links, key: PublicKey, *args: Any, **options: Any) -> None:
+        if is_cut_off(self.key, key):
+            raise Unreachable("there is a cut")
+        await true_send(self, key, *args, **options)
+
+    Links.call = near_call  # type: ignore[method-assign]
+    Links.send = send  # type: ignore[method-assign]
     Node.call = call  # type: ignore[method-assign]
     Node.serve = serve  # type: ignore[method-assign]
 

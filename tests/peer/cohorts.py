@@ -79,7 +79,7 @@ class LinksInMemory(Links):
     """Links of a network in memory, which stand as soon as both know of each other."""
 
     def __init__(self, endpoint: MemoryEndpoint) -> None:
-        super().__init__(endpoint, RUN, ways=())
+        super().__init__(endpoint, RUN)
         self.known: set[PublicKey] = set()
 
     def learn(self, key: PublicKey, greeting: Greeting) -> None:
