@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aggregator.log.log import Log
-from aggregator.operators.messages import MAX_SMALL_BYTES, STANDING
+from aggregator.operators.lending import MAX_SMALL_BYTES
 from aggregator.operators.store import Store
 from protocol.encoding import unpack
 from protocol.errors import MantaError
@@ -17,6 +17,8 @@ from protocol.newcomers import Standing
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Busy, Endpoint
+
+STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
 
 _LOOK_S = 1.0
 

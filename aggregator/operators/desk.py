@@ -1,4 +1,7 @@
-"""Answers the other operators of the run, and nobody else: by promises, votes, signatures, and what is kept, lent or in the log."""
+"""Answers the other operators of the run, and nobody else: by promises, votes, signatures, and what is kept, lent or in the log.
+
+What they say is bounded and strictly parsed all the same.
+"""
 
 import asyncio
 import contextlib
@@ -7,43 +10,75 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aggregator.operators.lending import part_of
-from aggregator.operators.messages import (
-    ACCEPT,
-    BEAT,
-    ENTRIES,
-    KEEP,
-    LENT,
-    MAX_FORWARDED_BYTES,
-    MAX_NOTED_BYTES,
-    MAX_PAGE_ENTRIES,
-    MAX_PROMISED_BYTES,
-    MAX_SMALL_BYTES,
-    PART_BYTES,
-    PROMISE,
-    SIGN,
-    STANDING,
-    VERDICTS,
-    WAITING,
-    AskEntries,
-    AskKeep,
-    AskPart,
-    AskPromise,
-    AskSign,
-    AskVerdicts,
-    AskWaiting,
-    Beat,
-    Offer,
-    Page,
-    Promised,
-)
-from aggregator.operators.seat import Seat
-from protocol.ballots import Ballot, Outdated
+from aggregator.operators.coming import STANDING
+from aggregator.operators.forwarding import MAX_FORWARDED_BYTES
+from aggregator.operators.lending import ENTRIES, LENT, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, PART_BYTES, AskEntries, AskPart, Page, part_of
+from aggregator.operators.seat import Offer, Seat
+from aggregator.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
+from protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
 from protocol.newcomers import LATER
+from protocol.notes import MAX_NOTE_BYTES
 from protocol.signing import PublicKey
 from swarm.rpc import Endpoint, Handler
+
+PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
+MAX_NOTED_BYTES = 8192
+MAX_PROMISED_BYTES = 256 * MAX_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class AskPromise:
+    """Asks to listen to no older ballot any more."""
+
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """The answer; where a later ballot was promised it says that one's term, and nothing else counts."""
+
+    later: int
+    note: str  # of its log's head, which counts where the log is not empty
+    accepted: tuple[Offer, ...]  # at most one
+    kept: tuple[Kept, ...]
+
+    def __post_init__(self) -> None:
+        if self.later < 0 or len(self.note) > MAX_NOTE_BYTES or len(self.accepted) > 1 or len(self.kept) > MAX_KEPT:
+            raise ValueError("a promise about more than one batch, or with more contributions than an operator keeps")
+
+
+@dataclass(frozen=True, slots=True)
+class AskKeep:
+    """Asks to keep contributions, each lent under its digest; the answer, empty, comes once they are on the disk."""
+
+    kept: tuple[Kept, ...]  # under one ballot
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.kept) <= MAX_KEPT or len({each.ballot for each in self.kept}) > 1:
+            raise ValueError("nothing to keep, or too much, or under several ballots")
+
+
+@dataclass(frozen=True, slots=True)
+class AskSign:
+    """Shows that a batch is decided, and asks for the signature of the head after it; the answer is a note."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The writer's word that it writes, and where the run stands."""
+
+    ballot: Ballot
+    left_ms: int  # how long headers for the open round still have
+    note: str  # the newest head, which counts
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.left_ms <= 2**40 or len(self.note) > MAX_NOTE_BYTES:
+            raise ValueError("a beat of no time, or of too long a note")
+
 
 SILENT_S = 5.0  # who was not heard for so long is not taken for the writer any more
 

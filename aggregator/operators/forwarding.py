@@ -10,8 +10,8 @@ says so.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from aggregator.operators.messages import FORWARD, MAX_FORWARDED_BYTES, Forwarded
 from aggregator.rounds.refusals import passed_on_by
 from protocol.auditing import VERDICT
 from protocol.encoding import pack, unpack
@@ -22,6 +22,23 @@ from swarm.operator_line import AskAnother
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from swarm.tasks import within
 from swarm.through import Through
+
+FORWARD = "operators-forward"
+MAX_FORWARDED_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A peer's call, passed on to the writer."""
+
+    caller: bytes
+    method: str
+    request: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.caller) != 32 or not 0 < len(self.method) <= 64:
+            raise ValueError("nobody's call, or of no method")
+
 
 FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
 PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own patience is longer

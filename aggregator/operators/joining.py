@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aggregator.log.log import Log
-from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Page
+from aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Page
 from aggregator.operators.store import Store
 from aggregator.rounds.states_of_peers import take_states
 from aggregator.settings.config import RunConfig

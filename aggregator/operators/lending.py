@@ -1,12 +1,70 @@
 """Bytes that one operator lends another: too long for a message, got in parts by the digest that a message named."""
 
-from aggregator.operators.messages import LENT, MAX_PAGE_ENTRIES, PART_BYTES, AskPart, Page
+from dataclasses import dataclass
+
 from aggregator.rounds.bodies import Kept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
+from protocol.fields import check_digest
+from protocol.merkle import MAX_SIZE
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint
+
+MAX_SMALL_BYTES = 4096  # of a message that lends what is longer
+LENT, ENTRIES = "operators-lent", "operators-entries"
+PART_BYTES = 1024 * 1024
+MAX_PAGE_ENTRIES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Bytes that the sender lends."""
+
+    digest: bytes
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest, "digest")
+        if not 0 < self.num_bytes < 2**40:
+            raise ValueError("nothing is lent")
+
+
+@dataclass(frozen=True, slots=True)
+class AskPart:
+    """Asks for so many bytes at most of what is lent, from an offset on."""
+
+    digest: bytes
+    offset: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest, "digest")
+        if not 0 <= self.offset < 2**40:
+            raise ValueError("no offset")
+
+
+@dataclass(frozen=True, slots=True)
+class AskEntries:
+    """Asks for entries of the log."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end <= MAX_SIZE:
+            raise ValueError("no entries")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of them, from the first on."""
+
+    entries: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.entries) > MAX_PAGE_ENTRIES:
+            raise ValueError("more entries than in a page")
+
 
 _NUMBER = 8
 

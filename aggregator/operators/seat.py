@@ -8,14 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.log import Log
 from aggregator.operators.coming import Coming
 from aggregator.operators.contributions import Contributions
-from aggregator.operators.lending import borrow, entries_bytes, entries_from
-from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
+from aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Page, borrow, entries_bytes, entries_from
 from aggregator.operators.replays import Replayed, Replays, folded
 from aggregator.operators.store import MAX_BATCH_BYTES, Store
 from aggregator.operators.verdicts import KeptVerdicts
@@ -29,7 +29,9 @@ from exact.coding import body_num_bytes
 from protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, StorageError, UserError
+from protocol.fields import check_digest
 from protocol.ledger import Ledger
+from protocol.merkle import MAX_SIZE
 from protocol.notes import TreeHead, sign_tree_head, split_note
 from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey, sha256
@@ -39,6 +41,22 @@ from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.operators")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A batch, its entries lent: to be accepted, or that was. The answer to one that is to be is a ``protocol.ballots.Vote``."""
+
+    ballot: Ballot
+    first: int
+    size: int
+    root: bytes
+    entries: Lent
+
+    def __post_init__(self) -> None:
+        check_digest(self.root, "root")
+        if not 0 <= self.first < self.size <= MAX_SIZE:
+            raise ValueError("a batch without entries, or out of range")
 
 
 class Seat:

@@ -7,21 +7,58 @@ again, until its own log has it or takes it no more. What a quorum has gets to e
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from aggregator.log.log import Log
-from aggregator.operators.messages import MAX_FORWARDED_BYTES, MAX_VERDICTS_AT_ONCE, VERDICTS, WAITING, AskVerdicts, AskWaiting, Page
+from aggregator.operators.forwarding import MAX_FORWARDED_BYTES
+from aggregator.operators.lending import Page
 from aggregator.rounds.waiting import Waiting
 from protocol.ballots import NOBODY, Ballot
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault
 from protocol.ledger import MAX_VERDICTS
-from protocol.records import entry_of, open_entry
+from protocol.merkle import MAX_SIZE
+from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from protocol.signed import Signed, is_signed
 from protocol.signing import PublicKey
 from protocol.verdicts import Verdict
 from swarm import waits
 from swarm.rpc import Busy, Endpoint
 from swarm.tasks import within
+
+VERDICTS, WAITING = "operators-verdicts", "operators-waiting"
+MAX_VERDICTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AskVerdicts:
+    """Asks to keep verdicts until the log has them; the answer, empty, comes once they are on the disk, or the log takes them no more."""
+
+    size: int  # of a log that they may follow: who has a shorter one can't say yet
+    entries: tuple[bytes, ...]
+    ballot: tuple[Ballot, ...]  # of the writer that is to acknowledge them; none: they are handed on
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_VERDICTS_AT_ONCE or len(self.ballot) > 1:
+            raise ValueError("no verdicts, too many, after no log, or of several ballots")
+        if max(map(len, self.entries)) > MAX_SIGNED_BYTES:
+            raise ValueError(f"a verdict has at most {MAX_SIGNED_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class AskWaiting:
+    """A writer's question for the verdicts that wait, before it settles the run; who answers keeps none for an older ballot any more.
+
+    The answer is a ``Page`` of entries, sorted by the digests of their records; one that is not full is the last.
+    """
+
+    ballot: Ballot
+    after: bytes  # the digest that those of the page come after; empty: the first page
+
+    def __post_init__(self) -> None:
+        if len(self.after) not in (0, 32):
+            raise ValueError("a digest has 32 bytes")
+
 
 _AGAIN_S = 2.0
 _MAX_WAITING = 4 * MAX_VERDICTS  # that fellows keep: twice what one writer takes

@@ -8,22 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from aggregator.operators.messages import (
-    ACCEPT,
-    BEAT,
-    KEEP,
-    MAX_PROMISED_BYTES,
-    MAX_SMALL_BYTES,
-    PROMISE,
-    SIGN,
-    VERDICTS,
-    AskKeep,
-    AskPromise,
-    AskSign,
-    Beat,
-    Promised,
-)
+from aggregator.operators.desk import ACCEPT, BEAT, KEEP, MAX_PROMISED_BYTES, PROMISE, SIGN, AskKeep, AskPromise, AskSign, Beat, Promised
+from aggregator.operators.lending import MAX_SMALL_BYTES
 from aggregator.operators.seat import Seat
+from aggregator.operators.verdicts import VERDICTS
 from aggregator.rounds import bodies
 from aggregator.rounds.follower import Next
 from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import STANDING
+from aggregator.operators.coming import STANDING
 from aggregator.operators.writer import Writer
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import VERDICTS, AskVerdicts
+from aggregator.operators.verdicts import VERDICTS, AskVerdicts
 from aggregator.operators.writer import Writer
 from aggregator.rounds.verdicts import Verdicts
 from aggregator.settings.sections import TrustSection

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.forwarding import Switch
-from aggregator.operators.messages import FORWARD, Forwarded
+from aggregator.operators.forwarding import FORWARD, Forwarded, Switch
 from aggregator.rounds.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
 from protocol.encoding import pack, unpack
 from protocol.signing import Identity, PublicKey

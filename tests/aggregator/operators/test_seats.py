@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import ACCEPT, ENTRIES, KEEP, LENT, PROMISE, SIGN, AskPromise
+from aggregator.operators.desk import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
+from aggregator.operators.lending import ENTRIES, LENT
 from aggregator.operators.writer import Deposed, Writer
 from protocol.ballots import Ballot, Batch, NotNext, check_vote
 from protocol.closing import NotTaken
