@@ -27,7 +27,7 @@ from automl.training.settings import usual
 from automl.training.vertical import SiteWorker
 from peer.crew.crew import WorkerLost
 from peer.training.work import ComputeThread
-from peer.views.messages import Site
+from peer.views.partner import Site
 from peer.views.views import SiteCrew
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.links import Links

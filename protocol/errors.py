@@ -22,7 +22,7 @@ MantaError
 │   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)
 │   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
-│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.messages)
+│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.partner)
 │   ├── NotAdmitted           a caller that the run has not let in (swarm.gate)
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
 │   ├── NotCosigned           a tree head that a witness does not sign (aggregator.witness.rule)

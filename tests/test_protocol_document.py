@@ -106,7 +106,8 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
     "swarm.log_client": "CreditWord",
 }
 TOLD = {  # records that the document tells in a sentence
-    "peer.views.messages": "Site LotName Begin",
+    "peer.views.partner": "Site",
+    "peer.views.views": "LotName Begin",
     "protocol.admission": "Pass",
     "protocol.evaluations": "Question Result Answer EvaluationWord",
     "protocol.histories": "Histories",

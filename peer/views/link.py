@@ -5,10 +5,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any
 
-from peer.views.messages import PART_BYTES
 from protocol.errors import Unreachable
 from swarm import waits
 from swarm.tasks import unless
+
+PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 
 GAVE_UP = "the other site gave the lot up"
 

@@ -3,15 +3,65 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from automl.data.views import StereoDataset
-from peer.views.messages import MAX_SMALL_BYTES, MEET, OtherData, Site
-from protocol.encoding import pack, unpack
+from automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
+from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault, Weather
-from protocol.signing import PublicKey
+from protocol.fields import check_digest
+from protocol.signing import PublicKey, sha256
 from swarm import waits
 from swarm.rpc import Handler
+
+MEET = "views.meet"  # a method of the left site's
+MAX_SMALL_BYTES = 8192
+_MAX_SCENES = 2**40
+
+
+class OtherData(RemoteFault):
+    """The site with the other view has pairs of other scenes, or not those of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a site has."""
+
+    view: str
+    count: int  # of its scenes
+    scenes: bytes  # digest of their names
+    parts: tuple[bytes, ...]  # digests of its views, and at the left site of the disparities
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS or not 1 <= self.count < _MAX_SCENES or len(self.parts) != (2 if self.view == LEFT else 1):
+            raise ValueError("a site without a view, or without scenes")
+        for digest in (self.scenes, *self.parts):
+            check_digest(digest, "digest")
+
+    @classmethod
+    def of(cls, dataset: StereoDataset, view: str) -> "Site":
+        """Return what the site with this view of a data set's pairs has."""
+        left, right, disparity = dataset.part_digests
+        scenes = sha256(b"".join(encode(scene) for scene in (str(dataset.num_train), *dataset.scenes)))
+        return cls(view, len(dataset.scenes), scenes, (left, disparity) if view == LEFT else (right,))
+
+    def check(self, other: "Site", dataset: StereoDataset, digest: bytes) -> None:
+        """Check that the two sites together have the run's data set, whose digest is given; ``dataset`` is this one's part of it.
+
+        Raises:
+            OtherData: they have not.
+        """
+        if other.view == self.view:
+            raise OtherData(f"both sites have the {self.view} views: start one of them with the other --view")
+        if (other.count, other.scenes) != (self.count, self.scenes):
+            raise OtherData(
+                f"the other site has {other.count} scenes of other names, or holds out others ({other.scenes.hex()[:12]}; here are "
+                f"{self.count}, {self.scenes.hex()[:12]}): both need files of equal names, and the same stereo.json"
+            )
+        left, right = (self, other) if self.view == LEFT else (other, self)
+        if dataset.digest_of(PartDigests(left.parts[0], right.parts[0], left.parts[1])) != digest:
+            raise OtherData("the views of both sites together are not the run's data set: get the pairs that the operator names")
+
 
 TROUBLE = (RemoteFault, Weather)
 

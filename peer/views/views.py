@@ -17,33 +17,78 @@ from torch import Tensor
 from automl.data.catalog import load_view
 from automl.data.dataset import STEREO
 from automl.data.views import StereoDataset
-from automl.spaces.space import Architecture, space_named
+from automl.spaces.space import MAX_TEXT, Architecture, space_named
 from automl.training.lots import Lot, LotResult
 from automl.training.vertical import SiteWorker
 from peer.crew.crew import CrewOfOne, Done, WorkerLost
 from peer.crew.devices import Devices
 from peer.training.work import ComputeThread, now_ms
-from peer.views.link import GAVE_UP, Try
-from peer.views.messages import (
-    BEGIN,
-    EXCHANGE,
-    ID_BYTES,
-    LEAD,
-    MAX_PART_BYTES,
-    MAX_SMALL_BYTES,
-    MEET,
-    Begin,
-    Exchange,
-    LotName,
-    Site,
-)
-from peer.views.partner import TROUBLE, Near, Partner
+from peer.views.link import GAVE_UP, PART_BYTES, Try
+from peer.views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, Unreachable, UserError, Weather
+from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.fields import check_digest
 from protocol.manifest import Manifest
+from protocol.recipe import MAX_PERCENT
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.tasks import unless
+
+BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
+MAX_PART_BYTES = PART_BYTES + 256
+ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LotName:
+    """Which lot, of whom, on which weights; what is in it follows from that."""
+
+    base: bytes
+    step: int
+    key: bytes
+    index: int
+    architecture: str
+    weights: bytes  # digest of what it is trained on, and of its teacher
+    augmentation: int  # percent of the usual strength
+
+    def __post_init__(self) -> None:
+        for digest in (self.base, self.key, self.weights):
+            check_digest(digest, "digest")
+        if not (0 <= self.step < MAX_LOCAL_STEPS and 0 <= self.index < 2**53 and len(self.architecture) <= MAX_TEXT):
+            raise ValueError("a lot out of range")
+        if not 0 <= self.augmentation <= MAX_PERCENT:
+            raise ValueError("an augmentation out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The left site begins a lot; ``id`` names this try of it."""
+
+    id: bytes
+    lot: LotName
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A part of what the left site gives, in exchange for as large a part at most of what the right one gives, which is the answer."""
+
+    id: bytes
+    place: int  # of the part in its lot, from 0
+    data: bytes
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        if self.place < 0 or len(self.data) > PART_BYTES:
+            raise ValueError("an exchange out of range")
+
+
+def _check_id(identity: bytes) -> None:
+    if len(identity) != ID_BYTES:
+        raise ValueError("no name of a lot's try")
 
 
 class NotYet(Weather):

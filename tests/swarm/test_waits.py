@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from aggregator.attendants.children import _STEPS
 from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
-from peer.views.messages import MAX_PART_BYTES
+from peer.views.views import MAX_PART_BYTES
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
 from swarm import fetch_calls, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES

@@ -23,8 +23,8 @@ from peer.config import check_join, load_config
 from peer.crew.crew import WorkerLost
 from peer.crew.devices import choose_devices
 from peer.training.work import ComputeThread
-from peer.views.messages import BEGIN, EXCHANGE, LEAD, MEET, Begin, Exchange, LotName, Site
-from peer.views.views import SiteCrew, load_site, make_site_crew
+from peer.views.partner import MEET, Site
+from peer.views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew, load_site, make_site_crew
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
 from protocol.signing import Identity, PublicKey
