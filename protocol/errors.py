@@ -37,6 +37,7 @@ MantaError
 │   ├── Unreachable           a node does not answer, or not in time
 │   │   └── Busy                  by its own word: it may soon (swarm.rpc)
 │   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views.views)
+│   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew.crew)
 ├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light.work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.rounds.check)

@@ -21,16 +21,16 @@ from automl.training.lots import Lot, LotResult
 from peer.crew.crew import Done, WorkerLost
 from peer.crew.devices import Device
 from peer.crew.worker_data import WorkerData
-from peer.crew.worker_handle import WorkerHandle, end_all
-from peer.crew.worker_messages import Answer, Setup, Task
+from peer.crew.worker_messages import MESSAGES, Answer, Ready, Setup, Task
 from peer.training.work import now_ms
-from protocol.errors import SamplesMissing
+from protocol.errors import SamplesMissing, UserError
+from runtime.child import Child, ChildLost, Program, Restart, python, with_threads
 from swarm.tasks import within
 
 _SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
 _REMEMBERED = 16  # lots
 _PAUSED = "paused"  # why a worker ended that the person does not want now
-_DOUBLINGS = 16  # of a pause
+_AGAIN = Restart(0.5, 60.0, free=1)
 _ALARMING = 3  # ends in a row, of every worker, that the person is told of
 
 logger = logging.getLogger("manta.peer")
@@ -44,12 +44,7 @@ class Patience:
     first_s: float = 600.0  # for its first lot
     least_s: float = 30.0  # for any other one
     lots: int = 20  # and at least so many times the longest of its last ones
-    again_s: tuple[float, float] = (0.5, 60.0)  # before one that ended twice in a row is started again, and at most
-
-    def rest_s(self, ends: int) -> float:
-        """Return how long to wait after so many ends in a row: not at all after one, then longer and longer."""
-        first_s, longest_s = self.again_s
-        return 0.0 if ends < 2 else min(first_s * 2.0 ** min(ends - 2, _DOUBLINGS), longest_s)
+    again: Restart = _AGAIN  # before one that ended is started again
 
 
 @dataclass
@@ -58,7 +53,7 @@ class _Post:
 
     number: int
     device: Device
-    handle: WorkerHandle | None = None
+    child: Child | None = None
     is_ready: bool = False
     slot: int | None = None  # of the lot that it is at
     ends: int = 0  # in a row, without a lot in between
@@ -73,6 +68,12 @@ class _Post:
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.device.name})"
+
+
+def _program(device: Device, regions: Sequence[Region]) -> Program:
+    descriptors = [region.descriptor for region in regions]
+    command = python("-m", "peer.crew.worker_process", *map(str, descriptors))
+    return Program("worker", command, MESSAGES, environment=with_threads(device.threads), pass_fds=descriptors)
 
 
 def _tell_of_fault(task: "asyncio.Task[None]") -> None:
@@ -143,7 +144,7 @@ class ProcessCrew:
     @property
     def pids(self) -> dict[int, int]:
         """The process of each worker that has one."""
-        return {post.number: post.handle.pid for post in self._posts if post.handle is not None}
+        return {post.number: post.child.pid for post in self._posts if post.child is not None}
 
     def present(self) -> Sequence[int]:
         """Return the workers that are ready."""
@@ -179,8 +180,7 @@ class ProcessCrew:
     async def train(self, worker: int, lot: Lot) -> Done:
         """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
-        handle = post.handle
-        if handle is None or not post.is_free:
+        if post.child is None or not post.is_free:
             raise RuntimeError("a lot is for a worker that is free")
         slot = post.slot = heapq.heappop(self._free_slots)
         architecture, teaches = lot.architecture.text, int(self._teacher is not None)
@@ -188,21 +188,31 @@ class ProcessCrew:
         task = Task(self._number, teaches, slot, *identity, architecture, lot.samples, lot.augmentation)
         started_ms = now_ms()
         try:
-            answer = await handle.train(task, post.patience_s(self._patience))
-        except SamplesMissing:
-            post.slot = None
-            self._give_back(slot)
-            raise
+            answer = await self._answered(post.child, task, post.patience_s(self._patience))
         except BaseException:
             post.is_ready = False
-            await asyncio.shield(handle.end("given up"))
+            await asyncio.shield(post.child.kill("given up"))
             post.slot = None
             self._give_back(slot)
             raise
+        if answer.missing:
+            post.slot = None
+            self._give_back(slot)
+            raise SamplesMissing(answer.missing)
         took_ms = now_ms() - started_ms
         post.slot, post.ends, self._was_said = None, 0, False
         post.lots_s.append(took_ms / 1000)
         return self._done(answer, lot, took_ms)
+
+    async def _answered(self, child: Child, task: Task, patience_s: float) -> Answer:
+        try:
+            await child.say(task)
+            answer = await child.hear(Answer, patience_s)
+        except (ChildLost, UserError) as error:
+            raise WorkerLost(str(error)) from error
+        if (answer.slot, answer.index) != (task.slot, task.index):
+            raise WorkerLost("it answered something else than it was asked")
+        return answer
 
     def _done(self, answer: Answer, lot: Lot, took_ms: float) -> Done:
         is_back = False
@@ -225,7 +235,7 @@ class ProcessCrew:
         self._may_run.clear()
         for post in self._posts:
             post.is_ready = False
-        await end_all([post.handle for post in self._posts if post.handle is not None], _PAUSED)
+        await self._end_all(_PAUSED)
         self._on_change()
 
     async def resume(self) -> None:
@@ -242,17 +252,20 @@ class ProcessCrew:
         for post, device in zip(self._posts, devices, strict=True):
             post.device, post.is_ready = device, False
         self._gpu_memory = gpu_memory
-        await end_all([post.handle for post in self._posts if post.handle is not None], _PAUSED)
+        await self._end_all(_PAUSED)
 
     async def close(self) -> None:
         """End all workers, and give back the shared memory."""
         for tending in self._tending:
             tending.cancel()
         await asyncio.gather(*self._tending, return_exceptions=True)
-        await end_all([post.handle for post in self._posts if post.handle is not None], "the peer ends")
+        await self._end_all("the peer ends")
         for region in (self._state, self._gradients):
             region.close()
         self._data.close()
+
+    async def _end_all(self, reason: str) -> None:
+        await asyncio.gather(*(post.child.kill(reason) for post in self._posts if post.child is not None))
 
     # A worker's life, again and again.
 
@@ -263,7 +276,7 @@ class ProcessCrew:
             if reason == _PAUSED:
                 continue
             post.ends += 1
-            pause_s = self._patience.rest_s(post.ends)
+            pause_s = self._patience.again.pause_s(post.ends)
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:
@@ -278,27 +291,28 @@ class ProcessCrew:
         given = (data.images, data.pairs, data.shards)
         setup = Setup(self._supernet, device.name, device.threads, memory, self._cuda_graphs, self._num_slots, *given)
         try:
-            handle = post.handle = await WorkerHandle.start(setup, self._state, self._gradients, data.region)
+            child = post.child = Child.start(_program(device, (self._state, self._gradients, data.region)))
         except OSError as error:
             return f"no process: {error.strerror}"
         try:
             if self.is_paused:
                 return _PAUSED
-            ready = await handle.ready(self._patience.start_s)
+            await child.say(setup)
+            ready = await child.hear(Ready, self._patience.start_s)
             if ready.num_weights != self._count:
                 return f"it has {ready.num_weights} weights, not {self._count}"
-            logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, handle.pid)
+            logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, child.pid)
             post.is_ready = not self.is_paused
             self._on_change()
-            await handle.gone.wait()
-        except WorkerLost as error:
+            await child.ended()
+        except (ChildLost, UserError) as error:
             return str(error)
         finally:
             post.is_ready = False
-            await asyncio.shield(handle.end("the peer ends"))
-            post.handle = None
+            await asyncio.shield(child.kill("the peer ends"))
+            post.child = None
             self._on_change()
-        return handle.reason
+        return child.reason
 
     def _tell_of_trouble(self, reason: str) -> None:
         """Say once what is wrong where no worker stays alive."""

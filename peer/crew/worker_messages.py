@@ -1,20 +1,13 @@
-"""What a peer and its worker processes say to each other: small records, each after its length (4 bytes, big-endian) and its kind (1).
+"""What a peer and its worker processes say to each other: small records (``runtime.line``).
 
-Vectors and data travel in shared memory (``automl.shared_memory``); a message says where. Whatever is not exactly what is expected is
-refused.
+Vectors and data travel in shared memory (``automl.shared_memory``); a message says where.
 """
 
 import struct
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from automl.data.shared import ImagesIn
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-
-MAX_BYTES = 65_536
-HEAD_BYTES = 5
-MAX_REASON = 300
+from runtime.line import MAX_REASON, Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +84,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a worker: the gradient is in its slot."""
+    """From a worker, which waits for another lot: the gradient is in its slot, or samples are not on this computer as they should be."""
 
     slot: int
     index: int
     loss: bytes  # binary64, big-endian
+    missing: str  # why there is no gradient; empty: there is one
 
     def __post_init__(self) -> None:
-        if len(self.loss) != 8:
+        if len(self.loss) != 8 or len(self.missing) > MAX_REASON:
             raise ValueError("no answer")
 
     @property
@@ -108,57 +102,4 @@ class Answer:
         return float(loss)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """From a worker: a lot needs samples that this computer has not got as they should be; it waits for another one."""
-
-    slot: int
-    index: int
-    reason: str
-
-    def __post_init__(self) -> None:
-        if len(self.reason) > MAX_REASON:
-            raise ValueError("a reason that is too long")
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """From a worker, last of all: why it ends."""
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        if len(self.reason) > MAX_REASON:
-            raise ValueError("a reason that is too long")
-
-
-Message: TypeAlias = Setup | Ready | Task | Answer | Failed | Missing
-
-_KINDS: tuple[type[Message], ...] = (Setup, Ready, Task, Answer, Failed, Missing)
-
-
-def framed(message: Message) -> bytes:
-    """Return the bytes of a message, with its head."""
-    data = pack(message)
-    return struct.pack(">IB", len(data), _KINDS.index(type(message))) + data
-
-
-def head(data: bytes) -> tuple[int, int]:
-    """Return the length and the kind of the message that comes after these ``HEAD_BYTES``.
-
-    Raises:
-        EncodingError: there is no such kind, or it is too long.
-    """
-    length, kind = struct.unpack(">IB", data)
-    if kind >= len(_KINDS) or length > MAX_BYTES:
-        raise EncodingError(f"no message: kind {kind}, {length} bytes")
-    return length, kind
-
-
-def message_of(kind: int, data: bytes) -> Message:
-    """Return the message of a kind.
-
-    Raises:
-        EncodingError: it is not one.
-    """
-    return unpack(_KINDS[kind], data, max_bytes=MAX_BYTES)
+MESSAGES = Messages((Setup, Task), (Ready, Answer))

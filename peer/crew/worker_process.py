@@ -1,19 +1,10 @@
 """A worker in a process of its own: takes lots from the peer, one at a time, and puts their gradients into shared memory.
 
-Run as ``python -m peer.crew.worker_process PARENT SOCKET STATE GRADIENTS DATA``: the peer's process id, and descriptors that are inherited.
-Knows no network. It ends with its peer, however that ends: Linux kills it then, and everywhere the end of the socket ends it, in the middle
-of a lot too.
+Run as ``python -m peer.crew.worker_process STATE GRADIENTS DATA``: descriptors that are inherited. Knows no network.
 """
 
-import contextlib
-import os
-import queue
-import signal
-import socket
 import struct
 import sys
-import threading
-import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,24 +23,9 @@ from automl.memory import keep_freed_memory
 from automl.shared_memory import Region
 from automl.spaces.space import Architecture, space_named
 from automl.training.lots import Lot, Worker
-from peer.crew.worker_messages import (
-    HEAD_BYTES,
-    MAX_REASON,
-    Answer,
-    Failed,
-    Message,
-    Missing,
-    PairsOf,
-    Ready,
-    Setup,
-    ShardsOf,
-    Task,
-    framed,
-    head,
-    message_of,
-)
-from protocol.errors import MantaError, OwnFault, SamplesMissing
-from swarm.tether import end_with_parent
+from peer.crew.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from protocol.errors import OwnFault, SamplesMissing
+from runtime.line import MAX_REASON, Parent, be_child
 
 
 class Computer:
@@ -92,7 +68,7 @@ class Computer:
         lot = Lot(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
         result = self._worker.train(lot)
         self._gradients_SN[task.slot].copy_(result.gradient)
-        return Answer(task.slot, task.index, struct.pack(">d", result.loss))
+        return Answer(task.slot, task.index, struct.pack(">d", result.loss), "")
 
     def _take_over(self, teacher_N: Tensor | None) -> None:
         """Use the state that is in shared memory now: on the CPU where it lies."""
@@ -138,84 +114,31 @@ def _opened(pairs: PairsOf, data: Region) -> Dataset:
     return replace(dataset, train=SharedPairs(dataset.train, data, pairs.place_bytes))
 
 
-class Line:
-    """The socket to the peer. A thread of its own reads it, so that its end is noticed in the middle of a lot."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-
-    def listen(self) -> None:
-        """Begin to read."""
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def next(self) -> Message:
-        """Wait for what the peer says next."""
-        return self._messages.get()
-
-    def send(self, message: Message) -> None:
-        """Say something to the peer."""
-        with contextlib.suppress(OSError):  # it is gone, and the reading thread ends this process
-            self._connection.sendall(framed(message))
-
-    def _read(self) -> None:
-        try:
-            while True:
-                length, kind = head(self._exactly(HEAD_BYTES))
-                self._messages.put(message_of(kind, self._exactly(length)))
-        except (OSError, EOFError):
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - of this process's outermost loops
-            traceback.print_exc()
-            os._exit(1)
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            part = self._connection.recv(count - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
-
-
-def serve(line: Line, state: Region, gradients: Region, data: Region) -> None:
+def work(parent: Parent) -> None:
     """Do what the peer says, without an end."""
-    setup = line.next()
+    state, gradients, data = map(Region.inherited, map(int, sys.argv[1:]))
+    setup = parent.hear()
     if not isinstance(setup, Setup):
         raise OwnFault("a worker was given a lot before it was told what it is")
-    computer = Computer(setup, state, gradients, data)
-    line.send(Ready(computer.device, computer.num_weights))
-    while True:
-        task = line.next()
-        if not isinstance(task, Task):
-            raise OwnFault("a worker was given something else than a lot")
-        try:
-            line.send(computer.train(task))
-        except SamplesMissing as error:
-            line.send(Missing(task.slot, task.index, str(error)[:MAX_REASON]))
-
-
-def main() -> None:
-    """Be a worker."""
-    parent, descriptor, *others = map(int, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_freed_memory()
-    if not end_with_parent(parent):
-        return
-    line = Line(socket.socket(fileno=descriptor))
-    line.listen()
-    state, gradients, data = map(Region.inherited, others)
     try:
-        serve(line, state, gradients, data)
-    except (MantaError, torch.cuda.OutOfMemoryError) as error:
-        line.send(Failed(" ".join(str(error).split())[:MAX_REASON]))
-    except Exception as error:  # noqa: BLE001 - the outermost loop of this process
-        traceback.print_exc()
-        line.send(Failed(" ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON]))
-    sys.stderr.flush()
-    os._exit(1)  # what else Python does at its end would wait for the device
+        computer = Computer(setup, state, gradients, data)
+        parent.say(Ready(computer.device, computer.num_weights))
+        while True:
+            task = parent.hear()
+            if not isinstance(task, Task):
+                raise OwnFault("a worker was given something else than a lot")
+            parent.say(_answer(computer, task))
+    except torch.cuda.OutOfMemoryError as error:
+        raise OwnFault(str(error)) from error
+
+
+def _answer(computer: Computer, task: Task) -> Answer:
+    try:
+        return computer.train(task)
+    except SamplesMissing as error:
+        return Answer(task.slot, task.index, bytes(8), (str(error) or "samples are missing")[:MAX_REASON])
 
 
 if __name__ == "__main__":
-    main()
+    keep_freed_memory()
+    be_child(MESSAGES, work)

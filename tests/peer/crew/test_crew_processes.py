@@ -34,6 +34,7 @@ from protocol.lots import place_of_lot, sample_indices
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity
+from runtime.child import Restart
 from tests.automl.data.files import noise, write_picture
 from tests.memory_log import LOT, signed_manifest, until
 from tests.runs import FixedCourse
@@ -45,7 +46,7 @@ PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
 START = Standing.start(SIGNED.open(), SIGNED.run)
 ASKED = (TINY.largest(), TINY.smallest())
-PATIENT = Patience(least_s=240.0, again_s=(0.01, 0.02))
+PATIENT = Patience(least_s=240.0, again=Restart(0.01, 0.02, free=1))
 QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
 CPU = Device("cpu", 1)
 
