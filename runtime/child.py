@@ -27,6 +27,7 @@ from runtime.line import HEAD_BYTES, Beat, Failed, Messages
 
 Message = TypeVar("Message")
 
+START_S = 600.0  # until a child has its libraries and its data, at low priority
 _TETHER = Path(__file__).with_name("tether.py")
 _MAX_SAID = 64  # messages of a child that nobody has heard yet
 _LOOKS = 4  # at a deadline: this process may have stood still itself, and the message be here
@@ -137,6 +138,27 @@ class Child:
         if ours is not None:
             ours.setblocking(False)
         return cls(program, process, ours)
+
+    @classmethod
+    async def ready(cls, program: Program, timeout_s: float, setup: object = None) -> "Child":
+        """Start a process, send it ``setup``, if there is any, and return it once it has said that it goes on.
+
+        Raises:
+            ChildLost: it is not to be had.
+            UserError: it cannot work here, and says why.
+        """
+        try:
+            child = cls.start(program)
+        except OSError as error:
+            raise ChildLost(f"no process could be started: {error.strerror}") from error
+        try:
+            if setup is not None:
+                await child.say(setup)
+            await child.hear(Beat, timeout_s)
+        except BaseException:
+            await asyncio.shield(child.kill())
+            raise
+        return child
 
     @property
     def name(self) -> str:

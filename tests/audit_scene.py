@@ -82,7 +82,7 @@ class Scripted:
     loaded: int = 0  # times that it was given weights
     is_closed: bool = False
 
-    def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
+    async def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         """Take note that there were some."""
         self.loaded += 1
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from peer.aside.aside import AsideLost
-from peer.aside.turns import Turns
 from peer.auditing.computing import Computing
 from peer.auditing.fetching import Fetching, NotNow
 from peer.auditing.messages import Ask, Found, Said
 from peer.auditing.volunteers import Volunteers
 from peer.status import StatusBoard
+from peer.turns import Turns
 from protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, UserError
@@ -30,6 +29,7 @@ from protocol.records import Claim, Contribution
 from protocol.signed import Signed, is_signed
 from protocol.signing import Identity, peer_name
 from protocol.verdicts import AuditRules, Verdict
+from runtime.child import ChildLost
 from swarm import waits
 from swarm.operator_line import OperatorLine
 from swarm.tasks import within
@@ -204,7 +204,7 @@ class Auditor:
                 has_done |= is_new and one.said is not None
                 if has_computed:
                     break
-            except AsideLost as error:
+            except ChildLost as error:
                 await self._ended(one, str(error))
                 return False
             except UserError as error:
@@ -234,7 +234,7 @@ class Auditor:
         """Judge a contribution and say so; return whether it was computed for that.
 
         Raises:
-            AsideLost, UserError: what computes has ended.
+            ChildLost, UserError: what computes has ended.
             MantaError: it cannot be judged now, or the log does not take the word.
         """
         has_computed = False
@@ -288,7 +288,7 @@ class Auditor:
 
         Raises:
             NotNow: it cannot be judged, by nobody's fault, or not yet.
-            AsideLost, UserError: what computes has ended.
+            ChildLost, UserError: what computes has ended.
             MantaError: something that it takes is not to be had now.
         """
         contribution = duty.header.contribution.open()
@@ -344,7 +344,7 @@ class Auditor:
             self._computing = await self._start()
         if needs_weights and duty.state != self._loaded:
             weights, teacher = await self._known.weights(duty.state)
-            self._computing.load(weights, teacher)
+            await self._computing.load(weights, teacher)
             self._loaded = duty.state
         self._began_s = asyncio.get_running_loop().time()
         found = await self._computing.answer(ask, self._rest)

@@ -6,14 +6,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from peer.aside.aside import Aside
-from peer.aside.messages import Kind
-from peer.auditing.messages import MAX_ANSWER_BYTES, Ask, Found, Said
-from protocol.encoding import pack, unpack
+from peer.auditing.messages import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
+from protocol.encoding import pack
 from protocol.manifest import SignedManifest
+from runtime.child import START_S, Child, Program, python, with_threads
 
 NICENESS = 5
-_PROGRAM = "peer.auditing.process"
 _ANSWER_S = 1800.0  # for one microbatch
 
 Rest = Callable[[float], Awaitable[None]]  # after so many seconds of the CPU
@@ -22,7 +20,7 @@ Rest = Callable[[float], Awaitable[None]]  # after so many seconds of the CPU
 class Computing(Protocol):
     """What computes."""
 
-    def load(self, weights: Tensor, teacher: Tensor | None) -> None:
+    async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """Compute on these parameters, and those of the teacher where the round has one, from now on."""
 
     async def answer(self, ask: Ask, rest: Rest) -> Found:
@@ -35,42 +33,41 @@ class Computing(Protocol):
 class Process:
     """A process that computes; implements ``Computing``."""
 
-    def __init__(self, aside: Aside) -> None:
+    def __init__(self, child: Child) -> None:
         """Use ``start``."""
-        self._aside = aside
+        self._child = child
 
     @classmethod
     async def start(cls, signed: SignedManifest, fetched: Path, root: Path | None) -> "Process":
-        """Start a process for a run, which finds what was brought in the folder ``fetched``; see ``Aside.start``.
+        """Start a process for a run, which finds what was brought in the folder ``fetched``. Call it on the main thread.
 
         Raises:
-            AsideLost: it is not to be had.
+            ChildLost: it is not to be had.
             UserError: the data are not here, or not the run's.
         """
-        arguments = [str(fetched), *([] if root is None else [str(root)])]
-        return cls(await Aside.start(_PROGRAM, arguments, niceness=NICENESS, setup=pack(signed)))
+        command = python("-m", "peer.auditing.process", str(fetched), *([] if root is None else [str(root)]))
+        program = Program("audits", command, MESSAGES, environment=with_threads(1), niceness=NICENESS)
+        return cls(await Child.ready(program, START_S, Setup(pack(signed))))
 
-    def load(self, weights: Tensor, teacher: Tensor | None) -> None:
+    async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """See ``Computing``."""
-        self._aside.tell(Kind.TEACHER, b"" if teacher is None else teacher.numpy().tobytes())
-        self._aside.tell(Kind.WEIGHTS, weights.numpy().tobytes())
+        await self._child.say(Weights(weights.numpy().tobytes(), b"" if teacher is None else teacher.numpy().tobytes()))
 
     async def answer(self, ask: Ask, rest: Rest) -> Found:
         """See ``Computing``.
 
         Raises:
-            AsideLost: it died, or took too long.
+            ChildLost: it died, or took too long.
             UserError: it cannot: samples are missing here.
         """
-        self._aside.tell(Kind.ASK, pack(ask))
+        await self._child.say(ask)
         while True:
-            said = await self._aside.said(Kind.ANSWER, _ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
-            found = unpack(Found, said, max_bytes=MAX_ANSWER_BYTES)
+            found = await self._child.hear(Found, _ANSWER_S)
             if found.said != Said.WORKING:
                 return found
             await rest(found.cpu_ms / 1000)
-            self._aside.tell(Kind.GO_ON, b"")
+            await self._child.say(GoOn())
 
     async def close(self) -> None:
         """See ``Computing``."""
-        await self._aside.close()
+        await self._child.kill()

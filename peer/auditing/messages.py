@@ -1,4 +1,4 @@
-"""What the process that computes audits is asked, and answers (see ``peer.aside.messages``).
+"""What the process that computes audits is asked, and answers (``runtime.line``).
 
 After each microbatch it says how long that took, and waits until it is told to go on: so it works no more than its share of the time, and
 is ended in the middle, however long an audit takes.
@@ -7,15 +7,13 @@ is ended in the middle, however long an audit takes.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from protocol.auditing import MAX_HEADER_BYTES
 from protocol.exchange import MAX_COHORT
 from protocol.fields import require
 from protocol.records import Header
 from protocol.verdicts import Outcome
+from runtime.line import MAX_REASON, Messages
 
-MAX_ASK_BYTES = MAX_HEADER_BYTES + 8192  # beside a body
-MAX_ANSWER_BYTES = 4096
-MAX_REASON = 300
+MAX_WEIGHTS_BYTES = 1 << 31  # and of an ask with a body, which is no larger
 
 
 class Said(IntEnum):
@@ -26,6 +24,26 @@ class Said(IntEnum):
     NEEDS = 2  # a step does not fit: the own vectors of its members are needed
     LACKS = 3  # vectors are not here; the outcomes are what is found if they are not brought
     NOTHING = 4  # it cannot be judged, by nobody's fault
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """First of all: the run. Once it has the data it says a ``Beat``."""
+
+    manifest: bytes  # signed
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A state's parameters to compute on from now on; there is no answer. Whatever is under way begins anew."""
+
+    parameters: bytes  # binary32, little-endian
+    teacher: bytes  # those of what the weights' round learns from too; or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """After an answer that says that it is not over yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +73,6 @@ class Found:
         require(len(self.outcomes) <= MAX_COHORT and set(self.outcomes) <= set(Outcome), "an unknown outcome")
         require(bool(self.outcomes) == (self.said in (Said.DONE, Said.LACKS)), "outcomes where something was found")
         require(self.step >= 0 and self.cpu_ms >= 0 and len(self.reason) <= MAX_REASON, "numbers, or a reason, out of range")
+
+
+MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=4096)

@@ -1,9 +1,10 @@
-"""Computes contributions of others again: ``python -m peer.auditing.process SOCKET FETCHED [DATA_ROOT]``; its setup is the run's manifest.
+"""Computes contributions of others again: ``python -m peer.auditing.process FETCHED [DATA_ROOT]``.
 
 A process of its own, so that it can have low priority, one thread, and be ended in the middle of its work. Knows no network, needs no key:
 vectors that were brought lie in the folder FETCHED, where the program that asks has put them.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,11 @@ from automl.training.microbatches import Microbatches
 from automl.training.schedule import Plan
 from automl.training.update import State
 from exact.residuals import Vector
-from peer.aside.line import Line, be
-from peer.aside.messages import Kind
-from peer.auditing.messages import MAX_ASK_BYTES, MAX_REASON, Ask, Found, Said
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, UserError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from peer.auditing.messages import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
+from protocol.errors import OwnFault, UserError
+from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution
+from runtime.line import MAX_REASON, Beat, Parent, be_child
 from swarm.vectors import read_vector
 
 
@@ -75,18 +74,11 @@ class Bench:
         self._teacher: torch.Tensor | None = None
         self._audit: tuple[bytes, Recomputation] | None = None  # under way, by the contribution's digest
 
-    @property
-    def weights_bytes(self) -> int:
-        """How many bytes a state's parameters have."""
-        return 4 * self._microbatches.num_weights
-
-    def load(self, weights: bytearray) -> None:
+    def load(self, weights: Weights) -> None:
         """Compute on these weights from now on."""
-        self._weights, self._audit = torch.frombuffer(weights, dtype=torch.float32), None
-
-    def teach(self, weights: bytearray) -> None:
-        """Let the microbatches learn from these weights too; from nothing, if they are empty."""
-        self._teacher, self._audit = torch.frombuffer(weights, dtype=torch.float32) if weights else None, None
+        self._weights = torch.frombuffer(bytearray(weights.parameters), dtype=torch.float32)
+        self._teacher = torch.frombuffer(bytearray(weights.teacher), dtype=torch.float32) if weights.teacher else None
+        self._audit = None
 
     def answer(self, ask: Ask, rest: Callable[[Found], None]) -> Found:
         """Return what comes of a contribution; after each microbatch ``rest`` is told how long it took.
@@ -124,33 +116,34 @@ def _found(found: Lacks | Needs | Judgements, cpu_ms: int) -> Found:
     return Found(int(Said.LACKS if isinstance(found, Lacks) else Said.DONE), outcomes, 0, reason, cpu_ms)
 
 
-def serve(line: Line, bench: Bench) -> None:
+def serve(parent: Parent, bench: Bench) -> None:
     """Do what is asked, until nobody asks any more."""
 
     def rest(found: Found) -> None:
-        line.say(Kind.ANSWER, pack(found))
-        kind, _ = line.heard(0)
-        if kind != Kind.GO_ON:
-            raise EncodingError("something else was asked before the last answer")
+        parent.say(found)
+        if not isinstance(parent.hear(), GoOn):
+            raise OwnFault("something else was asked before the last answer")
 
-    line.say(Kind.READY, b"")
-    most = MAX_ASK_BYTES + bench.weights_bytes  # a body is no larger than the weights
+    parent.say(Beat())
     while True:
-        kind, data = line.heard(most)
-        if kind == Kind.WEIGHTS:
-            bench.load(data)
-        elif kind == Kind.TEACHER:
-            bench.teach(data)
+        said = parent.hear()
+        if isinstance(said, Weights):
+            bench.load(said)
+        elif isinstance(said, Ask):
+            parent.say(bench.answer(said, rest))
         else:
-            line.say(Kind.ANSWER, pack(bench.answer(unpack(Ask, bytes(data), max_bytes=most), rest)))
+            raise OwnFault("something else was said than weights or a contribution")
 
 
-def work(line: Line, arguments: list[str]) -> None:
-    """Compute what the line asks for."""
-    _, setup = line.heard(MAX_SIGNED_MANIFEST_BYTES)
-    fetched, *root = map(Path, arguments)
-    serve(line, Bench(SignedManifest.read(bytes(setup)), fetched, root[0] if root else None))
+def work(parent: Parent) -> None:
+    """Compute what the parent asks for."""
+    torch.set_num_threads(1)
+    setup = parent.hear()
+    if not isinstance(setup, Setup):
+        raise OwnFault("something was asked before the run was told")
+    fetched, *root = map(Path, sys.argv[1:])
+    serve(parent, Bench(SignedManifest.read(setup.manifest), fetched, root[0] if root else None))
 
 
 if __name__ == "__main__":
-    be(work)
+    be_child(MESSAGES, work)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from automl.spaces.space import Architecture, SearchSpace
-from peer.aside.aside import AsideLost
-from peer.aside.turns import Turns
 from peer.evaluation.messages import Measured
+from peer.turns import Turns
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
 from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
+from runtime.child import ChildLost
 from swarm import waits
 from swarm.rpc import Endpoint
 from swarm.tasks import within
@@ -43,7 +43,7 @@ logger = logging.getLogger("manta.evaluation")
 class Measures(Protocol):
     """What measures (``peer.evaluation.measurer.Measurer``)."""
 
-    def load(self, weights: bytes) -> None:
+    async def load(self, weights: bytes) -> None:
         """Measure with these parameters from now on."""
 
     async def measure(self, architecture: str, part: str) -> Measured:
@@ -278,7 +278,7 @@ class EvaluationDesk:
     async def _outcome(self, job: _Job, working: "asyncio.Task[Measured]") -> Measured | None:
         try:
             measured = working.result()
-        except (UserError, AsideLost) as error:
+        except (UserError, ChildLost) as error:
             logger.warning("nothing measured for others reason=%s", error)
             await self._release()
             self._deaths += 1
@@ -298,7 +298,7 @@ class EvaluationDesk:
         if self._measurer is None:
             self._measurer = await self._start()
         if self._loaded != job.question.state:
-            self._measurer.load(job.weights)
+            await self._measurer.load(job.weights)
             self._loaded = job.question.state
         return await self._measurer.measure(architecture, job.question.part)
 

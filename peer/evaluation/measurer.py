@@ -2,53 +2,48 @@
 
 from pathlib import Path
 
-from peer.aside.aside import Aside
-from peer.aside.messages import Kind
-from peer.evaluation.messages import MAX_ANSWER_BYTES, Ask, Measured
-from protocol.encoding import pack, unpack
+from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
+from runtime.child import START_S, Child, Program, python, with_threads
 
 NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
-_PROGRAM = "peer.evaluation.process"
 _ANSWER_S = 1800.0  # for one architecture
 
 
 class Measurer:
     """A process that was started."""
 
-    def __init__(self, aside: Aside) -> None:
+    def __init__(self, child: Child) -> None:
         """Use ``start``."""
-        self._aside = aside
+        self._child = child
+        self.pid = child.pid
 
     @classmethod
     async def start(cls, supernet: str, dataset: str, digest: bytes, root: Path | None) -> "Measurer":
-        """Start a process; see ``Aside.start``.
+        """Start a process. Call it on the main thread.
 
         Raises:
-            AsideLost: it is not to be had.
+            ChildLost: it is not to be had.
             UserError: the data are not here, or not the run's.
         """
         arguments = [supernet, dataset, digest.hex(), *([] if root is None else [str(root)])]
-        return cls(await Aside.start(_PROGRAM, arguments, niceness=NICENESS))
+        command = python("-m", "peer.evaluation.process", *arguments)
+        program = Program("measurer", command, MESSAGES, environment=with_threads(1), niceness=NICENESS)
+        return cls(await Child.ready(program, START_S))
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._aside.pid
-
-    def load(self, weights: bytes | memoryview) -> None:
+    async def load(self, weights: bytes) -> None:
         """Measure with these parameters, binary32, from now on."""
-        self._aside.tell(Kind.WEIGHTS, bytes(weights))
+        await self._child.say(Weights(weights))
 
     async def measure(self, architecture: str, part: str) -> Measured:
         """Return how good an architecture is.
 
         Raises:
-            AsideLost: it died, or took too long.
+            ChildLost: it died, or took too long.
             UserError: it cannot: samples are missing here.
         """
-        self._aside.tell(Kind.ASK, pack(Ask(architecture, part)))
-        return unpack(Measured, await self._aside.said(Kind.ANSWER, _ANSWER_S, max_bytes=MAX_ANSWER_BYTES), max_bytes=MAX_ANSWER_BYTES)
+        await self._child.say(Ask(architecture, part))
+        return await self._child.hear(Measured, _ANSWER_S)
 
     async def close(self) -> None:
         """Kill it; it is gone when this returns."""
-        await self._aside.close()
+        await self._child.kill()

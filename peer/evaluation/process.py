@@ -1,9 +1,10 @@
-"""Measures architectures for others: ``python -m peer.evaluation.process SOCKET SUPERNET DATASET DIGEST [DATA_ROOT]``.
+"""Measures architectures for others: ``python -m peer.evaluation.process SUPERNET DATASET DIGEST [DATA_ROOT]``.
 
 A process of its own, so that it can have low priority, one thread, and be ended in the middle of its work; its memory is given back
-with its end. Knows no network. Whoever started it says what to measure over the socket, an inherited descriptor.
+with its end. Knows no network. Whoever started it says what to measure.
 """
 
+import sys
 import time
 from pathlib import Path
 
@@ -15,14 +16,11 @@ from automl.evaluation.samples import evaluate_samples
 from automl.models.networks import build
 from automl.search.members import result_of
 from automl.spaces.space import Architecture, space_named
-from peer.aside.line import Line, be
-from peer.aside.messages import Kind
-from peer.evaluation.messages import Ask, Measured
-from protocol.encoding import pack, unpack
+from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
 from protocol.errors import UserError
+from runtime.line import Beat, Parent, be_child
 
 _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
-_MAX_ASK_BYTES = 4096
 
 
 class Bench:
@@ -41,14 +39,9 @@ class Bench:
         self._dataset = KeptBatches(data, _KEPT_BYTES)
         self._supernet = build(self._space)
 
-    @property
-    def weights_bytes(self) -> int:
-        """How many bytes a state's parameters have."""
-        return 4 * self._supernet.num_weights
-
-    def load(self, weights: bytearray) -> None:
+    def load(self, weights: Weights) -> None:
         """Measure with these weights from now on."""
-        self._supernet.load(torch.frombuffer(weights, dtype=torch.float32))
+        self._supernet.load(torch.frombuffer(bytearray(weights.parameters), dtype=torch.float32))
 
     def measure(self, ask: Ask) -> Measured:
         """Return how good an architecture is, and what it took.
@@ -62,22 +55,24 @@ class Bench:
         return Measured(result, round(1000 * (time.process_time() - began_s)))
 
 
-def serve(line: Line, bench: Bench) -> None:
+def serve(parent: Parent, bench: Bench) -> None:
     """Do what is asked, until nobody asks any more."""
-    line.say(Kind.READY, b"")
+    parent.say(Beat())
     while True:
-        kind, data = line.heard(max(_MAX_ASK_BYTES, bench.weights_bytes))
-        if kind == Kind.WEIGHTS:
-            bench.load(data)
+        said = parent.hear()
+        if isinstance(said, Weights):
+            bench.load(said)
         else:
-            line.say(Kind.ANSWER, pack(bench.measure(unpack(Ask, bytes(data), max_bytes=_MAX_ASK_BYTES))))
+            assert isinstance(said, Ask)
+            parent.say(bench.measure(said))
 
 
-def work(line: Line, arguments: list[str]) -> None:
-    """Measure what the line asks for."""
-    supernet, dataset, digest, *root = arguments
-    serve(line, Bench(supernet, dataset, digest, Path(root[0]) if root else None))
+def work(parent: Parent) -> None:
+    """Measure what the parent asks for."""
+    torch.set_num_threads(1)
+    supernet, dataset, digest, *root = sys.argv[1:]
+    serve(parent, Bench(supernet, dataset, digest, Path(root[0]) if root else None))
 
 
 if __name__ == "__main__":
-    be(work)
+    be_child(MESSAGES, work)

@@ -40,7 +40,7 @@ def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs
         try:
             lacks = await answer(honest)  # which takes no weights
             assert (lacks.said, lacks.outcomes, worked) == (Said.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
-            process.load(run.state.parameters, None)
+            await process.load(run.state.parameters, None)
             keep(folder, honest)
             good = await answer(honest)
             assert (good.said, good.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.GOOD))
@@ -56,7 +56,7 @@ def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs
             assert len(worked) == done  # nothing is computed twice
             folder.keep_only(lying[1].header.contribution.digest, [vector_digest(mean) for mean in lying[0].means])
             cohort, ask = lying
-            process.load(run.state.parameters, None)  # it begins anew
+            await process.load(run.state.parameters, None)  # it begins anew
             withheld = await answer((cohort, replace(ask, over=(0,))))
             assert (withheld.said, withheld.outcomes) == (Said.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
         finally:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from automl.spaces.space import TINY
-from peer.aside.aside import AsideLost
 from peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
 from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
 from protocol.signing import Digest, Identity, PublicKey, sha256
+from runtime.child import ChildLost
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
 from tests.swarm.virtual_time import now, run_virtual
@@ -38,7 +38,7 @@ class Measurer:
         self.is_closed = False
         self._fail = fail
 
-    def load(self, weights: bytes) -> None:
+    async def load(self, weights: bytes) -> None:
         self.loaded.append(weights)
 
     async def measure(self, architecture: str, part: str) -> Measured:
@@ -298,7 +298,7 @@ def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> Non
 def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
     async def story(scene: Scene) -> None:
         def die() -> None:
-            raise AsideLost("it has ended")
+            raise ChildLost("it has ended")
 
         scene.fail = die
         fates = [(await scene.answer(replace(QUESTION, nonce=bytes([number]) * 16))).fate for number in range(4)]

@@ -14,10 +14,10 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import result_of
 from automl.spaces.space import TINY
-from peer.aside.aside import AsideLost
 from peer.evaluation.measurer import Measurer
 from protocol.errors import UserError
 from protocol.evaluations import difference
+from runtime.child import ChildLost
 
 pytestmark = pytest.mark.swarm
 
@@ -33,14 +33,14 @@ def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed(monkeypatch:
         try:
             process = psutil.Process(measurer.pid)
             assert process.nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 1)
-            measurer.load(supernet.flat_weights_N.detach().numpy().tobytes())
+            await measurer.load(supernet.flat_weights_N.detach().numpy().tobytes())
             there = await measurer.measure(architecture.text, "search")
             assert difference(there.result, result_of(here, TINY.task)) == ""
             assert there.cpu_ms > 0
             asking = asyncio.create_task(measurer.measure(architecture.text, "test"))
             await asyncio.sleep(0)  # it has asked
             os.kill(measurer.pid, signal.SIGKILL)
-            with pytest.raises(AsideLost):
+            with pytest.raises(ChildLost):
                 await asking
         finally:
             await measurer.close()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,11 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import result_of
 from automl.spaces.space import TINY
-from peer.aside.line import Line
-from peer.aside.messages import HEAD_BYTES, Kind, framed, head
-from peer.evaluation.messages import MAX_ANSWER_BYTES, Ask, Measured
+from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
 from peer.evaluation.process import Bench, serve
-from protocol.encoding import pack, unpack
+from protocol.encoding import encode
 from protocol.errors import EncodingError, UserError
+from runtime.line import HEAD_BYTES, Beat, Parent
 
 PATIENCE_S = 120.0
 
@@ -40,7 +40,7 @@ def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
     def be_process() -> None:
         with theirs:
             try:
-                serve(Line(theirs), bench)
+                serve(Parent(MESSAGES, theirs, on_end=lambda: None), bench)
             except (EOFError, EncodingError, ValueError, UserError) as error:
                 ended.append(error)
 
@@ -54,24 +54,24 @@ def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
         assert not thread.is_alive()
 
 
-def _said(line: socket.socket) -> tuple[Kind, bytes]:
+def _said(line: socket.socket) -> Any:
     with line.makefile("rb") as file:
-        length, kind = head(file.read(HEAD_BYTES), max_bytes=MAX_ANSWER_BYTES)
-        return kind, file.read(length)
+        length, kind = MESSAGES.to_parent.head(file.read(HEAD_BYTES))
+        return MESSAGES.to_parent.message(kind, file.read(length))
 
 
 def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Bench) -> None:
     architecture, supernet = TINY.sample(random.Random(5)), build(TINY)
     with served(bench) as (line, ended):
-        assert _said(line) == (Kind.READY, b"")
+        assert _said(line) == Beat()
         for seed in (1, 2):
             supernet.initialise(torch.Generator().manual_seed(seed))
-            line.sendall(framed(Kind.WEIGHTS, supernet.flat_weights_N.detach().numpy().tobytes()))
-            line.sendall(framed(Kind.ASK, pack(Ask(architecture.text, "search"))))
-            kind, data = _said(line)
-            assert kind == Kind.ANSWER
+            line.sendall(MESSAGES.to_child.framed(Weights(supernet.flat_weights_N.detach().numpy().tobytes())))
+            line.sendall(MESSAGES.to_child.framed(Ask(architecture.text, "search")))
+            measured = _said(line)
             (here,) = LocalEvaluator(supernet, digits()).measure([architecture], "search")
-            assert unpack(Measured, data, max_bytes=MAX_ANSWER_BYTES).result == result_of(here, TINY.task)
+            assert isinstance(measured, Measured)
+            assert measured.result == result_of(here, TINY.task)
     assert [type(error) for error in ended] == [EOFError]
 
 
@@ -79,16 +79,17 @@ def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Be
     "message",
     [
         bytes([0, 0, 0, 0, 9]),  # there is no such kind
-        b"\xff\xff\xff\xff" + bytes([Kind.WEIGHTS]),
-        framed(Kind.ASK, b"\x80"),
-        framed(Kind.ASK, pack(Ask("r32 nothing", "search"))),
-        framed(Kind.ASK, pack(Ask(TINY.smallest().text, "train"))),
+        b"\xff\xff\xff\xff" + bytes([0]),
+        bytes([0, 0, 0, 1, 1]) + encode(()),
+        MESSAGES.to_child.framed(Ask("r32 nothing", "search")),
+        MESSAGES.to_child.framed(Ask(TINY.smallest().text, "train")),
     ],
 )
 def test_what_nobody_understands_ends_it(bench: Bench, message: bytes) -> None:
     with served(bench) as (line, ended):
-        assert _said(line) == (Kind.READY, b"")
+        assert _said(line) == Beat()
         line.sendall(message)
+        line.shutdown(socket.SHUT_WR)
         assert line.recv(1) == b""
     assert [isinstance(error, EncodingError | ValueError) for error in ended] == [True]
 

@@ -1,7 +1,7 @@
 """When a process beside a peer may work: for its share of the time, and not while nothing is to be computed at all."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from swarm.tasks import first_of, within
@@ -38,11 +38,11 @@ class Turns:
         self.is_paused = False
         self.changed.set()
 
-    async def work(self, work: Coroutine[Any, Any, Result], is_wanted: Callable[[], bool] = lambda: True) -> "asyncio.Task[Result]":
-        """Return a piece of work that is done, or was cancelled: it might not go on, or ``is_wanted`` no more when ``changed`` was set."""
+    async def work(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """Return a piece of work that is done, or was cancelled: it might not go on when ``changed`` was set."""
         working = asyncio.create_task(work)
         try:
-            while not working.done() and self.may_work and is_wanted():
+            while not working.done() and self.may_work:
                 self.changed.clear()
                 await first_of(working, self.changed)
         finally:
