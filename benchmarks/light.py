@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aggregator.attendants.children import Child, stop
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig, write_run_file
 from aggregator.settings.sections import RoundSection
 from automl.training.settings import TASKS, thin, usual
 from protocol.errors import MantaError
 from protocol.signing import peer_name
+from runtime.child import Child, Program, python, stop
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _START_S, _RUN_S = 240.0, 600.0
@@ -99,7 +99,7 @@ class _Programs:
         }
 
     def start(self, name: str, *arguments: str) -> Child:
-        child = Child.start(name, [sys.executable, "-P", "-m", *arguments], self.directory / f"{name}.log", self.environment)
+        child = Child.start(Program(name, python("-m", *arguments), self.directory / f"{name}.log", self.environment))
         self.children.append(child)
         return child
 
@@ -119,9 +119,10 @@ class _Programs:
         self._until(lambda: bool(self.aggregator().get("addresses")))
         address = self.aggregator()["addresses"][0]
         where = ("--dir", str(self.directory / "gateway"), "--listen", _LISTEN, "--gateway", "127.0.0.1:0")
-        child = self.start("gateway", "peer.cli", "join", "--gpus", "none", "--initial-peers", address, *where)
-        self._until(lambda: "--gateway http" in child.log_path.read_text())
-        return child.log_path.read_text().rpartition("--gateway ")[2].split()[0]
+        self.start("gateway", "peer.cli", "join", "--gpus", "none", "--initial-peers", address, *where)
+        log_path = self.directory / "gateway.log"
+        self._until(lambda: "--gateway http" in log_path.read_text())
+        return log_path.read_text().rpartition("--gateway ")[2].split()[0]
 
     def start_light(self, number: int, url: str) -> None:
         directory = self.directory / f"light-{number}"
@@ -131,7 +132,7 @@ class _Programs:
             command = ["sh", "-c", _JOIN, str(group / "cgroup.procs"), *command]
         path = "" if self.arguments.python != sys.executable else os.environ.get("PYTHONPATH", "")
         environment = {**self.environment, "PYTHONPATH": path}
-        child = Child.start(f"light-{number}", command, self.directory / f"light-{number}.log", environment)
+        child = Child.start(Program(f"light-{number}", command, self.directory / f"light-{number}.log", environment))
         self.children.append(child)
         self.lights.append(_Light(child, directory, group, time.monotonic()))
 

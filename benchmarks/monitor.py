@@ -13,7 +13,6 @@ import asyncio
 import gzip
 import json
 import os
-import signal
 import socket
 import statistics
 import sys
@@ -33,6 +32,8 @@ from monitor_log import MadeUpRun
 from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.kept import KEPT
 from aggregator.monitor.settings import MonitorSection
+from runtime.child import TOLD, Child, Program, python
+from runtime.line import BEATS, Beat
 
 REPEATS = 15
 START_S = 900.0
@@ -173,15 +174,20 @@ async def started(directory: Path, clients: int) -> AsyncIterator[tuple[Page, ps
     settings = MonitorSection(streams=clients).model_dump_json()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
-        command = [sys.executable, "-m", "aggregator.monitor.program", str(directory), settings, where]
-        child = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[listening.fileno()]
-        )
+        command = python("-m", "aggregator.monitor.program", str(directory), settings, where)
+        child = Child.start(Program("monitor", command, messages=BEATS, pass_fds=[listening.fileno()], steps=TOLD))
+        hearing = asyncio.create_task(heard(child))
         try:
             yield Page(*listening.getsockname()), psutil.Process(child.pid)
         finally:
-            child.send_signal(signal.SIGTERM)
-            await child.wait()
+            hearing.cancel()
+            await child.end()
+
+
+async def heard(child: Child) -> None:
+    """Hear that a child goes on."""
+    while True:
+        await child.hear(Beat, START_S)
 
 
 async def until_read(page: Page, size: int, process: psutil.Process, what: str) -> None:

@@ -41,7 +41,7 @@ from aggregator.log.storage import read_manifest
 from aggregator.log.stored import StoredLog
 from aggregator.monitor.opened import opened
 from protocol.records import Round
-from swarm.priority import lower
+from runtime import tether
 
 WAYS = ("none", "page", "whole", "clients")
 POLL_S = 0.05
@@ -173,16 +173,14 @@ def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float
 
 def one_core() -> None:
     """Print what is left for a loop of niceness 19 beside one of niceness 0, by how it was made nice."""
-
-    def nice(pid: int) -> None:
-        os.setpriority(os.PRIO_PROCESS, pid, 19)
-
-    for name, make in (("the process", nice), ("aggregator.attendants.priority", lambda pid: asyncio.run(lower(pid, 19)))):
+    tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "19", ""]
+    for name, nice in (("the process", ["nice", "-n", "19"]), ("runtime.tether", tethered)):
         loops = [
-            subprocess.Popen([sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-            for _ in range(2)
+            subprocess.Popen(
+                [*start, sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+            for start in ([], nice)
         ]
-        make(loops[1].pid)
         for loop in loops:
             assert loop.stdin is not None
             loop.stdin.close()  # begin

@@ -30,9 +30,9 @@ from automl.data.dataset import Dataset
 from automl.training.lots import Lot, LotResult, Worker
 from peer.config import PeerConfig
 from peer.session import join
+from runtime.tether import ask_for_end_with_parent
 from swarm.node import Node
 from swarm.rpc import Handler
-from swarm.tether import end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as standing still
@@ -213,7 +213,7 @@ def run_aggregator(place: Place, run_file: Path) -> None:
 
 
 class Forked:
-    """A process that runs a function; has what ``aggregator.attendants.children`` needs of a ``Popen``."""
+    """A process that runs a function; has what ``runtime.child`` needs of a ``Popen``."""
 
     def __init__(self, work: Callable[[], None], log_path: Path) -> None:
         """Fork; call it while this process has one thread."""
@@ -238,7 +238,7 @@ class Forked:
 
 def _live(work: Callable[[], None], log_path: Path) -> NoReturn:
     """Be a program of its own: run ``work``, what is printed in a file, and end; the kernel ends it when the benchmark is gone."""
-    end_with_parent(os.getppid())
+    ask_for_end_with_parent(signal.SIGKILL)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the benchmark's own handlers are not the program's

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
-from aggregator.attendants.children import Child, stop
 from aggregator.local.report import AggregatorStatus, read_status
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig, template
 from aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
 from protocol.ledger import Ledger
+from runtime.child import Child, Program, stop
 from swarm.peer_status import PeerStatus
 
 STARTING_AT_ONCE = 4
@@ -31,7 +31,7 @@ START_S, STALL_S, END_S = 600.0, 180.0, 120.0
 POLL_S = 0.05
 
 
-class Program:
+class Started:
     """A program that was started, and the libp2p daemon that it has started itself."""
 
     def __init__(self, child: Child, directory: Path) -> None:
@@ -140,7 +140,7 @@ class Swarm:
         self._places = {**peers, "aggregator": aggregator}
         self._lots_s = dict(lots_s)
         self.pids: set[int] = set()  # of all programs that were started
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, Started] = {}
         self._status: AggregatorStatus | None = None
 
     def __enter__(self) -> "Swarm":
@@ -263,7 +263,7 @@ class Swarm:
     def laps(self, name: str, first: int, last: int) -> dict[str, float]:
         """Return the mean seconds of what a peer logged of its rounds."""
         seconds: dict[str, list[float]] = {}
-        text = self._programs[name].child.log_path.read_text(errors="replace")
+        text = (self.directory / f"{name}.log").read_text(errors="replace")
         for round_, line in re.findall(r"round over round=(\d+) (.*)", text):
             if first <= int(round_) <= last:
                 for what, value in re.findall(r"(\w+)_s=([\d.]+)", line):
@@ -275,7 +275,7 @@ class Swarm:
         log_path = self.directory / f"{name}.log"
         process: Any = Forked(work, log_path)
         self.pids.add(process.pid)
-        self._programs[name] = Program(Child(name, process, log_path), place.directory)
+        self._programs[name] = Started(Child(Program(name, (), log_path), process), place.directory)
 
     def _is_committed(self, round_: int) -> bool:
         return self.round >= round_

@@ -35,7 +35,7 @@ from scale_swarm import Swarm, run_config
 from soak import lateness
 from soak_swarm import Use, use_of
 
-from aggregator.attendants.children import Child, stop
+from runtime.child import Child, Program, stop
 from tests.faults import strangers
 
 PEERS = ("peer-0", "peer-1", "peer-2")
@@ -121,7 +121,8 @@ def suffer(arguments: argparse.Namespace, directory: Path, attack: str, say: Cal
         spans["quiet"].watch(swarm, attacked, 60 * arguments.quiet_minutes, lambda: _check(beside))
         stranger = _start("stranger", ["-m", "tests.faults.strangers", *words], directory)
         beside.append(stranger)
-        swarm.until(lambda: "attacks" in stranger.log_path.read_text() or stranger.returncode is not None, "the attack", deadline_s=START_S)
+        said = directory / "stranger.log"
+        swarm.until(lambda: "attacks" in said.read_text() or stranger.returncode is not None, "the attack", deadline_s=START_S)
         say(f"{attack}: attacks")
         spans["attacked"] = Span(time.monotonic())
         spans["attacked"].watch(swarm, attacked, 60 * arguments.minutes, lambda: _check(beside))
@@ -158,7 +159,7 @@ def _check(beside: Sequence[Child]) -> None:
 
 def _start(name: str, words: Sequence[str], directory: Path) -> Child:
     environment = {"PYTHONPATH": sys.path[0], "MANTA_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    return Child.start(name, [sys.executable, *words], directory / f"{name}.log", environment)
+    return Child.start(Program(name, [sys.executable, *words], directory / f"{name}.log", environment))
 
 
 def _gateway_url(swarm: Swarm) -> str:

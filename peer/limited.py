@@ -51,7 +51,7 @@ class LimitedPeer:
         self._crew = crew
         self._processes = processes
         self._compute = compute
-        self._asides = (evaluations,) if audits is None else (evaluations, audits)
+        self._beside = (evaluations,) if audits is None else (evaluations, audits)
         self._evaluations = evaluations
         self._audits = audits
         self._traffic = traffic
@@ -74,15 +74,15 @@ class LimitedPeer:
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""
-        for aside in self._asides:
-            aside.pause()
+        for one in self._beside:
+            one.pause()
         await self._loop.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
         await self._loop.resume()
-        for aside in self._asides:
-            aside.resume()
+        for one in self._beside:
+            one.resume()
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""

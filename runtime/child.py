@@ -27,7 +27,6 @@ from runtime.line import HEAD_BYTES, Beat, Failed, Messages
 
 Message = TypeVar("Message")
 
-START_S = 600.0  # until a child has its libraries and its data, at low priority
 _TETHER = Path(__file__).with_name("tether.py")
 _MAX_SAID = 64  # messages of a child that nobody has heard yet
 _LOOKS = 4  # at a deadline: this process may have stood still itself, and the message be here
@@ -38,7 +37,6 @@ _DAEMONS_S = 10.0  # for what a program had started to end after it
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read once, when a process loads its libraries
 
 # How a child is ended: signals, and the seconds that each is given.
-KILLED: Sequence[tuple[int, float]] = ((signal.SIGKILL, 10.0),)  # it has nothing to put away
 TOLD = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 10.0))
 ASKED = (
     (signal.SIGINT, 15.0),  # hand in what is trained, bring what audits want of it, close the log
@@ -59,12 +57,14 @@ class Program:
 
     name: str  # in words
     command: Sequence[str]
-    messages: Messages | None = None  # None: it is not talked to
     log_path: Path | None = None  # gets what it prints; None: its errors go where this process's do, the rest nowhere
     environment: Mapping[str, str] = field(default_factory=dict)  # beside this process's
+    messages: Messages | None = None  # None: it is not talked to
     pass_fds: Sequence[int] = ()
     niceness: int = 0  # beside this process's
-    steps: Sequence[tuple[int, float]] = KILLED
+    steps: Sequence[tuple[int, float]] = ASKED  # to its end
+    start_s: float = 600.0  # that its first message is waited for: libraries from a slow disk, data
+    quiet_s: float = 60.0  # and the next one, of a child that is kept running
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,19 @@ def python(*arguments: str) -> list[str]:
     """Return the command that is this Python with ``arguments``."""
     # -P: a file or directory of the same name where the person happens to stand is not our program.
     return [sys.executable, "-P", *arguments]
+
+
+def tethered(folder: str, *, niceness: int = 0, has_line: bool = False) -> list[str]:
+    """Return what a command begins with that ends with this process, and after which ``folder``, if there is one, is removed.
+
+    Args:
+        folder: of what the command leaves behind.
+        niceness: so much less priority than this process has.
+        has_line: the command ends with its line to this process, where nothing else sees to that.
+    """
+    parent = os.getpid() if not has_line or sys.platform == "linux" else 0
+    # -I, -S: nothing is imported but what that file names, which takes some hundredths of a second.
+    return [sys.executable, "-I", "-S", str(_TETHER), str(parent), str(niceness), folder]
 
 
 def with_threads(count: int) -> dict[str, str]:
@@ -116,8 +129,7 @@ class Child:
             OSError: the system starts none.
         """
         ours, theirs = (None, None) if program.messages is None else socket.socketpair()
-        parent = os.getpid() if theirs is None or sys.platform == "linux" else 0
-        tether = [sys.executable, "-I", "-S", str(_TETHER), str(parent), str(program.niceness), ""]
+        tether = tethered("", niceness=program.niceness, has_line=theirs is not None)
         path = {} if theirs is None else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             with theirs or contextlib.nullcontext(), _log_of(program) as log:
@@ -140,7 +152,7 @@ class Child:
         return cls(program, process, ours)
 
     @classmethod
-    async def ready(cls, program: Program, timeout_s: float, setup: object = None) -> "Child":
+    async def ready(cls, program: Program, setup: object = None) -> "Child":
         """Start a process, send it ``setup``, if there is any, and return it once it has said that it goes on.
 
         Raises:
@@ -154,7 +166,7 @@ class Child:
         try:
             if setup is not None:
                 await child.say(setup)
-            await child.hear(Beat, timeout_s)
+            await child.hear(Beat, program.start_s)
         except BaseException:
             await asyncio.shield(child.kill())
             raise
@@ -177,10 +189,15 @@ class Child:
 
     @property
     def how(self) -> str:
-        """How it has ended, in a few words."""
+        """How it has ended: a signal or an exit code."""
         code = self.returncode
         assert code is not None
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    @property
+    def ending(self) -> str:
+        """How it has ended, as a sentence says it."""
+        return f"was ended by {self.how}" if (self.returncode or 0) < 0 else f"ended with {self.how}"
 
     @property
     def reason(self) -> str:
@@ -235,8 +252,7 @@ class Child:
     async def end(self, reason: str = "") -> None:
         """End it as its program says; it is gone when this returns."""
         self._reason = self._reason or reason
-        if self._reading is None or self.program.steps is not KILLED:
-            await asyncio.to_thread(stop, [self])
+        await asyncio.to_thread(stop, [self])
         if self._reading is not None:
             await self.kill()
 
@@ -263,7 +279,7 @@ class Child:
                     self._reason, self._is_users = said.reason, bool(said.is_users)
                 elif self._heard.qsize() == _MAX_SAID:
                     raise EncodingError("more than it was asked")
-                else:
+                elif not isinstance(said, Beat) or self._heard.empty():  # what waits to be heard says that it goes on, too
                     self._heard.put_nowait(said)
         except (EOFError, OSError):
             pass  # it has ended
@@ -277,16 +293,10 @@ class Child:
             self._heard.put_nowait(None)
 
 
-async def keep(program: Program, *, start_s: float, quiet_s: float, restart: Restart = Restart()) -> None:
+async def keep(program: Program, restart: Restart = Restart()) -> None:
     """Keep a child running that says now and then that it goes on, until this is cancelled; return if it says that it cannot work.
 
-    One that stands still is killed, soon: it would not hear anything gentler, and may hold a lock that others wait for.
-
-    Args:
-        program: the child's.
-        start_s: how long the first sign of life is waited for: libraries from a slow disk.
-        quiet_s: how long each other one is.
-        restart: when it is started again.
+    One that stands still is killed: it would not hear anything gentler, and may hold a lock that others wait for.
     """
     loop, ends = asyncio.get_running_loop(), 0
     while True:
@@ -294,9 +304,9 @@ async def keep(program: Program, *, start_s: float, quiet_s: float, restart: Res
         try:
             child = Child.start(program)
             try:
-                await child.hear(Beat, start_s)
+                await child.hear(Beat, program.start_s)
                 while True:
-                    await child.hear(Beat, quiet_s)
+                    await child.hear(Beat, program.quiet_s)
             finally:
                 await asyncio.shield(child.end())
         except UserError as error:

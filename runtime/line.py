@@ -90,6 +90,9 @@ class Messages:
         self.to_parent = Kinds((Failed, Beat, *to_parent), max_to_parent)
 
 
+BEATS = Messages()  # of a child that only says that it goes on
+
+
 class Parent:
     """The parent, as its child knows it. A thread of its own hears it, so that its end is noticed in the middle of any work."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,10 +17,10 @@ from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from protocol.errors import OwnFault
+from runtime.child import tethered
 from swarm import waits
 from swarm.addresses import check_listen, not_to_listen_on
 
-_KEEPER = Path(__file__).with_name("keeper.py")
 _MAX_SOCKET_DIR = 60  # a unix socket's path has at most 108 bytes, and hivemind adds a name of about 30
 # The daemon's -relay=0 leaves on what is on in its default configuration: relaying for strangers. Only a file of its own turns it off.
 _CONFIGURATION = {"Relay": {"Enabled": False}}
@@ -143,9 +142,8 @@ def _daemon_class(socket_dir: str) -> type[P2P]:
 
         @staticmethod
         def _make_process_args(*args: object, **kwargs: object) -> list[str]:
-            keeper = [sys.executable, "-I", "-S", str(_KEEPER), str(os.getpid()), socket_dir]
             command: list[str] = P2P._make_process_args(*args, **kwargs)
-            return [*keeper, *command, f"-f={configuration}"]
+            return [*tethered(socket_dir), *command, f"-f={configuration}"]
 
     return Daemon
 

@@ -163,7 +163,7 @@ def wait_for_line(process: "subprocess.Popen[str]", words: str) -> str:
 def has_keeper(process: "subprocess.Popen[str]") -> bool:
     """Return whether ``process`` has started its daemon's keeper; what its libraries ask as they are loaded are children of it too."""
     try:
-        return any("keeper.py" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children())
+        return any("tether.py" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children())
     except psutil.NoSuchProcess:
         return False  # one that ended while it was looked at
 

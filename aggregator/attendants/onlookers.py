@@ -9,15 +9,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.attendants.attendants import Attendant, Patience
 from aggregator.attendants.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
 from aggregator.attendants.watched import Tally
+from aggregator.log.storage import BUSY_TIMEOUT_S
 from aggregator.monitor.door import MonitorDoor
 from aggregator.monitor.settings import MonitorSection
 from aggregator.rounds.intake import now_ms
 from aggregator.rounds.refusals import refused_of
 from aggregator.rounds.timeline import Timeline, Times
 from protocol.closing import Closing, Stage
+from runtime.child import TOLD, Program, keep, python
+from runtime.line import BEATS
 from swarm.budget import Faults
 from swarm.traffic import Traffic
 
@@ -25,8 +27,10 @@ _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluat
 # Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
 # evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
 _NICENESS, _OF_EVALUATOR = 5, 10
-# Where that is so it may need long for its libraries, too. It can be waited for: the database it never opens.
-_PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)
+# The monitor could hold a lock that SQLite wants for a moment, which the log's writer waits for.
+_QUIET_S = 0.8 * BUSY_TIMEOUT_S
+# The evaluator never opens the database. Where all cores are busy it may need long for its libraries, too, and can be waited for.
+_EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0
 logger = logging.getLogger("manta.onlookers")
 
 
@@ -44,7 +48,7 @@ class Onlookers:
         self._started_at = unix_ms()
         self.final: FinalQuality | None = None
         self.join: tuple[str, ...] = ()
-        self.attendants = self._attendants()
+        self.programs = self._programs()
 
     def watch(self, closing: Closing, traffic: Traffic, faults: Faults, is_finished: Callable[[], bool]) -> None:
         """Look at these from now on."""
@@ -63,7 +67,7 @@ class Onlookers:
         """Write, and keep the processes running, until this is cancelled."""
         if self.door is None:
             await asyncio.Event().wait()
-        work = [LiveFile(self._directory, self.now).keep(), *(attendant.keep() for attendant in self.attendants)]
+        work = [LiveFile(self._directory, self.now).keep(), *map(keep, self.programs)]
         tasks = [asyncio.create_task(one) for one in work]
         for task in tasks:
             task.add_done_callback(_tell_of_fault)
@@ -120,29 +124,34 @@ class Onlookers:
             ),
         )
 
-    def _attendants(self) -> tuple[Attendant, ...]:
+    def _programs(self) -> tuple[Program, ...]:
         if self.door is None:
             return ()
-        beside = self._directory / DIRECTORY
-        settings = self._settings.model_dump_json()
-        descriptor = self.door.socket.fileno()
+        directory, descriptor = str(self._directory.absolute()), self.door.socket.fileno()
         where = json.dumps({"fd": descriptor, "is_loopback": self.door.is_loopback})
-        monitor = Attendant(
+        monitor = Program(
             "monitor",
-            ("-m", _PROGRAM, str(self._directory.absolute()), settings, where),
-            beside / "monitor.log",
-            niceness=_NICENESS,
+            python("-m", _PROGRAM, directory, self._settings.model_dump_json(), where),
+            self._directory / DIRECTORY / "monitor.log",
+            messages=BEATS,
             pass_fds=(descriptor,),
+            niceness=_NICENESS,
+            steps=TOLD,
+            start_s=120.0,
+            quiet_s=_QUIET_S,
         )
         if not self._settings.evaluate_share:
             return (monitor,)
         root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
-        evaluator = Attendant(
+        evaluator = Program(
             "evaluator",
-            ("-m", _EVALUATOR, str(self._directory.absolute()), str(self._settings.evaluate_share), *root),
-            beside / "evaluator.log",
+            python("-m", _EVALUATOR, directory, str(self._settings.evaluate_share), *root),
+            self._directory / DIRECTORY / "evaluator.log",
+            messages=BEATS,
             niceness=_OF_EVALUATOR,
-            patience=_PATIENCE,
+            steps=TOLD,
+            start_s=_EVALUATOR_START_S,
+            quiet_s=_EVALUATOR_QUIET_S,
         )
         return monitor, evaluator
 

@@ -6,8 +6,6 @@ to the log any peer may do; the log does not depend on it.
 
 import asyncio
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +13,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from aggregator.attendants.children import Child, stop
 from protocol.errors import StorageError, UserError
+from runtime.child import Child, Program, Restart, python, stop
 from runtime.disk import make_directory
 
-_AGAIN_S = (1.0, 60.0)  # first and longest pause before it is started again
-_LASTED_S = 60.0  # a life of this length begins the pauses anew
+_AGAIN = Restart()
 _LOOK_S = 0.25
 _KEPT = ("MANTA_STATE_DIR",)  # of the operator's settings; the others are meant for peers of the operator's own
 
@@ -77,20 +74,19 @@ class Sidecar:
             StorageError: its folder cannot be written to.
         """
         make_directory(self.directory)
-        command = self._command(met)
-        pause_s, was_up = _AGAIN_S[0], False
+        program, ends, was_up = self._program(self._command(met)), 0, False
         while True:
-            child, began_s = self._start(command), time.monotonic()
+            child, began_s = self._start(program), time.monotonic()
             was_up = await self._watch(child, is_up) or was_up
             if self._has_finished(child):
                 return
             if child.returncode == 2 and not was_up:
                 raise UserError(f"the {self._name}: {child.last_lines(1).removeprefix('manta-peer: ')}")
-            pause_s = _AGAIN_S[0] if time.monotonic() - began_s > _LASTED_S else pause_s
-            how = _how_it_ended(child)
-            self._say(f"the {self._name} {how}; it is started again in {pause_s:.0f} s; what it printed: {child.log_path}")
+            ends = 1 if time.monotonic() - began_s > _AGAIN.lasted_s else ends + 1
+            pause_s = _AGAIN.pause_s(ends)
+            again = f"it is started again in {pause_s:.0f} s"
+            self._say(f"the {self._name} {_how_it_ended(child)}; {again}; what it printed: {program.log_path}")
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _AGAIN_S[1])
 
     @property
     def runs(self) -> bool:
@@ -106,14 +102,16 @@ class Sidecar:
         address = min(met.addresses, key=lambda address: "/ip4/127." not in address)
         invited = () if met.invitation is None else ("--invitation", str(met.invitation))
         where = ("--initial-peers", address, "--run", met.run, "--listen", "none", "--dir", str(self.directory), *invited)
-        # -P: a file or directory of the same name where the person happens to stand is not our program.
-        return [sys.executable, "-P", "-m", "peer.cli", "join", *where, *self._options]
+        return python("-m", "peer.cli", "join", *where, *self._options)
 
-    def _start(self, command: Sequence[str]) -> Child:
+    def _program(self, command: Sequence[str]) -> Program:
         foreign = {name: "" for name in os.environ if name.startswith("MANTA_") and name not in _KEPT}
         log_path = self.directory / f"{self._name}.log"
+        return Program(self._name, command, log_path, {**foreign, "PYTHONUNBUFFERED": "1"})
+
+    def _start(self, program: Program) -> Child:
         try:
-            self._child = Child.start(self._name, command, log_path, {**foreign, "PYTHONUNBUFFERED": "1"})
+            self._child = Child.start(program)
         except OSError as error:
             raise StorageError(f"the {self._name} cannot be started ({error}); look at {self.directory}") from error
         return self._child
@@ -137,12 +135,10 @@ class Sidecar:
             status = Status.model_validate_json((self.directory / "status.json").read_bytes())
         except (OSError, ValidationError):
             return None
-        return status if status.pid == child.process.pid else None
+        return status if status.pid == child.pid else None
 
 
 def _how_it_ended(child: Child) -> str:
-    code = child.returncode
-    assert code is not None
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return "left the run" if code == 0 else f"ended with exit code {code}: {child.last_lines(1)}"
+    if child.returncode == 0:
+        return "left the run"
+    return child.ending if (child.returncode or 0) < 0 else f"{child.ending}: {child.last_lines(1)}"

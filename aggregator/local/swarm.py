@@ -1,20 +1,18 @@
 """A real swarm on one computer: starts the programs that volunteers and operators start, watches them, and reports.
 
 Knows the programs by their command lines and their status.json only: it takes no part in the run. Nothing that it starts outlives it
-(``aggregator.attendants.children``); what has to hold for a run to have succeeded is in ``aggregator.local.report``.
+(``runtime.child``); what has to hold for a run to have succeeded is in ``aggregator.local.report``.
 """
 
 import os
 import re
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Mapping
 
 from rich.console import Console
 
-from aggregator.attendants.children import Child, stop
 from aggregator.local.progress import Progress
 from aggregator.local.report import (
     AggregatorStatus,
@@ -31,6 +29,7 @@ from aggregator.log.verify import verify_directory
 from aggregator.monitor.door import address_to_show
 from aggregator.settings.config import write_run_file
 from protocol.errors import MantaError, OwnFault
+from runtime.child import Child, Program, python, stop
 from swarm.peer_status import PeerStatus
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -98,9 +97,9 @@ class LocalSwarm:
         return len(self._told) > 1
 
     def _start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
-        # -P: a file or directory of the same name where the person happens to stand is not our program.
-        command = [sys.executable, "-P", "-m", *arguments]
-        child = Child.start(name, command, self._settings.directory / f"{name}.log", {**self._environment, **(environment or {})})
+        log_path = self._settings.directory / f"{name}.log"
+        settings = {**self._environment, **(environment or {})}
+        child = Child.start(Program(name, python("-m", *arguments), log_path, settings))
         self._children[name] = child
         return child
 
@@ -146,7 +145,7 @@ class LocalSwarm:
             raise Stopped(self._told[0])
         aggregator = self._children["aggregator"]
         if aggregator.returncode is not None:
-            raise OwnFault(self._obituary("aggregator", aggregator.returncode))
+            raise OwnFault(self._obituary(aggregator))
         self._status = read_status(AggregatorStatus, self._settings.directory / "aggregator") or self._status
         for name in self._running_peers():
             returncode = self._children[name].returncode
@@ -154,7 +153,7 @@ class LocalSwarm:
                 continue
             self._fates[name] = fate(returncode, self._peer_status(name))
             if self._fates[name] is Fate.FAILED:
-                raise OwnFault(self._obituary(name, returncode))
+                raise OwnFault(self._obituary(self._children[name]))
             if self._fates[name] is not Fate.FINISHED:
                 how = "was killed" if self._fates[name] is Fate.KILLED else "left"
                 self._console.print(f"{name} {how}; the others go on", highlight=False)
@@ -171,9 +170,8 @@ class LocalSwarm:
     def _last_lines(self, name: str) -> str:
         return self._children[name].last_lines()
 
-    def _obituary(self, name: str, returncode: int) -> str:
-        how = f"was ended by {signal.Signals(-returncode).name}" if returncode < 0 else f"ended with exit code {returncode}"
-        return f"{name} {how}; its last lines:\n{self._last_lines(name)}"
+    def _obituary(self, child: Child) -> str:
+        return f"{child.name} {child.ending}; its last lines:\n{child.last_lines()}"
 
     def _watch(self, progress: Progress) -> None:
         """Look on until the run is finished, and all is paid."""

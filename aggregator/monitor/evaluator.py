@@ -7,15 +7,19 @@ or not there, and writes what it finds beside them; nobody waits for it.
 import logging
 import os
 import random
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.attendants.computing import be
+import torch
+
 from aggregator.attendants.live import DIRECTORY, unix_ms
+from aggregator.log.storage import read_manifest
 from aggregator.monitor.pictures import INDEX, PICTURES
 from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
 from aggregator.monitor.scenes import Drawn, draw
+from automl.data.catalog import load_dataset
 from automl.data.dataset import STEREO, Dataset
 from automl.evaluation.glimpse import glimpse
 from automl.evaluation.held_out import baseline
@@ -28,6 +32,7 @@ from protocol.errors import UserError
 from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 from runtime.disk import disk_errors, replace_file
+from runtime.line import BEATS, Parent, be_child
 
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0
@@ -141,7 +146,7 @@ def last_evaluated(path: Path) -> int:
     return next((one.round for one in found if one is not None), -1)
 
 
-def work(evaluator: Evaluator, directory: Path, share: float) -> None:
+def evaluate(evaluator: Evaluator, directory: Path, share: float) -> None:
     """Evaluate the newest snapshot, rest, and so on for ever.
 
     Raises:
@@ -167,10 +172,16 @@ def work(evaluator: Evaluator, directory: Path, share: float) -> None:
         time.sleep(max(0.0, worked_s / share - (time.monotonic() - began_s)))
 
 
-def main() -> None:
+def work(parent: Parent) -> None:
     """Be the program."""
-    be("evaluator", lambda manifest, dataset, directory, share: work(Evaluator(manifest, dataset, directory), directory, share))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    parent.keep_beating()
+    torch.set_num_threads(1)
+    directory, share = Path(sys.argv[1]), float(sys.argv[2])
+    manifest = read_manifest(directory).open()
+    dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+    evaluate(Evaluator(manifest, dataset, directory), directory, share)
 
 
 if __name__ == "__main__":
-    main()
+    be_child(BEATS, work)

@@ -7,15 +7,12 @@ socket that the aggregator listens with, and whether it is on loopback.
 import asyncio
 import json
 import logging
-import os
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import uvicorn
 
-from aggregator.attendants.attendants import BEAT_S, CANNOT, attend, beat
 from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
@@ -25,12 +22,11 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
 from aggregator.monitor.sight import News, Sight
 from aggregator.monitor.streams import Streams
-from protocol.errors import StorageError, UserError
+from runtime.line import BEAT_S, BEATS, Beat, Parent, be_child
 from swarm.http_server import Places, allow_files, config_of
 
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
-_LAST_S = 5.0  # for an orderly end
 _BESIDE_STREAMS = 128  # connections that are answered beside all event streams
 _FILES_BESIDE = 512  # descriptors beside connections
 
@@ -98,11 +94,11 @@ class Monitor:
         return [("now", self._present.now(unix_ms())), *head]
 
 
-async def serve(monitor: Monitor, listening: socket.socket, streams: int, ending: threading.Event) -> None:
-    """Answer until SIGTERM, SIGINT or ``ending``."""
+async def serve(monitor: Monitor, listening: socket.socket, streams: int, parent: Parent) -> None:
+    """Answer until SIGTERM."""
     places = Places(streams + _BESIDE_STREAMS, streams + _BESIDE_STREAMS)
     server = uvicorn.Server(config_of(monitor.app, places, log_level=None))
-    work = [asyncio.create_task(monitor.watch()), asyncio.create_task(_beat(server, monitor, ending))]
+    work = [asyncio.create_task(monitor.watch()), asyncio.create_task(_beat(server, monitor, parent))]
     serving = asyncio.create_task(server.serve([listening]))
     done, _ = await asyncio.wait([serving, *work], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
@@ -116,38 +112,26 @@ async def serve(monitor: Monitor, listening: socket.socket, streams: int, ending
         task.result()
 
 
-async def _beat(server: uvicorn.Server, monitor: Monitor, ending: threading.Event) -> None:
+async def _beat(server: uvicorn.Server, monitor: Monitor, parent: Parent) -> None:
     """Give signs of life for as long as the event loop goes round; see that everything ends when it should."""
-    while not ending.is_set() and not server.should_exit:
-        beat()
+    while not server.should_exit:
+        parent.say(Beat())
         await asyncio.sleep(BEAT_S / 2)
     monitor.close()
     server.should_exit = True
 
 
-def main() -> None:
+def work(parent: Parent) -> None:
     """Be the program."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    ending = threading.Event()
-
-    def end() -> None:
-        ending.set()
-        threading.Timer(_LAST_S, os._exit, (1,)).start()
-
-    attend(end)
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)
     allow_files(settings.streams + _BESIDE_STREAMS + _FILES_BESIDE)
-    beat()
-    try:
-        monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])
-    except (UserError, StorageError) as error:
-        print(f"monitor: {error}", file=sys.stderr)
-        sys.exit(CANNOT if isinstance(error, UserError) else 1)
+    parent.say(Beat())
+    monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])
     with socket.socket(fileno=where_text["fd"]) as listening:
-        asyncio.run(serve(monitor, listening, settings.streams, ending))
-    os._exit(0)  # the thread that waits for the parent's end waits still
+        asyncio.run(serve(monitor, listening, settings.streams, parent))
 
 
 if __name__ == "__main__":
-    main()
+    be_child(BEATS, work)

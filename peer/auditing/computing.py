@@ -9,7 +9,7 @@ from torch import Tensor
 from peer.auditing.messages import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
 from protocol.encoding import pack
 from protocol.manifest import SignedManifest
-from runtime.child import START_S, Child, Program, python, with_threads
+from runtime.child import Child, Program, python, with_threads
 
 NICENESS = 5
 _ANSWER_S = 1800.0  # for one microbatch
@@ -46,8 +46,8 @@ class Process:
             UserError: the data are not here, or not the run's.
         """
         command = python("-m", "peer.auditing.process", str(fetched), *([] if root is None else [str(root)]))
-        program = Program("audits", command, MESSAGES, environment=with_threads(1), niceness=NICENESS)
-        return cls(await Child.ready(program, START_S, Setup(pack(signed))))
+        program = Program("audits", command, environment=with_threads(1), messages=MESSAGES, niceness=NICENESS)
+        return cls(await Child.ready(program, Setup(pack(signed))))
 
     async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """See ``Computing``."""

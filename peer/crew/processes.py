@@ -73,7 +73,7 @@ class _Post:
 def _program(device: Device, regions: Sequence[Region]) -> Program:
     descriptors = [region.descriptor for region in regions]
     command = python("-m", "peer.crew.worker_process", *map(str, descriptors))
-    return Program("worker", command, MESSAGES, environment=with_threads(device.threads), pass_fds=descriptors)
+    return Program("worker", command, environment=with_threads(device.threads), messages=MESSAGES, pass_fds=descriptors)
 
 
 def _tell_of_fault(task: "asyncio.Task[None]") -> None:

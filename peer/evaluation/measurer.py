@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
-from runtime.child import START_S, Child, Program, python, with_threads
+from runtime.child import Child, Program, python, with_threads
 
 NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
 _ANSWER_S = 1800.0  # for one architecture
@@ -27,8 +27,8 @@ class Measurer:
         """
         arguments = [supernet, dataset, digest.hex(), *([] if root is None else [str(root)])]
         command = python("-m", "peer.evaluation.process", *arguments)
-        program = Program("measurer", command, MESSAGES, environment=with_threads(1), niceness=NICENESS)
-        return cls(await Child.ready(program, START_S))
+        program = Program("measurer", command, environment=with_threads(1), messages=MESSAGES, niceness=NICENESS)
+        return cls(await Child.ready(program))
 
     async def load(self, weights: bytes) -> None:
         """Measure with these parameters, binary32, from now on."""

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import psutil
 
-from aggregator.attendants.children import Child, stop
 from aggregator.settings.config import RunConfig, template
 from aggregator.settings.sections import RoundSection, RunSection
+from runtime.child import Child, Program, stop
 
 DEADLINE_S = 240.0
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -104,7 +104,8 @@ class Programs:
         """Start ``python ARGUMENTS``, for example a peer of the test's own that lies."""
         settings = {"MANTA_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._meant_to_end.discard(name)
-        self._children[name] = Child.start(name, self.command(name, *arguments), self.directory / f"{name}.log", settings)
+        program = Program(name, self.command(name, *arguments), self.directory / f"{name}.log", settings)
+        self._children[name] = Child.start(program)
 
     def listen(self, name: str) -> str:
         """Return where a program listens."""
@@ -158,7 +159,7 @@ class Programs:
 
     def log(self, name: str) -> str:
         """Return what a program has printed."""
-        return self._children[name].log_path.read_text(errors="replace")
+        return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def logs(self) -> str:
         """Return where everybody stands and the end of what they printed."""

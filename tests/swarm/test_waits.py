@@ -1,14 +1,16 @@
 """Each bound is longer than what it waits for may take by its own bounds."""
 
+import signal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.attendants.children import _STEPS
 from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
 from peer.views.views import MAX_PART_BYTES
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
+from runtime.child import ASKED
 from swarm import fetch_calls, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
 from swarm.in_flight import MIN_BYTES_PER_S
@@ -97,7 +99,7 @@ def test_an_announcement_outlives_what_it_takes_to_read_and_to_renew_it() -> Non
 
 
 def test_who_is_told_to_stop_ends_before_it_is_made_to() -> None:
-    patience_s = next(patience_s for number, patience_s in _STEPS if number.name == "SIGINT")
+    patience_s = next(patience_s for number, patience_s in ASKED if number == signal.SIGINT)
     assert patience_s >= waits.LAST_ROUND_S + waits.GOODBYE_S
 
 

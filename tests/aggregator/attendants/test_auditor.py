@@ -14,6 +14,7 @@ from aggregator.attendants.sidecar import Met, Sidecar
 from peer.config import PeerConfig
 from protocol.signing import Identity
 from protocol.verdicts import AuditRules
+from runtime.child import Restart
 from tests.memory_log import until
 from tests.swarm.processes import DEADLINE_S
 
@@ -61,7 +62,7 @@ os.replace("new", "status.json")
 signal.pause()
 """
     monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", program])
-    monkeypatch.setattr(module, "_AGAIN_S", (0.05, 0.2))
+    monkeypatch.setattr(module, "_AGAIN", Restart(0.05, 0.2))
 
     def lives() -> int:
         return len((home / "lives").read_text()) if (home / "lives").exists() else 0

@@ -12,6 +12,7 @@ from aggregator.attendants import sidecar as module
 from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.sidecar import Met, Sidecar
 from protocol.errors import UserError
+from runtime.child import Restart
 from swarm.door import Door
 from tests.memory_log import until
 from tests.swarm.processes import DEADLINE_S
@@ -41,7 +42,7 @@ class Stage:
         self.gateway = Gateway(Door(host, 0), directory, data_root=None, threads=None, say=self.lines.append, shown=self._show)
         code = f"import os; os.chdir({str(self.home)!r})\n{_FIRST}{program}"
         monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", code])
-        monkeypatch.setattr(module, "_AGAIN_S", (0.05, 0.2))
+        monkeypatch.setattr(module, "_AGAIN", Restart(0.05, 0.2))
 
     def _show(self, url: str) -> None:
         self.urls.append(url)

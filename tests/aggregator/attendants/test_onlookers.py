@@ -158,7 +158,7 @@ def test_the_file_is_kept_up_to_date(tmp_path: Path) -> None:
 def test_the_address_is_let_go(tmp_path: Path) -> None:
     with opened("127.0.0.1:0") as door:
         with closing(Onlookers(tmp_path, USUAL, door, None)) as look:
-            assert [attendant.pid for attendant in look.attendants] == [None, None]
+            assert [program.name for program in look.programs] == ["monitor", "evaluator"]
         assert door.socket.fileno() == -1
 
 

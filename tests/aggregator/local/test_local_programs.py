@@ -1,37 +1,28 @@
 """What manta-swarm starts: which programs, with what on their command lines and in their environments."""
 
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from aggregator.attendants.children import Child
 from aggregator.local.report import AggregatorStatus
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
+from runtime.child import Child, Program
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A program as it is started."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-
-    def given(self, option: str) -> str | None:
-        return self.command[self.command.index(option) + 1] if option in self.command else None
+def given(program: Program, option: str) -> str | None:
+    return program.command[program.command.index(option) + 1] if option in program.command else None
 
 
-def started(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Started], str]:
+def started(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Program], str]:
     """Return the aggregator and the peers of a swarm, and what is printed; nothing is really started."""
-    found: list[Started] = []
+    found: list[Program] = []
 
-    def start(name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Child:
-        found.append(Started(command, environment))
-        return Child(name, None, log_path)  # type: ignore[arg-type]
+    def start(program: Program) -> Child:
+        found.append(program)
+        return Child(program, None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Child, "start", start)
     printed = io.StringIO()
@@ -48,7 +39,7 @@ def test_peers_share_a_token_of_their_swarm_which_no_command_line_and_no_file_ha
         assert "MANTA_COHORT_TOKEN" not in aggregator.environment
         (token,) = {peer.environment["MANTA_COHORT_TOKEN"] for peer in peers}
         assert len(bytes.fromhex(token)) == 32
-        assert [peer.given("--cohort") for peer in peers] == ["cohort-0"] * 2 + ["cohort-1"] * 2
+        assert [given(peer, "--cohort") for peer in peers] == ["cohort-0"] * 2 + ["cohort-1"] * 2
         assert not any(token in word for peer in peers for word in peer.command)
         assert token not in printed
         tokens.add(token)
@@ -61,4 +52,4 @@ def test_each_peer_has_as_many_workers_as_were_asked_for(
     workers: int | None, gpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (_, *peers), _ = started(Wishes(directory=tmp_path / "new", peers=2, workers=workers), monkeypatch)
-    assert [(peer.given("--gpus"), peer.given("--workers")) for peer in peers] == [(gpus, workers and str(workers))] * 2
+    assert [(given(peer, "--gpus"), given(peer, "--workers")) for peer in peers] == [(gpus, workers and str(workers))] * 2

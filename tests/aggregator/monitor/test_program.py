@@ -28,19 +28,14 @@ class Program:
     def __init__(self, directory: Path, listening: socket.socket) -> None:
         settings = MonitorSection(streams=STREAMS).model_dump_json()
         where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "aggregator.monitor.program", str(directory), settings, where],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[listening.fileno()],
-        )
+        self.line, theirs = socket.socketpair()  # which its parent holds open for as long as it lives
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "aggregator.monitor.program", str(directory), settings, where],
+                stdin=theirs.fileno(),
+                pass_fds=[listening.fileno()],
+            )
         self.address = listening.getsockname()
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        """What its parent holds open for as long as it lives."""
-        assert self.process.stdin is not None
-        return self.process.stdin
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=DEADLINE_S)
@@ -64,7 +59,7 @@ def at_work(directory: Path) -> Iterator[Program]:
     """A monitor that has read the log; it is killed at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         program = Program(directory, listening)
-        with program.process:
+        with program.process, program.line:
             try:
                 wait_for(lambda: program.round() == 3, "the monitor has read the log")
                 yield program
@@ -149,7 +144,7 @@ def test_its_log_is_checked_from_outside_by_its_address(lasting: Program, played
 
 def test_it_ends_with_the_one_who_started_it(program: Program) -> None:
     with stream(program) as lines:
-        program.stdin.close()
+        program.line.close()
         assert program.process.wait(DEADLINE_S) == 0
         while lines.readline():
             pass
