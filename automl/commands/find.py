@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from automl.data.dataset import Dataset
     from automl.models.supernet import Supernet
     from automl.search.earlier import EarlierSearch
-    from automl.search.evaluators import Evaluator, LocalEvaluator
+    from automl.search.evaluators import Evaluator
     from automl.search.journal import Settings
     from automl.search.search import Found, Strategy
 
@@ -298,6 +298,7 @@ def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "
     from automl.search.earlier import Recalling
     from automl.search.evaluators import Evaluator, LocalEvaluator
     from automl.search.members import MembersEvaluator
+    from automl.search.process import command
     from automl.search.processes import ProcessEvaluator
 
     with contextlib.ExitStack() as stack:
@@ -310,19 +311,9 @@ def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "
         else:
             assert wishes.snapshot is not None
             assert wishes.data is not None
-            make = functools.partial(made_evaluator, wishes.snapshot, wishes.data, wishes.data_root, wishes.device, wishes.precision)
-            evaluator = stack.enter_context(ProcessEvaluator(make, wishes.workers))
+            by = command(wishes.snapshot, wishes.data, wishes.device, wishes.precision, wishes.data_root)
+            evaluator = stack.enter_context(ProcessEvaluator(by, wishes.workers))
         yield Recalling(evaluator, earlier) if earlier is not None and earlier.is_of(task.origin) else evaluator
-
-
-def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str, precision: str = FP32) -> "LocalEvaluator":
-    """Return the evaluator of another process, which opens the files itself."""
-    from automl.data.catalog import load_dataset
-    from automl.opening import opened_snapshot
-    from automl.search.evaluators import LocalEvaluator
-
-    supernet, _, _ = opened_snapshot(snapshot, device)
-    return LocalEvaluator(supernet, load_dataset(data, data_root), precision)
 
 
 def _settings(task: _Task, strategy: "Strategy") -> "Settings":

@@ -1,44 +1,64 @@
-"""Architectures measured by several processes of this computer, one thread each.
+"""Architectures measured by several processes of this computer, one thread each (``automl.search.process``)."""
 
-Every process makes an evaluator of its own. Requests and answers go through one pipe per process, whose other end nobody else holds: a
-process that dies ends its pipe, so it is noticed at once; and so do the processes notice that the program is gone, however it ended.
-"""
-
-import contextlib
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+import asyncio
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import pack, unpack
 from types import TracebackType
 
-import torch
-
 from automl.evaluation.samples import Measured
-from automl.search.evaluators import Evaluator
 from automl.spaces.space import Architecture
 from protocol.errors import MantaError, OwnFault
+from runtime.child import Child, ChildLost, Program, with_threads
+from runtime.line import Messages
 
-_STOP_S = 10.0
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read once, when a process loads its libraries
+_ANSWER_S = 7 * 86_400.0  # for one network: nobody knows how long it takes, and a death is noticed
 
-Request = tuple[Architecture, str]
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """To a process: measure this architecture on a part of the held-out data."""
+
+    architecture: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """From a process: how good it is; each as ``Measured`` has it."""
+
+    quality: tuple[tuple[str, bytes], ...]  # names, and binary64
+    losses: bytes
+    wrong: bytes
+
+    @classmethod
+    def of(cls, measured: Measured) -> "Found":
+        """Return what was measured as it travels."""
+        quality = tuple((name, pack(">d", value)) for name, value in measured.quality.items())
+        return cls(quality, measured.losses.tobytes(), measured.wrong.tobytes())
+
+    @property
+    def measured(self) -> Measured:
+        """What was measured."""
+        quality = {name: float(unpack(">d", value)[0]) for name, value in self.quality}
+        return Measured(quality, array("i", self.losses), array("i", self.wrong))
+
+
+MESSAGES = Messages((Ask,), (Found,), max_to_parent=1 << 28)
 
 
 class ProcessEvaluator:
-    """An Evaluator that shares the work out; a context manager that leaves no process behind."""
+    """An Evaluator that shares the work out; a context manager that leaves no process behind. Not for who has an event loop already."""
 
-    def __init__(self, make: Callable[[], Evaluator], workers: int) -> None:
-        """Start the processes. Each calls ``make``, a function that can be pickled; whatever it raises comes out of ``measure``."""
+    def __init__(self, command: Sequence[str], workers: int) -> None:
+        """Start so many processes of a program that speaks by ``MESSAGES``; what it cannot comes out of ``measure``."""
         if workers < 1:
             raise ValueError("at least one process")
-        self._workers: list[_Worker] = []
+        self._loop = asyncio.Runner()
+        self._children: list[Child] = []
         try:
-            with _quiet_start():
-                for _ in range(workers):
-                    self._workers.append(_Worker(make))
+            self._loop.run(self._start(Program("measures", command, environment=with_threads(1), messages=MESSAGES), workers))
         except BaseException:
             self.close()
             raise
@@ -54,124 +74,59 @@ class ProcessEvaluator:
 
         Raises:
             OwnFault: a process has died; all others are stopped.
+            UserError: they cannot measure here.
         """
-        if not self._workers:
+        if not self._children:
             raise ValueError("the processes are stopped")
         waiting = list(enumerate(architectures))[::-1]
+        found: asyncio.Queue[tuple[int, Measured | MantaError]] = asyncio.Queue()
         ready: dict[int, Measured] = {}
-        busy: dict[object, tuple[_Worker, int]] = {}  # by its pipe
-
-        def occupy(worker: _Worker) -> None:
-            if waiting:
-                index, architecture = waiting.pop()
-                busy[worker.pipe] = worker, index
-                worker.ask((architecture, part))
-
+        is_over = False
         try:
-            for worker in self._workers:
-                occupy(worker)
+            self._loop.run(self._begin(waiting, part, found))
             for following in range(len(architectures)):
                 while following not in ready:
-                    # Without a deadline: nobody knows how long a network takes, and a death is noticed.
-                    for pipe in wait([worker.pipe for worker, _ in busy.values()]):
-                        worker, index = busy.pop(pipe)
-                        ready[index] = worker.answer()
-                        occupy(worker)
+                    index, measured = self._loop.run(found.get())
+                    if isinstance(measured, MantaError):
+                        raise measured
+                    ready[index] = measured
                 yield ready.pop(following)
+            is_over = True
         finally:
-            if busy:  # an error, a Ctrl-C, or nobody wants the rest: the answers would be taken for those to the next question
+            if not is_over:  # an error, a Ctrl-C, or nobody wants the rest: the answers would be taken for those to the next question
                 self.close()
 
     def close(self) -> None:
         """Stop the processes, in the middle of their work."""
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.stop()
+        children, self._children = self._children, []
+        if children:
+            self._loop.run(self._end(children))
+        self._loop.close()
+
+    async def _start(self, program: Program, workers: int) -> None:
+        for _ in range(workers):
+            self._children.append(Child.start(program))
+
+    async def _begin(
+        self, waiting: list[tuple[int, Architecture]], part: str, found: "asyncio.Queue[tuple[int, Measured | MantaError]]"
+    ) -> None:
+        self._working = [asyncio.create_task(_work(child, waiting, part, found)) for child in self._children]
+
+    async def _end(self, children: Sequence[Child]) -> None:
+        await asyncio.gather(*(child.kill() for child in children))
 
 
-class _Worker:
-    """One process, seen from the program."""
-
-    def __init__(self, make: Callable[[], Evaluator]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(make, theirs), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def ask(self, request: Request) -> None:
-        try:
-            self.pipe.send(request)
-        except OSError as error:
-            raise self._death() from error
-
-    def answer(self) -> Measured:
-        try:
-            answer: Measured | MantaError = self.pipe.recv()
-        except (EOFError, OSError) as error:
-            raise self._death() from error
-        if isinstance(answer, MantaError):
-            raise answer
-        return answer
-
-    def stop(self) -> None:
-        self.process.join(_STOP_S)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-        self.pipe.close()
-
-    def _death(self) -> OwnFault:
-        self.process.join(_STOP_S)
-        code = self.process.exitcode
-        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return OwnFault(
-            f"a process that measured architectures died ({how}); what is measured is kept: start the same command again, "
-            "with fewer --workers if memory was short"
-        )
-
-
-def _serve(make: Callable[[], Evaluator], pipe: Connection) -> None:
-    """Answer requests until the program stops asking; what runs in a process of its own."""
-    torch.set_num_threads(1)
-    evaluator: Evaluator | None = None
-    while True:
-        try:
-            architecture, part = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            evaluator = evaluator or make()
-            (measured,) = evaluator.measure([architecture], part)
-            answer: Measured | MantaError = measured
-        except MantaError as error:
-            answer = error
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Let the processes that are started meanwhile ignore Ctrl-C, which a terminal sends to them too, and use one thread each.
-
-    A signal mask and the environment are inherited at birth, before a process could set anything itself. The tracker of multiprocessing
-    is started first: its start would let Ctrl-C through again.
-    """
-    resource_tracker.ensure_running()
-    before = {name: os.environ.get(name) for name in _THREADS}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
+async def _work(
+    child: Child, waiting: list[tuple[int, Architecture]], part: str, found: "asyncio.Queue[tuple[int, Measured | MantaError]]"
+) -> None:
+    """Have a process measure one architecture after the other, as long as some wait."""
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        while waiting:
+            index, architecture = waiting.pop()
+            await child.say(Ask(architecture.text, part))
+            found.put_nowait((index, (await child.hear(Found, _ANSWER_S)).measured))
+    except ChildLost as error:
+        words = "what is measured is kept: start the same command again, with fewer --workers if memory was short"
+        found.put_nowait((-1, OwnFault(f"a process that measured architectures died ({error}); {words}")))
+    except MantaError as error:
+        found.put_nowait((-1, error))

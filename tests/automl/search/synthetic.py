@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,10 +13,13 @@ from functools import partial
 from automl.evaluation.held_out import Quality
 from automl.evaluation.samples import LOSS_UNIT, Measured
 from automl.search.constraints import Cost
+from automl.search.process import serve
+from automl.search.processes import MESSAGES
 from automl.spaces.cost import macs, num_weights
 from automl.spaces.space import TINY, Architecture, SearchSpace
 from automl.spaces.units import units_alike
 from protocol.errors import UserError
+from runtime.line import be_child
 
 # 108 architectures
 SMALL = replace(TINY, resolutions=(24, 28, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
@@ -119,8 +123,14 @@ class Dying:
         os._exit(9)
 
 
-def broken() -> SyntheticEvaluator:
-    raise UserError("no such file; give another one")
+class Broken:
+    """For another process: it cannot be."""
+
+    def __init__(self) -> None:
+        raise UserError("no such file; give another one")
+
+    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
+        return []
 
 
 class Silent:
@@ -135,3 +145,8 @@ class Silent:
 
     def measured(self, measured: Measured) -> None:
         self.count += 1
+
+
+if __name__ == "__main__":  # the program that measures by one of those for another process
+    kind = {each.__name__: each for each in (OutOfOrder, Stuck, Dying, Broken)}[sys.argv[1]]
+    be_child(MESSAGES, lambda parent: serve(parent, lambda: (TINY, kind())))

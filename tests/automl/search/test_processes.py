@@ -1,4 +1,3 @@
-import functools
 import random
 from pathlib import Path
 
@@ -6,23 +5,30 @@ import psutil
 import pytest
 import torch
 
-from automl.commands.find import made_evaluator
 from automl.data.digits import digits
 from automl.models.networks import build
+from automl.precisions import FP32
 from automl.search.evaluators import LocalEvaluator
+from automl.search.process import command
 from automl.search.processes import ProcessEvaluator
 from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State
 from protocol.errors import OwnFault, UserError
-from tests.automl.search.synthetic import Dying, OutOfOrder, Stuck, broken, measured_of
+from runtime.child import python
+from tests.automl.search.synthetic import measured_of
 
 SAMPLED = [TINY.sample(random.Random(index)) for index in range(12)]
 
 
-def running() -> set[psutil.Process]:
-    """Return the processes that evaluators have started: all children but the tracker of multiprocessing, which stays."""
-    return {child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())}
+def running() -> list[psutil.Process]:
+    """Return the processes that evaluators have started."""
+    return list(psutil.Process().children())
+
+
+def by(name: str) -> list[str]:
+    """Return the program that measures by a class of ``tests.automl.search.synthetic``."""
+    return python("-m", "tests.automl.search.synthetic", name)
 
 
 @pytest.mark.swarm
@@ -32,7 +38,7 @@ def test_processes_agree_with_this_process(tmp_path: Path) -> None:
     snapshot = tmp_path / "round.safetensors"
     save_snapshot(snapshot, State(1, supernet.flat_weights_N, ()), {"supernet": TINY.name, "dataset": "digits"})
     here = LocalEvaluator(supernet, digits())
-    with ProcessEvaluator(functools.partial(made_evaluator, snapshot, "digits", None, "cpu"), 2) as there:
+    with ProcessEvaluator(command(snapshot, "digits", "cpu", FP32, None), 2) as there:
         assert list(there.measure(SAMPLED[:6], "search")) == list(here.measure(SAMPLED[:6], "search"))
         assert list(there.measure(SAMPLED[:2], "test")) == list(here.measure(SAMPLED[:2], "test"))
     assert not running()
@@ -41,7 +47,7 @@ def test_processes_agree_with_this_process(tmp_path: Path) -> None:
 @pytest.mark.swarm
 def test_answers_come_in_the_order_asked_for() -> None:
     slow_first = sorted(SAMPLED, key=lambda architecture: -architecture.resolution)
-    with ProcessEvaluator(OutOfOrder, 2) as evaluator:
+    with ProcessEvaluator(by("OutOfOrder"), 2) as evaluator:
         assert list(evaluator.measure(slow_first, "search")) == [measured_of(each, "search") for each in slow_first]
         assert list(evaluator.measure([], "search")) == []
     assert not running()
@@ -49,21 +55,21 @@ def test_answers_come_in_the_order_asked_for() -> None:
 
 @pytest.mark.swarm
 def test_a_process_that_dies_ends_the_search_with_a_word() -> None:
-    with ProcessEvaluator(Dying, 2) as evaluator, pytest.raises(OwnFault, match=r"exit code 9.*same command"):
+    with ProcessEvaluator(by("Dying"), 2) as evaluator, pytest.raises(OwnFault, match=r"exit code 9.*same command"):
         list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
 @pytest.mark.swarm
 def test_an_error_in_a_process_is_the_error_of_the_search() -> None:
-    with ProcessEvaluator(broken, 1) as evaluator, pytest.raises(UserError, match="no such file"):
+    with ProcessEvaluator(by("Broken"), 1) as evaluator, pytest.raises(UserError, match="no such file"):
         list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
 @pytest.mark.swarm
 def test_a_search_that_is_broken_off_leaves_no_process() -> None:
-    with ProcessEvaluator(Stuck, 2) as evaluator:
+    with ProcessEvaluator(by("Stuck"), 2) as evaluator:
         answers = evaluator.measure([TINY.smallest(), *SAMPLED], "search")
         assert next(answers) == measured_of(TINY.smallest(), "search")
         answers.close()
@@ -74,4 +80,4 @@ def test_a_search_that_is_broken_off_leaves_no_process() -> None:
 
 def test_no_process_at_all_is_a_programmers_mistake() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        ProcessEvaluator(OutOfOrder, 0)
+        ProcessEvaluator(by("OutOfOrder"), 0)

@@ -1,0 +1,47 @@
+"""Measures architectures of a snapshot: ``python -m automl.search.process SNAPSHOT DATA DEVICE PRECISION [DATA_ROOT]``."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from automl.data.catalog import load_dataset
+from automl.opening import opened_snapshot
+from automl.search.evaluators import Evaluator, LocalEvaluator
+from automl.search.processes import MESSAGES, Ask, Found
+from automl.spaces.space import Architecture, SearchSpace
+from runtime.child import python
+from runtime.line import Parent, be_child
+
+
+def command(snapshot: Path, data: str, device: str, precision: str, data_root: Path | None) -> list[str]:
+    """Return how this program is started."""
+    return python("-m", __name__, str(snapshot), data, device, precision, *([] if data_root is None else [str(data_root)]))
+
+
+def serve(parent: Parent, make: Callable[[], tuple[SearchSpace, Evaluator]]) -> None:
+    """Measure what the parent asks for, with an evaluator that is made at the first question."""
+    torch.set_num_threads(1)
+    ask = parent.hear()
+    space, evaluator = make()
+    while True:
+        assert isinstance(ask, Ask)
+        (measured,) = evaluator.measure([Architecture.parse(ask.architecture, space)], ask.part)
+        parent.say(Found.of(measured))
+        ask = parent.hear()
+
+
+def work(parent: Parent) -> None:
+    """Open what the command line names, and measure."""
+    snapshot, data, device, precision, *root = sys.argv[1:]
+
+    def make() -> tuple[SearchSpace, Evaluator]:
+        supernet, _, _ = opened_snapshot(Path(snapshot), device)
+        return supernet.space, LocalEvaluator(supernet, load_dataset(data, Path(root[0]) if root else None), precision)
+
+    serve(parent, make)
+
+
+if __name__ == "__main__":
+    be_child(MESSAGES, work)
