@@ -21,7 +21,7 @@ PROGRAMS = {
     "manta-search": "automl.cli",
 }
 OTHERS_OPTIONS = {"--build-arg", "--profile"}  # docker's
-FOLDERS = "peer|aggregator|swarm|automl|exact|protocol|tests|benchmarks|docs"
+FOLDERS = "peer|aggregator|swarm|automl|runtime|exact|protocol|tests|benchmarks|docs"
 
 every_document = pytest.mark.parametrize("document", documents(), ids=lambda document: document.name)
 
