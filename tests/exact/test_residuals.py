@@ -8,11 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from exact.coding import encode, parse
-from exact.residuals import covered, given, left_over, near_mean, residual_digest, vector_digest
+from exact.residuals import PART_VALUES, VectorHash, covered, given, left_over, near_mean, residual_digest, vector_digest
 from protocol.errors import OwnFault
 from tests.exact import reference
 from tests.exact.reference import float32
@@ -270,3 +271,15 @@ def test_what_is_never_large_enough_comes_through_in_the_end() -> None:
         sent += body.values(FLOOR)
         assert (sent + residual).tolist() == (learnt * round_).tolist()
     assert sent[3] >= 50.0
+
+
+@for_all(st.integers(0, 3 * PART_VALUES + 5), st.lists(st.integers(1, 6 * PART_VALUES), max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_a_digest_of_bytes_that_come_piece_by_piece_is_that_of_the_whole(count: int, pieces: list[int]) -> None:
+    values = np.random.default_rng(count).standard_normal(count).astype("<f4")
+    found, rest = VectorHash(), memoryview(values.tobytes())
+    for size in pieces:
+        found.update(rest[:size])
+        rest = rest[size:]
+    found.update(rest)
+    assert found.digest() == vector_digest(values)

@@ -1,0 +1,317 @@
+"""Members that own a part of the vectors each: what goes wrong with one costs nobody else anything, and all end with the same bytes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exact.residuals import PART_VALUES, digest_of_parts, near_mean, part_digests, vector_digest
+from peer.cohort import all_reduce
+from peer.cohort.all_reduce import AllReduce, owned
+from peer.cohort.coordinator import Coordinator
+from peer.cohort.messages import Add, AskSum, Plan
+from protocol.cohorts import AFFINITY
+from protocol.encoding import pack
+from protocol.errors import EncodingError, Unreachable
+from protocol.rosters import SILENT_ROUNDS
+from protocol.signing import PublicKey
+from swarm.memory import MemoryNetwork
+from tests.peer.cohort.test_cohort import convened, mean_of, same, small_parts
+from tests.peer.cohorts import PEERS, Band, LinksInMemory, Mate, all_of, base_of, play, vector_of
+
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def _many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_parts(monkeypatch)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Return the plans that founders carry out from now on."""
+    found: list[Plan] = []
+    carry_out = Coordinator._carry_out
+
+    async def noted(self: Coordinator, plan: Plan) -> set[PublicKey] | None:
+        found.append(plan)
+        return await carry_out(self, plan)
+
+    monkeypatch.setattr(Coordinator, "_carry_out", noted)
+    return found
+
+
+def sends(mate: Mate, change: Callable[[PublicKey, int, Any], Any]) -> None:
+    """Let what a mate sends be changed: given whom it goes to, the turn and the values; None is not sent."""
+    own: Any = mate.cohort._links
+    true = own.send
+
+    async def send(key: PublicKey, tag: bytes, turn: int, first: int, data: memoryview, *, timeout_s: float) -> None:
+        changed = change(key, turn, np.frombuffer(data, "<f4").copy())
+        if changed is not None:
+            await true(key, tag, turn, first, changed.data.cast("B"), timeout_s=timeout_s)
+
+    own.send = send
+
+
+async def averaged(mates: list[Mate], step: int = 0) -> list[Any]:
+    return await all_of(*(mate.average(step) for mate in mates))
+
+
+def test_all_who_are_linked_to_all_own_a_part_and_end_with_the_same_bytes(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [plan.owners for plan in plans] == [tuple(mate.key for mate in mates)]
+
+    play(story, local_steps=STEPS)
+
+
+def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        own: Any = mates[2].cohort._links
+        own.known.discard(mates[3].key)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [plan.owners for plan in plans] == [(mates[0].key, mates[1].key, mates[3].key)]
+
+    play(story, local_steps=STEPS)
+
+
+def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        vectors = [vector_of(mate.number, 0, 3 * 64) for mate in mates]
+        means = await all_of(*(mate.average(0, vector) for mate, vector in zip(mates, vectors, strict=True)))
+        assert same(*means, near_mean(vectors, [16] * 3))
+        assert [plan.owners for plan in plans] == [(mates[0].key,)]
+
+    play(story, local_steps=STEPS)
+
+
+@pytest.mark.parametrize(("name", "is_audited", "is_shared"), [(AFFINITY, True, False), (AFFINITY, False, True), ("here", True, True)])
+def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = [await band.join(number, name=name) for number in range(3)]
+        for mate in mates:
+            await mate.meet()
+        await all_of(*(mate.convene() for mate in mates))
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
+
+    play(story, local_steps=STEPS, is_audited=is_audited)
+
+
+def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+
+        def die(_key: PublicKey, _turn: int, _values: Any) -> None:
+            mates[2].die()
+
+        sends(mates[2], die)
+        *means, _ = await all_of(*(mates[number].average(0) for number in (0, 1, 3)), mates[2].average(0))
+        left = [mates[0], mates[1], mates[3]]
+        assert same(*means, mean_of(left, 0))
+        assert [len(plan.owners) for plan in plans] == [4, 1]
+        assert same(*await averaged(left, 1), mean_of(left, 1))
+        assert [len(plan.owners) for plan in plans] == [4, 1, 3]
+
+    play(story, local_steps=STEPS)
+
+
+def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        sends(mates[1], lambda _key, turn, values: None if turn else values)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [mate.seat.is_alone for mate in mates] == [False] * 3
+        for round_ in range(2, SILENT_ROUNDS + 4):
+            for mate in mates:
+                await mate.meet()
+            await all_of(*(mate.convene(round_) for mate in mates))
+            assert same(*await averaged(mates), mean_of(mates, 0))
+        by_round = [sorted(mate.number for mate in mates if mate.key in plan.owners) for plan in plans]
+        assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
+
+    play(story, local_steps=STEPS)
+
+
+@pytest.mark.parametrize("lie", ["other sums than it says", "no numbers", "much larger sums"])
+def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        if lie == "other sums than it says":
+            sends(mates[1], lambda _key, turn, values: values + 1 if turn else values)
+        else:
+            true = near_mean
+
+            def lying(vectors: Any, weights: Any) -> Any:
+                return true(vectors, weights) * np.float32(np.nan if lie == "no numbers" else 5)
+
+            own: Any = mates[1]
+            add = AllReduce.add
+
+            async def adds(self: AllReduce, message: Add) -> bytes:
+                with pytest.MonkeyPatch.context() as patch:
+                    if self._links.key == own.key:
+                        patch.setattr(all_reduce, "near_mean", lying)
+                    return await add(self, message)
+
+            monkeypatch.setattr(AllReduce, "add", adds)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [len(plan.owners) for plan in plans] == [3, 1]
+
+    play(story, local_steps=STEPS)
+
+
+def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        true = AllReduce.follow
+
+        async def follow(self: AllReduce, plan: Plan) -> Any:
+            shares = await true(self, plan)
+            return shares[1:] if self._links.key == mates[1].key else shares
+
+        monkeypatch.setattr(AllReduce, "follow", follow)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [len(plan.owners) for plan in plans] == [3, 1]
+
+    play(story, local_steps=STEPS)
+
+
+@pytest.mark.parametrize("to", ["all", "an owner", "the founder"])
+def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: str, plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        victims = {"all": {mate.key for mate in mates}, "an owner": {mates[1].key}, "the founder": {mates[0].key}}[to]
+        sends(mates[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
+        *means, own = await averaged(mates)
+        if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
+            assert same(*means, own, mean_of(mates, 0))
+            assert [len(plan.owners) for plan in plans] == [4, 1]
+        else:
+            assert same(*means, mean_of(mates[:3], 0))
+            assert same(own, vector_of(3, 0))
+            assert mates[3].seat.is_alone
+
+    play(story, local_steps=STEPS)
+
+
+def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        sends(mates[1], lambda key, turn, values: None if turn and key == mates[2].key else values)
+        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert [len(plan.owners) for plan in plans] == [3]
+
+    play(story, local_steps=STEPS)
+
+
+def test_what_the_log_does_not_take_is_added_again_without(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        gathered, *accepted = await all_of(mates[0].found(with_mean=True, leave_out=[mates[2]]), *(mate.hand_over() for mate in mates[1:]))
+        left = [mates[0], mates[1], mates[3]]
+        assert gathered.keys == tuple(mate.key for mate in left)
+        expected = near_mean([vector_of(mate.number, 100) for mate in left], [32] * 3)
+        assert accepted[1] is None
+        assert same(gathered.mean, accepted[0].mean, accepted[2].mean, expected)
+        assert [len(plan.owners) for plan in plans] == [4]
+
+    play(story, codec="topk-256-4")
+
+
+def test_only_the_founder_says_what_is_added() -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 3)
+        averaging = asyncio.create_task(mates[1].average(0, after_s=0.0))
+        await asyncio.sleep(0.1)
+        seat: Any = mates[1].seat
+        keys = tuple(mate.key for mate in mates)
+        with pytest.raises(EncodingError):
+            await seat.on_plan(mates[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
+        with pytest.raises(EncodingError):
+            await seat.on_plan(mates[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
+        with pytest.raises(EncodingError):
+            await seat.on_add(mates[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+        with pytest.raises(EncodingError, match="no parts"):
+            await seat.on_add(mates[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+        with pytest.raises(Unreachable):
+            await mates[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
+        averaging.cancel()
+        await asyncio.gather(averaging, return_exceptions=True)
+
+    play(story, local_steps=STEPS)
+
+
+# One side of it, and what comes over its links.
+
+
+def side(number: int) -> AllReduce:
+    endpoint = MemoryNetwork().endpoint(PEERS[number].public_key)
+    return AllReduce(LinksInMemory(endpoint), PEERS[0].public_key, base_of(0).commit, 0, vector_of(number))
+
+
+@pytest.mark.parametrize(
+    ("sender", "turn", "first", "count"),
+    [
+        (5, 0, 320, 16),  # from nobody in the roster
+        (2, 0, 0, 16),  # of the founder's part
+        (2, 0, 321, 16),
+        (2, 0, 320, 15),
+        (2, 0, 624, 32),  # beyond its part
+        (2, 0, 336, 16),  # twice
+        (3, 1, 0, 16),  # a sum from nobody who adds it
+        (2, 1, 320, 16),  # a sum of somebody else's part
+    ],
+)
+def test_a_chunk_that_may_not_come_is_refused(sender: int, turn: int, first: int, count: int) -> None:
+    async def story() -> None:
+        member = side(1)
+        keys = tuple(peer.public_key for peer in PEERS[:3])
+        following = asyncio.create_task(member.follow(Plan(base_of(0).commit, 0, 0, 60_000, keys, (*keys, PEERS[3].public_key))))
+        await asyncio.sleep(0)
+        assert owned(1000, keys, keys[1]) == slice(320, 640)
+        assert member.buffer(keys[2], 0, 336, 64) is not None
+        with pytest.raises(EncodingError):
+            member.buffer(PEERS[sender].public_key, turn, first, 4 * count)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        member.close()
+        assert member.buffer(keys[2], 0, 320, 64) is None  # what is over is dropped
+
+    asyncio.run(story())
+
+
+def test_a_plan_is_followed_once_and_by_its_members() -> None:
+    async def story() -> None:
+        member = side(1)
+        keys = tuple(peer.public_key for peer in PEERS[:2])
+        plan = Plan(base_of(0).commit, 0, 0, 10, keys[:1], keys)
+        await member.follow(plan)
+        with pytest.raises(EncodingError, match="older"):
+            await member.follow(plan)
+        with pytest.raises(EncodingError, match="without whom"):
+            await side(2).follow(plan)
+        member.close()
+
+    asyncio.run(story())
+
+
+@given(st.integers(1, 5000), st.integers(1, 16))
+def test_owners_share_all_values_among_them(num_values: int, num_owners: int) -> None:
+    owners = [bytes([number]) for number in range(num_owners)]
+    parts = [owned(num_values, owners, owner) for owner in owners]
+    assert [value for part in parts for value in range(part.start, part.stop)] == list(range(num_values))
+
+
+def test_the_digest_of_a_vector_is_that_of_its_parts() -> None:
+    for count in (0, 1, PART_VALUES, PART_VALUES + 1, 3 * PART_VALUES):
+        vector = vector_of(0, 0, count)
+        assert digest_of_parts(part_digests(vector)) == vector_digest(vector)
