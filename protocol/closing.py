@@ -171,10 +171,6 @@ class Closing:
         """The keys of the last round, for which bodies are waited for."""
         return self._expected
 
-    def has_claim(self, claim: bytes) -> bool:
-        """Return whether a contribution is in for this round or the next that lists the claim with this digest."""
-        return any(claim in one.claims for one in self._handed.values())
-
     def is_good(self, contribution: bytes) -> bool:
         """Return whether a contribution is in with its body."""
         found = self._handed.get(contribution)

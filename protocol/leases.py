@@ -123,11 +123,6 @@ class Leases:
         """Return whether a lease is out that may still come back in time."""
         return bool(self.out(now_ms))
 
-    @property
-    def are_any(self) -> bool:
-        """Whether anybody has, or had, a lease on this base."""
-        return bool(self._leases)
-
     def ask(self, key: bytes, address: str, *, lot_ms: int, way_ms: int, now_ms: float) -> Leased | No:
         """Return the key's lease on this base, the same one until it has expired, however often it asks; or why it has none."""
         self._expire(now_ms)

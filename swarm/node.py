@@ -10,7 +10,6 @@ import logging
 import random
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -94,7 +93,6 @@ class Node:
         dht: DHTNode,
         records: OwnedRecords,
         unary: UnaryCalls,
-        hang_ups: HangUps,
         socket_dir: str,
     ) -> None:
         """Use ``Node.start``."""
@@ -109,7 +107,6 @@ class Node:
         self.rates = unary.rates  # of those who call
         self._streams = Streams(p2p, BUSY, self.traffic, self.rates, self._dialling)
         self._socket_dir = socket_dir
-        self._hang_ups = hang_ups
         self._failures: dict[str, str] = {}  # by method: what failed here last
         self.entered_by: tuple[str, ...] = ()  # the addresses of those who answered at the start
 
@@ -140,7 +137,7 @@ class Node:
         use_hivemind_log_handler("nowhere")
         keys = [parse_address(maddr)[0] for maddr in initial_peers]
         socket_dir = make_socket_dir()
-        hang_ups = HangUps.watch()
+        HangUps.watch()
         try:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
@@ -160,7 +157,7 @@ class Node:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
         dialling.follow(dht)
-        node = cls(identity, p2p, dht, records, unary, hang_ups, socket_dir)
+        node = cls(identity, p2p, dht, records, unary, socket_dir)
         node.entered_by = tuple(maddr for _, maddr in there)
         return node
 
@@ -168,11 +165,6 @@ class Node:
     def key(self) -> PublicKey:
         """This node's own key."""
         return self._identity.public_key
-
-    @property
-    def hang_ups(self) -> Counter[str]:
-        """The errors of hivemind's own tasks, which nobody awaits, by class: somebody was suddenly gone."""
-        return self._hang_ups.counts
 
     @property
     def p2p(self) -> P2P:
