@@ -92,7 +92,7 @@ class _Programs:
         self.children: list[Child] = []
         self.lights: list[_Light] = []
         self.environment = {
-            "MANTA_THREADS": "1",
+            "MANTA_CPU_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "MANTA_STATE_DIR": str(directory / "state"),

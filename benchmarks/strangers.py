@@ -158,7 +158,7 @@ def _check(beside: Sequence[Child]) -> None:
 
 
 def _start(name: str, words: Sequence[str], directory: Path) -> Child:
-    environment = {"PYTHONPATH": sys.path[0], "MANTA_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": sys.path[0], "MANTA_CPU_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return Child.start(Program(name, [sys.executable, *words], directory / f"{name}.log", environment))
 
 

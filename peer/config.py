@@ -35,7 +35,6 @@ from swarm.addresses import check_listen, check_peer_address
 from swarm.door import Door
 from swarm.invitation import read_invitation
 
-_OLD_NAMES = {"threads": "cpu_threads"}
 _NO_USE_TO_LIGHT = (
     *("view", "private_data", "latency_table", "workers", "cuda_graphs", "size"),
     *("gateway_cert", "gateway_key", "lease_only"),
@@ -221,19 +220,11 @@ def _variable(name: str) -> str:
     return f"MANTA_{name.upper()}"
 
 
-def _names(name: str) -> list[str]:
-    """Return a setting's names, the one of today first."""
-    return [name, *(old for old, new in _OLD_NAMES.items() if new == name)]
-
-
 def _environment() -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name in (*_OLD_NAMES, *PeerConfig.model_fields):
-        text = os.environ.get(_variable(name))
-        if text:
-            values[_OLD_NAMES.get(name, name)] = (
-                tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen", "gateway") else text
-            )
+    for name in PeerConfig.model_fields:
+        if text := os.environ.get(_variable(name)):
+            values[name] = tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen", "gateway") else text
     return values
 
 
@@ -266,10 +257,8 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
     settings = settings_in(path)
     keys = [name for name in PeerConfig.model_fields if name != "dir"]  # a file does not say where it is
     for name in settings:
-        if name not in (*keys, *_OLD_NAMES):
+        if name not in keys:
             raise UserError(f"{path}: {name!r} is not a key of this file; its keys are {', '.join(keys)}")
-    named = {_OLD_NAMES.get(name, name): name for name in settings}
-    settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items()}
     kept = kept_limits(directory)
 
     def origin(name: str) -> str:
@@ -277,8 +266,8 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
         if name in flags:
             return flag_of(name)
         if name in environment:
-            return next((_variable(old) for old in _names(name) if os.environ.get(_variable(old))), _variable(name))
-        return f"{kept_path}: {name}" if name in kept else f"{path}: {named[name]}"
+            return _variable(name)
+        return f"{kept_path if name in kept else path}: {name}"
 
     try:
         config = PeerConfig(**{**settings, **kept, **environment, **flags, "dir": directory})

@@ -63,8 +63,8 @@ class LocalSwarm:
         self._fates: dict[str, Fate] = {}
         self._status: AggregatorStatus | None = None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = os.environ.get("MANTA_THREADS") or str(max(1, cores // settings.peers))
-        self._environment = {"MANTA_THREADS": threads, "PYTHONUNBUFFERED": "1"}
+        threads = os.environ.get("MANTA_CPU_THREADS") or str(max(1, cores // settings.peers))
+        self._environment = {"MANTA_CPU_THREADS": threads, "PYTHONUNBUFFERED": "1"}
         # What the members of a cohort prove to each other: of this swarm alone, and on no command line, which others on this computer see.
         self._of_peers = {"MANTA_COHORT_TOKEN": secrets.token_hex(32)}
 

@@ -87,7 +87,7 @@ def test_the_directory_comes_from_the_flag_or_the_variable_or_is_the_users_own(
 
 
 def test_the_settings_file_is_read_in_the_directory_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "peer.toml").write_text("threads = 7")
+    (tmp_path / "peer.toml").write_text("cpu_threads = 7")
     monkeypatch.setenv("MANTA_DIR", str(tmp_path))
     assert load_config({}).cpu_threads == 7
 
@@ -109,8 +109,8 @@ def test_a_peer_that_listens_nowhere_only_dials_out(tmp_path: Path) -> None:
 
 
 def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "peer.toml").write_text('cohort = "attic"\nthreads = 2')
-    monkeypatch.setenv("MANTA_THREADS", "5")
+    (tmp_path / "peer.toml").write_text('cohort = "attic"\ncpu_threads = 2')
+    monkeypatch.setenv("MANTA_CPU_THREADS", "5")
     config = load_config({"dir": tmp_path, "gpus": "none"})
     assert (config.cohort, config.cpu_threads, config.gpus) == ("attic", 5, "none")
 
@@ -169,19 +169,6 @@ def test_a_bad_value_is_refused_and_named_where_it_was_written(
     (tmp_path / "peer.toml").write_text(f'{name} = "{escaped}"')
     with pytest.raises(UserError, match=rf"peer\.toml: {name}|cohort 'My House'"):
         load_config({"dir": tmp_path})
-
-
-def test_the_older_name_of_a_setting_is_understood_and_named_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "peer.toml").write_text("threads = 3")
-    assert load_config({"dir": tmp_path}).cpu_threads == 3
-    (tmp_path / "peer.toml").write_text("threads = 0")
-    with pytest.raises(UserError, match=r"peer\.toml: threads"):
-        load_config({"dir": tmp_path})
-    monkeypatch.setenv("MANTA_THREADS", "0")
-    with pytest.raises(UserError, match="MANTA_THREADS"):
-        load_config({"dir": tmp_path})
-    monkeypatch.setenv("MANTA_CPU_THREADS", "2")
-    assert load_config({"dir": tmp_path}).cpu_threads == 2
 
 
 def test_what_was_said_of_limits_is_stronger_than_the_file_and_weaker_than_a_variable(

@@ -102,7 +102,7 @@ class Programs:
 
     def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Start ``python ARGUMENTS``, for example a peer of the test's own that lies."""
-        settings = {"MANTA_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
+        settings = {"MANTA_CPU_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._meant_to_end.discard(name)
         program = Program(name, self.command(name, *arguments), self.directory / f"{name}.log", settings)
         self._children[name] = Child.start(program)

@@ -30,7 +30,7 @@ class Terminal:
 
     def tmux(self, *words: str) -> str:
         """Return what tmux says."""
-        environment = {**os.environ, "TMUX_TMPDIR": self._sockets, "PS1": "$ ", "MANTA_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "TMUX_TMPDIR": self._sockets, "PS1": "$ ", "MANTA_CPU_THREADS": "1", "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             ["tmux", "-L", self._name, *words], env=environment, capture_output=True, text=True, check=True, timeout=60
         ).stdout
