@@ -7,7 +7,7 @@ traffic (``automl.training.settings``). The task itself has no key: it follows f
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_AGE, Exchange
-from protocol.light import NO_AUDITED_STEPS
+from protocol.light import why_no_leases
 from protocol.manifest import Manifest, Optimizer
-from protocol.private import NO_LEASES, PRIVATE, PrivateData
+from protocol.private import PRIVATE, PrivateData
 from protocol.recipe import ALL_PERCENT
 from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
@@ -104,26 +104,58 @@ class RunConfig(Section):
         """Whether contributions are audited."""
         return self.trust.mode != OPEN
 
-    def check(self) -> None:
-        """Refuse values that do not go together, as far as they show without the data: no torch is needed.
+    def check(self) -> Manifest:
+        """Return the manifest of this run as far as it shows without the data, keys and a state: no torch is needed.
 
         Raises:
-            UserError: there are some.
+            UserError: values that do not go together.
         """
         name, space = self.data.dataset, space_named(self.data.supernet)
         task = task_of(name)
         self._check_task(name, space.task if task is None else task)
         is_private = self.run.data == PRIVATE
         if self.data.classes and not is_private:
-            raise _misplaced_classes()
+            raise UserError(
+                '[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out'
+            )
         if is_private and space.task != CLASSIFICATION:
             raise _not_images(name, space.task)
         if self.data.share_shards and (is_private or not name.startswith(SHARDS)):
             raise no_shards(name)
-        private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
-        nothing = sha256(b"")  # what only the data and the start can say
-        plan, nobody = self._plan(space.name, 1), Identity(bytes(32)).public_key
-        self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=nobody, auditor=nobody)
+        if self.is_audited and is_private:
+            raise UserError(
+                "[trust]: private data are nobody's but their peer's, and no audit can look at them: "
+                'write mode = "open", or data = "shared" in [run]'
+            )
+        plan, nothing, nobody = self._plan(space.name, 1), sha256(b""), Identity(bytes(32)).public_key
+        try:
+            return Manifest(
+                name=self.run.name,
+                task=space.task,
+                dataset=name,
+                data_digest=nothing,
+                supernet=plan.supernet,
+                seed=plan.seed,
+                algorithm=plan.algorithm,
+                schedule=plan.schedule,
+                num_rounds=plan.num_rounds,
+                lot_samples=self.round.lot_samples,
+                optimizer=plan.optimizer,
+                initial_state=nothing,
+                exchange=self.exchange_settings(),
+                reward_pool=self.rewards.pool,
+                costs=cost_table(plan.space),
+                operators=self.operators.public_keys(nobody),
+                quorum=self.operators.checked_quorum(),
+                cohorts=self.run.cohorts,
+                data=self.run.data,
+                private=(_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else (),
+                recipe=plan.recipe,
+                admission=self.admission.rule(),
+                audits=self.trust.rules(nobody, len(self.operators.keys)),
+            )
+        except ValueError as error:
+            raise _no_run(error) from error
 
     def supernet_for(self, dataset: Dataset) -> str:
         """Return the supernet's name, with the channels and classes of the data in it where they are not its family's.
@@ -169,8 +201,6 @@ class RunConfig(Section):
         from automl.data.images import ImageDataset  # torch, which whoever only reads a run file does not wait for
 
         if self.run.data != PRIVATE:
-            if self.data.classes:
-                raise _misplaced_classes()
             return ()
         if not isinstance(dataset, ImageDataset):
             raise _not_images(dataset.name, dataset.task)
@@ -199,67 +229,24 @@ class RunConfig(Section):
         Raises:
             UserError: values that do not go together.
         """
-        plan, private = self.plan(dataset), self.private_data(dataset)
-        key = operator.public_key
-        return self._manifest(
-            plan,
-            dataset.name,
-            dataset.task,
-            dataset.digest,
-            private,
-            initial_state=initial_state,
-            operator=key,
-            shards=shards,
-            auditor=auditor or key,
-        )
-
-    def _manifest(
-        self,
-        plan: Plan,
-        dataset: str,
-        task: str,
-        digest: bytes,
-        private: tuple[PrivateData, ...],
-        *,
-        initial_state: bytes,
-        operator: bytes,
-        auditor: bytes,
-        shards: tuple[TravellingShards, ...] = (),
-    ) -> Manifest:
-        if self.is_audited and self.run.data == PRIVATE:
-            raise UserError(
-                "[trust]: private data are nobody's but their peer's, and no audit can look at them: "
-                'write mode = "open", or data = "shared" in [run]'
-            )
+        plan, private, key = self.plan(dataset), self.private_data(dataset), operator.public_key
         try:
-            return Manifest(
-                name=self.run.name,
-                task=task,
-                dataset=dataset,
-                data_digest=digest,
+            return replace(
+                self.check(),
+                task=dataset.task,
+                dataset=dataset.name,
+                data_digest=dataset.digest,
                 supernet=plan.supernet,
-                seed=plan.seed,
-                algorithm=plan.algorithm,
-                schedule=plan.schedule,
-                num_rounds=plan.num_rounds,
-                lot_samples=self.round.lot_samples,
-                optimizer=plan.optimizer,
-                initial_state=initial_state,
-                exchange=self.exchange_settings(),
-                reward_pool=self.rewards.pool,
                 costs=cost_table(plan.space),
-                operators=self.operators.public_keys(operator),
-                quorum=self.operators.checked_quorum(),
-                cohorts=self.run.cohorts,
-                data=self.run.data,
-                private=private,
                 recipe=plan.recipe,
+                private=private,
+                initial_state=initial_state,
+                operators=self.operators.public_keys(key),
                 shards=shards,
-                admission=self.admission.rule(),
-                audits=self.trust.rules(auditor, len(self.operators.keys)),
+                audits=self.trust.rules(auditor or key, len(self.operators.keys)),
             )
         except ValueError as error:
-            raise UserError(f"the run file does not make a run: {error}") from error
+            raise _no_run(error) from error
 
     def check_gateway(self) -> None:
         """Refuse a gateway in a run that has nothing for light contributors.
@@ -267,10 +254,8 @@ class RunConfig(Section):
         Raises:
             UserError: so it is.
         """
-        if self.run.data == PRIVATE:
-            raise UserError(NO_LEASES)
-        if self.is_audited and self.exchange.local_steps > 1:
-            raise UserError(NO_AUDITED_STEPS)
+        if reason := why_no_leases(self.check()):
+            raise UserError(reason)
         if self.recipe.taught_percent == ALL_PERCENT:
             raise UserError(
                 "a gateway has nothing for light contributors where all lots learn from the largest network, which they do not hold: "
@@ -324,8 +309,8 @@ class RunConfig(Section):
             raise UserError(f"[optimizer]: {error}") from error
 
 
-def _misplaced_classes() -> UserError:
-    return UserError('[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out')
+def _no_run(error: ValueError) -> UserError:
+    return UserError(f"the run file does not make a run: {error}")
 
 
 def no_shards(dataset: str) -> UserError:

@@ -515,7 +515,6 @@ def test_classes_that_do_not_fit_are_a_users_mistake() -> None:
             r"\[data\]: classes: a class needs a name that a folder can have, not '/'",
         ),
         (private(data={"classes": list("aacdefghij")}), digits(), "two classes have one name"),
-        (RunConfig.model_validate({"data": {"classes": ["a", "b"]}}), digits(), 'write data = "private" in \\[run\\]'),
         (
             private(data={"dataset": "layers", "supernet": "stereo-tiny"}),
             load_dataset("layers"),
@@ -524,3 +523,5 @@ def test_classes_that_do_not_fit_are_a_users_mistake() -> None:
     ):
         with pytest.raises(UserError, match=says):
             config.manifest(OPERATOR, STATE, dataset)
+    with pytest.raises(UserError, match='write data = "private" in \\[run\\]'):
+        RunConfig.model_validate({"data": {"classes": ["a", "b"]}}).check()
