@@ -18,6 +18,7 @@ from swarm import waits
 from swarm.lan import Networks, is_in, own_networks
 from swarm.neighbours import Neighbours
 from swarm.rpc import Endpoint, OwnNode
+from swarm.tasks import together
 
 METHOD = "ping"
 NUM_LANDMARKS = 3  # peers that all measure, beside the operators
@@ -102,8 +103,7 @@ class Distances:
         self._times_us = {key: times for key, times in self._times_us.items() if key in kept}
         self._steps = {key: step for key, step in self._steps.items() if key in kept}
         self._tried = Counter({key: count for key, count in self._tried.items() if key in kept})
-        limit = asyncio.Semaphore(_AT_ONCE)
-        await asyncio.gather(*(self._ping(key, limit) for key in (*wanted, *others)))
+        await together(*map(self._ping, (*wanted, *others)), at_once=_AT_ONCE)
         await self._find_local(members)
 
     def position(self, *, is_grouped: bool, mates: Collection[PublicKey] = ()) -> Position:
@@ -116,17 +116,16 @@ class Distances:
         """Return the step of the round trip to a node; None: it was not measured."""
         return self._steps.get(key)
 
-    async def _ping(self, key: PublicKey, limit: asyncio.Semaphore) -> None:
-        async with limit:
-            with contextlib.suppress(MantaError):  # it is away, or does not know what a ping is
-                for count in range(_CALLS_NEAR):
-                    if count >= _CALLS:
-                        if min(self._times_us[key]) > _MAY_BE_NEAR_US:
-                            break
-                        await asyncio.sleep(_PAUSE_S * self._rng.random())
-                    began_s = self._clock()
-                    await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
-                    self._took(key, round((self._clock() - began_s) * 1e6))
+    async def _ping(self, key: PublicKey) -> None:
+        with contextlib.suppress(MantaError):  # it is away, or does not know what a ping is
+            for count in range(_CALLS_NEAR):
+                if count >= _CALLS:
+                    if min(self._times_us[key]) > _MAY_BE_NEAR_US:
+                        break
+                    await asyncio.sleep(_PAUSE_S * self._rng.random())
+                began_s = self._clock()
+                await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
+                self._took(key, round((self._clock() - began_s) * 1e6))
 
     def _took(self, key: PublicKey, round_trip_us: int) -> None:
         times = self._times_us.setdefault(key, deque(maxlen=_KEPT))

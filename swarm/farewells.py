@@ -1,6 +1,5 @@
 """A log's word to its peers before it stops: for a while, or for good, and why. Believed from nobody but the log itself."""
 
-import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from protocol.errors import EncodingError, MantaError
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint, OwnNode
+from swarm.tasks import together
 
 MAX_REASON = 200  # characters
 _MAX_FAREWELL_BYTES = 1024
@@ -34,21 +34,20 @@ class Farewell:
 
 async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
     """Tell all nodes that are connected; return how many took note. Whoever does not answer in a moment will find the log away."""
-    data, limit = pack(farewell), asyncio.Semaphore(_AT_ONCE)
+    data = pack(farewell)
 
     async def tell(key: PublicKey) -> bool:
-        async with limit:
-            try:
-                await node.call(key, METHOD, data, timeout_s=waits.PUSH_S)
-            except MantaError:
-                return False
-            return True
+        try:
+            await node.call(key, METHOD, data, timeout_s=waits.PUSH_S)
+        except MantaError:
+            return False
+        return True
 
     try:
         keys = await node.connected()
     except MantaError:
         return 0
-    return sum(await asyncio.gather(*(tell(key) for key in keys if key != node.key)))
+    return sum(await together(*(tell(key) for key in keys if key != node.key), at_once=_AT_ONCE))
 
 
 async def hear_farewells(

@@ -4,7 +4,6 @@ Its requests and the log's answers stand here, beside the records that are signe
 ``swarm.log_proofs``.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -293,16 +292,15 @@ class LogClient:
         if answer.status != HandIn.SEND_BODY:
             return HandedIn(HandIn(answer.status), answer.round, None, answer.blamed)
         header_in()
-        limit = asyncio.Semaphore(GROUPS_IN_FLIGHT)
 
         async def send(place: int, group: bytes | memoryview) -> bytes:
-            async with limit:
-                part = BodyPart(digest, place, group).pack()
-                return await self._endpoint.call(key, "body", part, timeout_s=waits.BODY_S)
+            part = BodyPart(digest, place, group).pack()
+            return await self._endpoint.call(key, "body", part, timeout_s=waits.BODY_S)
 
         try:
             with self.line.uploading():
-                answers = await together(*(send(place, group) for place, group in enumerate(groups) if not answer.has(place)))
+                missing = (send(place, group) for place, group in enumerate(groups) if not answer.has(place))
+                answers = await together(*missing, at_once=GROUPS_IN_FLIGHT)
         except Refused:  # most likely it came too late; what the log says to the header next is what counts
             return HandedIn(HandIn.LATER, answer.round, None)
         packed = next((each for each in answers if each), None)

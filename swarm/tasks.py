@@ -11,15 +11,27 @@ Result = TypeVar("Result")
 INLINE_VALUES = 2**20  # so many values are worked on where they are, for some milliseconds; more in a thread
 
 
-async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run coroutines side by side and return their results; the first failure cancels the others and is raised by itself."""
+async def together(*coroutines: Coroutine[Any, Any, Any], at_once: int | None = None) -> list[Any]:
+    """Run coroutines side by side and return their results; the first failure cancels the others and is raised by itself.
+
+    ``at_once``: so many of them run at a time, the others wait; None: all.
+    """
+    places = asyncio.Semaphore(at_once or max(1, len(coroutines)))
+
+    async def placed(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        async with places:
+            return await coroutine
+
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(coroutine) for coroutine in coroutines]
+            running = [tasks.create_task(placed(coroutine)) for coroutine in coroutines]
     except BaseExceptionGroup as group:
         failures = _flatten(group)
         # What is a fault of the program matters more than what it made of the network.
         raise next((failure for failure in failures if not isinstance(failure, MantaError)), failures[0]) from None
+    finally:
+        for coroutine in coroutines:
+            coroutine.close()  # those that never began
     return [task.result() for task in running]
 
 

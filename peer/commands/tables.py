@@ -28,6 +28,7 @@ from swarm.fetching import fetch
 from swarm.neighbours import Neighbours
 from swarm.node import short_name
 from swarm.rpc import Endpoint
+from swarm.tasks import together
 
 _METHOD = "latency"
 _MAX_ASKED = 256  # members; of a larger run random ones
@@ -77,17 +78,15 @@ async def publish_table(endpoint: Endpoint, identity: Identity, run: bytes, shel
 
 async def find_tables(endpoint: Endpoint, run: bytes, supernet: str, members: Sequence[PublicKey]) -> list[FoundTable]:
     """Return the tables that ``members`` hand out, in their order; who has none, does not answer or breaks the rules is left out."""
-    limit = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(member: PublicKey) -> FoundTable | None:
-        async with limit:
-            try:
-                return FoundTable(member, await _table_of(endpoint, run, supernet, member))
-            except MantaError as error:
-                logger.info("no table peer=%s reason=%s", short_name(member), error)
-                return None
+        try:
+            return FoundTable(member, await _table_of(endpoint, run, supernet, member))
+        except MantaError as error:
+            logger.info("no table peer=%s reason=%s", short_name(member), error)
+            return None
 
-    found = await asyncio.gather(*(ask(member) for member in members))
+    found = await together(*map(ask, members), at_once=_ASKED_AT_ONCE)
     return [one for one in found if one is not None]
 
 

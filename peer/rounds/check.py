@@ -136,8 +136,7 @@ class Checker:
         if len(known) < len(before):
             self.outcomes["rounds not known"] += 1
             return None
-        at_once = asyncio.Semaphore(_PIECES_AT_ONCE)
-        bodies = await together(*(self._piece(one.body, place, at_once) for one in weighed))
+        bodies = await together(*(self._piece(one.body, place) for one in weighed), at_once=_PIECES_AT_ONCE)
         return WrongGroup(
             manifest=self._signed,
             receipt=receipt,
@@ -148,21 +147,20 @@ class Checker:
             mean=mean.proven(place),
         )
 
-    async def _piece(self, root: bytes, place: int, at_once: asyncio.Semaphore) -> ProvenPiece:
+    async def _piece(self, root: bytes, place: int) -> ProvenPiece:
         sources = Sources(self._sources(root), spare=map(PublicKey, self._manifest.operators))
-        async with at_once:
-            return await fetch_piece(
-                self._node,
-                root,
-                self._body_sizes,
-                place,
-                sources,
-                deadline_s=waits.PIECE_S,
-                tries=_TRIES,
-                shelf=self._shelf,
-                on_wrong=self._on_wrong,
-                rng=self._rng,
-            )
+        return await fetch_piece(
+            self._node,
+            root,
+            self._body_sizes,
+            place,
+            sources,
+            deadline_s=waits.PIECE_S,
+            tries=_TRIES,
+            shelf=self._shelf,
+            on_wrong=self._on_wrong,
+            rng=self._rng,
+        )
 
     def _story(self, finding: Finding, path: Path) -> str:
         names = ", ".join(key.hex() for key in finding.operators)

@@ -231,18 +231,16 @@ class States:
         weighed = await self._spread.weighed(target.entry)
         if any(one.round - 1 not in floors for one in weighed):
             raise Unreachable("contributions on bases from before this peer came")
-        at_once = asyncio.Semaphore(_BODIES_AT_ONCE)
-        bodies = await together(*(self._body(one.body, at_once) for one in weighed))
+        bodies = await together(*(self._body(one.body) for one in weighed), at_once=_BODIES_AT_ONCE)
         return await self._compute.run(self._after_bodies, self.held, weighed, bodies, floors), None
 
-    async def _body(self, root: bytes, at_once: asyncio.Semaphore) -> Body:
+    async def _body(self, root: bytes) -> Body:
         own = self._own_bodies.get(root)
         if own is not None:
             self._shelf.put(own[0], "body")
             return own[1]
         codec = self._manifest.exchange.codec
-        async with at_once:
-            blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")
+        blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")
         return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
 
     def _after(self, state: State, blob: Blob) -> State:

@@ -38,6 +38,26 @@ def test_what_runs_together_returns_together_in_its_order() -> None:
     alone(story)
 
 
+def test_so_many_run_at_once_and_those_that_never_began_are_closed() -> None:
+    async def whole() -> None:
+        running, most = 0, 0
+
+        async def work(seconds: float) -> float:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(seconds)
+            running -= 1
+            return now()
+
+        assert await together(*(work(1) for _ in range(6)), at_once=2) == [1, 1, 2, 2, 3, 3]
+        assert most == 2
+        with pytest.raises(Unreachable):
+            await together(after(1, Unreachable("first")), *(work(9) for _ in range(3)), at_once=1)
+
+    run_virtual(whole())
+
+
 def test_of_what_runs_together_the_first_failure_ends_all_and_a_fault_of_the_program_goes_first() -> None:
     async def story() -> None:
         with pytest.raises(Unreachable, match="first"):
