@@ -4,14 +4,19 @@ Every peer is a process of its own on loopback; ours and hivemind's each have a 
 each variant, then the next round of each, so that a busy moment of the machine hits all alike. What is timed is the averaging alone, from
 the first peer's start to the last peer's end; who takes part is known by then, on all sides. Ours ends with the same mean at every peer.
 
+With ``--namespaces MBIT`` (Linux, root) each of our peers and of hivemind's is a host of its own, behind a line of so many Mbit/s in both
+directions; then the bytes on the lines are told too.
+
 Run it from the repository: ``.venv/bin/python benchmarks/reduce.py --help``.
 """
 
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import functools
 import hashlib
+import json
 import multiprocessing
 import os
 import secrets
@@ -21,7 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,6 +38,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.wan_network import BURST_BYTES, QUEUE_MS, why_not
 from exact.residuals import vector_digest
 from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
@@ -44,8 +50,9 @@ from protocol.signing import Identity, PublicKey, sha256
 from swarm.links import TLS, UNIX, Links
 from swarm.neighbours import Neighbours
 from swarm.node import Node
+from tests import namespaces
 
-LISTEN = "/ip4/127.0.0.1/tcp/0"
+LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 ROUND_TIMEOUT_S = 60.0
 MAX_ERROR = 1e-3  # of a mean of values around 0.01: beyond it parts of the vector were not averaged
@@ -81,6 +88,7 @@ class Outcome:
     end_s: float
     digest: str
     max_error: float  # against the exact mean in float64
+    is_founder: bool = False
 
 
 @dataclass
@@ -92,6 +100,8 @@ class Record:
     max_error: float = 0.0
     failures: int = 0
     wrong: int = 0  # reported as a success, and parts of the vector were not averaged
+    line_bytes: list[float] = field(default_factory=list)  # on the founder's line, against the most on another one's
+    most_bytes: list[int] = field(default_factory=list)  # on any line
 
     def add(self, outcomes: list[Outcome]) -> None:
         """Count a round."""
@@ -113,9 +123,10 @@ def exact_mean(num_peers: int, num_values: int) -> torch.Tensor:
     return torch.stack([vector_of(peer, num_values).double() for peer in range(num_peers)]).mean(0)
 
 
-def outcome_of(start_s: float, end_s: float, mean: torch.Tensor, exact: torch.Tensor) -> Outcome:
+def outcome_of(start_s: float, end_s: float, mean: torch.Tensor, exact: torch.Tensor, *, is_founder: bool = False) -> Outcome:
     """Return what to report."""
-    return Outcome(start_s, end_s, hashlib.sha256(mean.numpy().tobytes()).hexdigest(), float((mean.double() - exact).abs().max()))
+    error = float((mean.double() - exact).abs().max())
+    return Outcome(start_s, end_s, hashlib.sha256(mean.numpy().tobytes()).hexdigest(), error, is_founder)
 
 
 # One of our peers.
@@ -169,14 +180,14 @@ def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArra
     return Signed.sign(claim, identity)
 
 
-async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
+async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, num_values: int, directory: Path, host: str) -> None:
     """Answer the commands of the main process until it says stop, or is gone."""
     identity = Identity(secrets.token_bytes(32))
     path = directory / f"peer-{peer}.key"
     path.write_bytes(identity.to_libp2p())
     loop = asyncio.get_running_loop()
     receive = functools.partial(loop.run_in_executor, None, pipe.recv)
-    node = await Node.start(identity, path, listen=[LISTEN], initial_peers=await receive())
+    node = await Node.start(identity, path, listen=[f"/ip4/{host}/tcp/0"], initial_peers=await receive())
     neighbours = Neighbours(node, RUN)
     manifest = manifest_of(identity.public_key)
     cohort = Cohort(node, identity, manifest, FixedCourse(), RUN, "here", TOKEN, neighbours, links=Links(node, RUN, ways=[way]))
@@ -203,7 +214,8 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
             if seat.is_alone or (seat.is_founder and len(seat.members) != num_peers):
                 pipe.send(f"a roster of {len(seat.members)}")
             else:
-                pipe.send(outcome_of(start_s, end_s, torch.from_numpy(np.require(mean, requirements="W")), exact))
+                found = torch.from_numpy(np.require(mean, requirements="W"))
+                pipe.send(outcome_of(start_s, end_s, found, exact, is_founder=seat.is_founder))
     finally:
         await cohort.close()
         await node.close()
@@ -221,7 +233,7 @@ async def meet(cohort: Cohort, neighbours: Neighbours, num_peers: int, way: str)
 # One of hivemind's peers.
 
 
-def serve_hivemind_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path) -> None:
+def serve_hivemind_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path, host: str) -> None:
     """Answer the commands of the main process until it says stop, or is gone."""
     import hivemind
     from hivemind.averaging.averager import DecentralizedAverager
@@ -239,7 +251,7 @@ def serve_hivemind_peer(pipe: Connection, peer: int, num_peers: int, num_values:
             shared[1] = time.monotonic()
 
     vector, exact = vector_of(peer, num_values), exact_mean(num_peers, num_values)
-    dht = hivemind.DHT(initial_peers=pipe.recv(), host_maddrs=[LISTEN], start=True)
+    dht = hivemind.DHT(initial_peers=pipe.recv(), host_maddrs=[f"/ip4/{host}/tcp/0"], start=True)
     averagers = {
         name: Timed(
             [torch.zeros(num_values)],
@@ -313,20 +325,73 @@ def serve_gloo_peer(pipe: Connection, peer: int, num_peers: int, num_values: int
         dist.destroy_process_group()
 
 
-def run_peer(pipe: Connection, side: str, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path) -> None:
+def run_peer(
+    pipe: Connection, side: str, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path, host: "Host | None"
+) -> None:
     """The main function of a peer's process. It ends with everything it started, at the latest when the main process is gone."""
     os.setsid()
+    address = LOOPBACK
+    if host is not None:
+        enter(host.namespace)
+        address = host.address
     torch.set_num_threads(1)
     try:
         if side in (OURS_LOCAL, OURS_NETWORK):
-            asyncio.run(serve_our_peer(pipe, side, peer, num_peers, num_values, directory))
+            asyncio.run(serve_our_peer(pipe, side, peer, num_peers, num_values, directory, address))
         elif side == HIVEMIND:
-            serve_hivemind_peer(pipe, peer, num_peers, num_values, part_bytes, directory)
+            serve_hivemind_peer(pipe, peer, num_peers, num_values, part_bytes, directory, address)
         else:
             serve_gloo_peer(pipe, peer, num_peers, num_values, directory)
     except EOFError:
         shutil.rmtree(directory, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # the main process is gone
+
+
+# Hosts with lines of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A computer of the network."""
+
+    namespace: str
+    address: str
+
+    def line_bytes(self) -> int:
+        """Return how many bytes its line carried so far, in both directions, with all headers."""
+        (found,) = json.loads(namespaces.run("ip", "-n", self.namespace, "-s", "-j", "link", "show", "dev", "eth"))
+        return int(found["stats64"]["rx"]["bytes"]) + int(found["stats64"]["tx"]["bytes"])
+
+
+def enter(namespace: str) -> None:
+    """Move this process into a network namespace."""
+    descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    os.close(descriptor)
+
+
+class Lines(namespaces.Network):
+    """Hosts at one switch, each behind a line of its own. Use with ``with``."""
+
+    def __init__(self, num_hosts: int, mbit: float) -> None:
+        """Make it with ``with``; ``mbit``: what each line carries in each direction, Mbit/s."""
+        super().__init__("manta-reduce-")
+        self.hosts = [Host(f"manta-reduce-{number}", f"10.70.0.{10 + number}") for number in range(num_hosts)]
+        self._mbit = mbit
+
+    def _build(self) -> None:
+        switch = "manta-reduce-switch"
+        for namespace in (switch, *(host.namespace for host in self.hosts)):
+            namespaces.make(namespace)
+        namespaces.add_bridge(switch, "bridge")
+        for number, host in enumerate(self.hosts):
+            namespaces.cable(switch, f"port-{number}", host.namespace, "eth")
+            namespaces.plug(switch, f"port-{number}", "bridge")
+            namespaces.give_address(host.namespace, "eth", host.address)
+            for namespace, device in ((switch, f"port-{number}"), (host.namespace, "eth")):
+                shape = ("tbf", "rate", f"{self._mbit:g}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
+                namespaces.run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *shape)
 
 
 # The main process.
@@ -335,13 +400,15 @@ def run_peer(pipe: Connection, side: str, peer: int, num_peers: int, num_values:
 class Peers:
     """The processes of one side."""
 
-    def __init__(self, side: str, num_values: int, arguments: argparse.Namespace, directory: Path) -> None:
+    def __init__(self, side: str, num_values: int, arguments: argparse.Namespace, directory: Path, hosts: Sequence[Host]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
+        self._hosts = hosts
         for peer in range(arguments.peers):
             ours, theirs = context.Pipe()
-            given = (theirs, side, peer, arguments.peers, num_values, arguments.hivemind_part_bytes, directory)
+            host = hosts[peer] if hosts else None
+            given = (theirs, side, peer, arguments.peers, num_values, arguments.hivemind_part_bytes, directory, host)
             process = context.Process(target=run_peer, args=given, name=f"{side}-{peer}")
             process.start()
             theirs.close()
@@ -359,8 +426,10 @@ class Peers:
         """Tell each peer how, let them go together once all are ready, and look at what they have once all are done."""
         self._tell((how, round_))
         self._all(START_TIMEOUT_S)
+        before = [host.line_bytes() for host in self._hosts]
         self._tell(time.monotonic() + START_IN_S)
         self._all(2 * ROUND_TIMEOUT_S)
+        self.line_bytes = [host.line_bytes() - so_far for host, so_far in zip(self._hosts, before, strict=True)]
         self._tell("report")
         return self._all(ROUND_TIMEOUT_S)
 
@@ -396,13 +465,13 @@ class Peers:
 
 
 @contextlib.contextmanager
-def started(num_values: int, arguments: argparse.Namespace) -> Iterator[dict[str, Peers]]:
+def started(num_values: int, arguments: argparse.Namespace, hosts: Sequence[Host]) -> Iterator[dict[str, Peers]]:
     """Start all sides; end them whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="reduce-", dir="/tmp"))  # short: sockets are in it
     sides: dict[str, Peers] = {}
     try:
         for side in arguments.sides:
-            sides[side] = Peers(side, num_values, arguments, directory)
+            sides[side] = Peers(side, num_values, arguments, directory, hosts)
             sides[side].connect()
         yield sides
     finally:
@@ -425,13 +494,21 @@ def measure(sides: dict[str, Peers], num_rounds: int, say: Callable[[str], None]
                 records[variant].failures += 1
                 say(f"{variant.name}: a round failed: {failures[0]}")
             elif round_ > 1:
-                records[variant].add([outcome for outcome in outcomes if isinstance(outcome, Outcome)])
+                whole = [outcome for outcome in outcomes if isinstance(outcome, Outcome)]
+                records[variant].add(whole)
+                if lines := sides[variant.side].line_bytes:
+                    founder = next((place for place, outcome in enumerate(whole) if outcome.is_founder), lines.index(max(lines)))
+                    others = [size for place, size in enumerate(lines) if place != founder]
+                    records[variant].line_bytes.append(lines[founder] / max(others))
+                    records[variant].most_bytes.append(max(lines))
     return records
 
 
 def report(records: dict[Variant, Record]) -> str:
     """Return the table of one size."""
-    lines = [f"{'':28}{'median s':>10}{'min s':>8}{'digests':>9}{'max error':>11}"]
+    has_lines = any(record.most_bytes for record in records.values())
+    columns = f"{'MB on a line':>14}{'founder/most':>14}" if has_lines else ""
+    lines = [f"{'':28}{'median s':>10}{'min s':>8}{'digests':>9}{'max error':>11}{columns}"]
     for variant, record in records.items():
         missing = f"  {record.failures} failed" if record.failures else ""
         missing += f"  {record.wrong} wrong, though reported as a success" if record.wrong else ""
@@ -440,7 +517,7 @@ def report(records: dict[Variant, Record]) -> str:
             continue
         lines.append(
             f"{variant.name:28}{statistics.median(record.times_s):10.3f}{min(record.times_s):8.3f}{max(record.digests):9}"
-            f"{record.max_error:11.1e}{missing}"
+            f"{record.max_error:11.1e}{_line_columns(record)}{missing}"
         )
     lines += ["", "ratios of the medians (below 1: ours is faster)"]
     for ours in (LOCAL, NETWORK):
@@ -449,6 +526,12 @@ def report(records: dict[Variant, Record]) -> str:
                 ratio = statistics.median(records[ours].times_s) / statistics.median(records[other].times_s)
                 lines.append(f"{ours.name} / {other.name:28}{ratio:6.2f}")
     return "\n".join(lines)
+
+
+def _line_columns(record: Record) -> str:
+    if not record.most_bytes:
+        return ""
+    return f"{statistics.median(record.most_bytes) / 1e6:14.1f}{statistics.median(record.line_bytes):14.2f}"
 
 
 def main() -> None:
@@ -460,12 +543,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count, of each variant (default: %(default)s)")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="what is compared (default: all)")
     parser.add_argument("--hivemind-part-bytes", type=int, default=2**19, help="hivemind's part_size_bytes (default: its own, %(default)s)")
+    parser.add_argument("--namespaces", type=float, metavar="MBIT", help="each peer is a host behind a line of so many Mbit/s (root)")
     arguments = parser.parse_args()
     if arguments.peers < 2 or min(arguments.values) < arguments.peers or arguments.rounds < 1:
         parser.error("at least two peers, at least as many values, and at least one round")
+    network: contextlib.AbstractContextManager[Lines | None] = contextlib.nullcontext()
+    if arguments.namespaces is not None:
+        if why := why_not():
+            raise SystemExit(why)
+        network = Lines(arguments.peers, arguments.namespaces)
+        arguments.sides = [side for side in arguments.sides if side in (OURS_NETWORK, HIVEMIND)]
     try:
         for num_values in arguments.values:
-            with started(num_values, arguments) as sides:
+            with network as lines, started(num_values, arguments, lines.hosts if lines else ()) as sides:
                 records = measure(sides, arguments.rounds, lambda line: print(line, file=sys.stderr, flush=True))
             print(f"{arguments.peers} peers, {num_values:,} values, {arguments.rounds} rounds of each\n")
             print(report(records), end="\n\n", flush=True)

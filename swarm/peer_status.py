@@ -51,6 +51,7 @@ class PeerStatus:
     open_ms: float = 0.0  # how long it is open in all
     members: int = 0
     mates: int = 0  # others of its cohort that are there
+    links: str = ""  # how these are reached, in words
     why: str = ""  # it is in that cohort, in words
     size: str = ""  # of the cohort in model-parallel, and why it has that one, in words
     near: str = ""  # who is near and no mate, in words

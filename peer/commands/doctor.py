@@ -30,6 +30,7 @@ from protocol.records import Round
 from protocol.signing import PublicKey
 from runtime.disk import IDENTITY, load_identity
 from swarm.addresses import check_peer_address
+from swarm.peer_status import PeerStatus
 
 if TYPE_CHECKING:
     from peer.contact.visiting import Visit
@@ -104,6 +105,7 @@ async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding
     is_told = reach.reachable is Reachable.OUTBOUND and not config.listen_addresses
     state = State.GOOD if reach.serves_others or is_told else State.NOTE
     yield Finding("reachability", state, reach.words)
+    yield await asyncio.to_thread(_links, config.dir)
 
 
 async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
@@ -113,6 +115,19 @@ async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
     except Unreachable:
         return None
     return time.monotonic() - begun_s
+
+
+def _links(directory: Path) -> Finding:
+    """Return how the peer of this folder reaches its mates, or reached them when it last ran."""
+    try:
+        status = PeerStatus.read(directory)
+    except MantaError as error:
+        return Finding("links", State.NOTE, str(error))
+    if status is None or not status.mates:
+        return Finding("links", State.NOTE, "no mates are known here: a peer links itself to those of its cohort when it runs")
+    is_slow = "libp2p" in status.links
+    said = "let mates reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
+    return Finding("links", State.NOTE if is_slow else State.GOOD, f"{status.mates} mates: {status.links}", said)
 
 
 def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from peer.cohort.cohort import Cohort
@@ -14,13 +15,14 @@ from peer.cohort.company import Company
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.errors import MantaError
+from protocol.signing import PublicKey
 from swarm import waits
 from swarm.connections import host_of
 from swarm.lan import LocalNetwork
 from swarm.neighbours import Neighbours
 from swarm.operator_line import OperatorLine
 from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
-from swarm.rpc import OwnNode
+from swarm.rpc import LIBP2P, TLS, UNIX, OwnNode
 from swarm.tasks import together, within
 
 _REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
@@ -128,6 +130,7 @@ class Presence:
         self._board.update(
             members=self._neighbours.size,
             mates=len(mates),
+            links=_in_words(self._cohort.ways()),
             cohort=company.name,
             why=company.why(mates),
             size=company.why_size(),
@@ -176,3 +179,10 @@ class Presence:
 
     def _may_be_called(self, host: str | None) -> bool:
         return host is not None and (ipaddress.ip_address(host).is_global or self._reach.reachable is Reachable.LOCAL)
+
+
+def _in_words(ways: dict[PublicKey, str]) -> str:
+    """Return how mates are reached, those first to whom there is a direct link."""
+    words = {UNIX: "linked on this host", TLS: "linked over the network (TLS)", LIBP2P: "without a link, by libp2p"}
+    found = Counter(ways.values())
+    return ", ".join(f"{found[way]} {said}" for way, said in words.items() if found[way])

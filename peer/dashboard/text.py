@@ -200,6 +200,7 @@ def swarm_rows(status: PeerStatus, rates: Rates | None) -> Rows:
     return [
         ("peers", f"about {status.members:,}"),
         ("mates", f"{status.mates:,} in its cohort"),
+        ("links", status.links or "-"),
         ("cohort", status.cohort or "-"),
         ("out", f"{size(status.sent_bytes)}, {size(sent)}/s", size(status.sent_bytes)),
         ("in", f"{size(status.received_bytes)}, {size(received)}/s", size(status.received_bytes)),
