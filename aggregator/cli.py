@@ -239,7 +239,7 @@ def export(to: Path, directory: Path) -> None:
 
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from aggregator.log.copying import CHECKPOINT
+            from aggregator.log.contents import CHECKPOINT
             from aggregator.log.tiles import export as export_log
             from aggregator.settings.sizes import in_words
 
@@ -256,7 +256,7 @@ def check_export(folder: Path) -> None:
     """Check an exported log from its files alone. That is every signature, each entry after those before it, and each tile. Prints the
     credits."""
     with clear_errors():
-        from aggregator.log.copying import check_exported
+        from aggregator.log.contents import check_exported
 
         check_exported(folder)
         with ending_at_ctrl_c():

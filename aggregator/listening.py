@@ -4,6 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
+from aggregator.log.contents import LISTEN
 from runtime.disk import replace_file
 
 _DEFAULT = "/ip4/0.0.0.0/tcp/0"
@@ -16,7 +17,7 @@ class LastAddress:
 
     def __init__(self, directory: Path) -> None:
         """Keep it in ``directory``."""
-        self._path = directory / "listen"
+        self._path = directory / LISTEN
         self._asked = _DEFAULT
 
     def choose(self, listen: str | None) -> str:

@@ -37,7 +37,7 @@ from aggregator.control import Stopping
 from aggregator.introduction import introduction, join_lines
 from aggregator.listening import LastAddress
 from aggregator.log.announcing import Announcing
-from aggregator.log.backup import RUN_FILE
+from aggregator.log.contents import MEASURES, RUN_FILE, SNAPSHOTS, STATUS
 from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.guard import RollbackGuard, refuse_handed_over
 from aggregator.log.heads import HeadsDesk
@@ -232,8 +232,8 @@ class Operator:
         gate = await held_to_admission(node, lambda: log.ledger)
         watched = Watched(gate, look.tally)
         self._make = partial(self._new_writing, identity, shelf, node.rates.address_of)
-        self._measures = Measures(self._directory / "measures")
-        self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
+        self._measures = Measures(self._directory / MEASURES)
+        self._fronts = Fronts(gate, self._run.signed, self._directory / SNAPSHOTS, every=self._config.follower.front_every)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._guard.heard)
         self._announcing = Announcing(gate, log)
         self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
@@ -469,7 +469,7 @@ class Operator:
             status.refused = dict(self._writing.intake.faults.by_reason)
             status.refused_of = {peer_name(key): reasons for key, reasons in refused_of(self._writing.intake.faults).items()}
         try:
-            replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
+            replace_file(self._directory / STATUS, json.dumps(asdict(status), indent=1).encode())
         except StorageError as error:  # where it matters the disk's failure stops the program
             logger.error("status not written reason=%s", error)
 

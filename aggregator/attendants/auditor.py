@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aggregator.attendants.sidecar import Met, Sidecar
+from aggregator.log.contents import AUDITOR
 from protocol.errors import UserError
 from protocol.signing import PublicKey
 from protocol.verdicts import AuditRules
 from runtime.disk import IDENTITY, load_identity, make_directory
-
-FOLDER = "auditor"
 
 
 class Auditor:
@@ -30,7 +29,7 @@ class Auditor:
         """
         data = () if data_root is None else ("--data-root", str(data_root))
         limits = ("--audit", f"{max(1, round(100 * share))}%", "--evaluation", "0%", "--threads", "1", "--gpus", "none")
-        self._sidecar = Sidecar(FOLDER, directory, ["--audit-only", *limits, *data], say)
+        self._sidecar = Sidecar(AUDITOR, directory, ["--audit-only", *limits, *data], say)
         self._say = say
 
     async def run(self, met: Met) -> None:
@@ -54,7 +53,7 @@ def auditor_key(directory: Path) -> PublicKey:
         UserError: the folder cannot be used.
         StorageError: the disk refuses, or the key's file is damaged.
     """
-    folder = directory / FOLDER
+    folder = directory / AUDITOR
     make_directory(folder)
     return PublicKey(load_identity(folder / IDENTITY).public_key)
 
@@ -65,5 +64,5 @@ def is_named(directory: Path, rules: AuditRules | None) -> bool:
     Raises:
         StorageError: its key's file is damaged.
     """
-    path = directory / FOLDER / IDENTITY
+    path = directory / AUDITOR / IDENTITY
     return rules is not None and path.exists() and load_identity(path).public_key in rules.named

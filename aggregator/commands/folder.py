@@ -12,7 +12,7 @@ from protocol.errors import StorageError, UserError
 from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from aggregator.log.backup import Copied
+    from aggregator.log.moving import Copied
 
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
@@ -25,8 +25,9 @@ def status(directory: Path, as_json: bool) -> None:
     """Say where a run stands, and whether its aggregator is at work."""
     with clear_errors():
         from aggregator.control import is_running
+        from aggregator.log.contents import STATUS
 
-        path = directory / "status.json"
+        path = directory / STATUS
         try:
             found = json.loads(path.read_text())
             lines = _standing(found, is_running=is_running(directory))
@@ -107,11 +108,11 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file). What proves that the log has it is put beside it (.json)."""
     with clear_errors():
-        from aggregator.log.copying import check_snapshot
+        from aggregator.log.contents import check_snapshot
 
         check_snapshot(directory, out)
         with ending_at_ctrl_c():
-            from aggregator.log.taken import take_snapshot
+            from aggregator.log.moving import take_snapshot
 
         round_, digest = take_snapshot(directory, out)
         click.echo(f"{out}: the state of round {round_}, digest {digest}; its proof is in {out.with_suffix('.json')}")
@@ -124,11 +125,11 @@ def snapshot(out: Path, directory: Path) -> None:
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, and check the copy. The run may be at work."""
     with clear_errors():
-        from aggregator.log.copying import check_backup
+        from aggregator.log.contents import check_backup
 
         check_backup(directory, to, with_key=with_key)
         with ending_at_ctrl_c():
-            from aggregator.log.backup import back_up
+            from aggregator.log.moving import back_up
             from runtime.disk import IDENTITY
 
         _say_copied(to, back_up(directory, to, with_key=with_key))
@@ -143,11 +144,11 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
-        from aggregator.log.copying import check_restore
+        from aggregator.log.contents import RUN_FILE, check_restore
 
         check_restore(source, directory, key=key)
         with ending_at_ctrl_c():
-            from aggregator.log.backup import RUN_FILE, restore
+            from aggregator.log.moving import restore
 
         _say_copied(directory, restore(source, directory, key=key))
         run_file = directory / RUN_FILE if (directory / RUN_FILE).exists() else "RUN_FILE"
@@ -172,7 +173,7 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
         read_manifest(directory)
         copy = copy_at(source)
         with ending_at_ctrl_c():
-            from aggregator.log.recovery import recover
+            from aggregator.log.moving import recover
             from aggregator.rounds.states_of_peers import fetch_states, lacking
 
         done = recover(directory, copy)
@@ -197,21 +198,16 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
 def hand_over(to: Path, directory: Path, reason: str) -> None:
     """Stop a run for good here, so that another operator goes on. All that they need, the key too, is put in the folder TO."""
     with clear_errors():
-        from aggregator.log.copying import check_backup
+        from aggregator.log.contents import check_backup
 
         check_backup(directory, to, with_key=True)  # before a run is stopped for it
         with ending_at_ctrl_c():
             from aggregator.control import is_running
-            from aggregator.log.backup import back_up
-            from aggregator.log.guard import mark_handed_over
-            from runtime.disk import only_process
+            from aggregator.log import moving
 
         if is_running(directory):
             _stop(directory, reason, is_over=False)
-        with only_process(directory):
-            copied = back_up(directory, to, with_key=True)
-            mark_handed_over(directory, to.name)
-        _say_copied(to, copied)
+        _say_copied(to, moving.hand_over(directory, to))
         click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
         click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")
 

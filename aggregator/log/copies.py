@@ -10,7 +10,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Protocol
 
-from aggregator.log.copying import check_exported
+from aggregator.log.contents import check_exported
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import read_file
 from protocol.errors import NoSuchFile, OtherVersion, RemoteFault, UserError

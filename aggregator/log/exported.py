@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.log.contents import CHECKPOINT, check_exported
 from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, signed_manifest_of
-from aggregator.log.copying import CHECKPOINT, check_exported
 from aggregator.log.tiles import head_of
 from aggregator.log.verify import CourseOf
 from aggregator.log.witnessed import WITNESSED

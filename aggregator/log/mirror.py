@@ -13,8 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
+from aggregator.log.contents import CHECKPOINT
 from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, WebCopy, note_in, signed_manifest_of
-from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import DATABASE, MANIFEST
 from aggregator.log.tiles import KEY, forget_parts, head_of, read_file, verifier_keys
 from aggregator.log.witnessed import WITNESSED

@@ -13,7 +13,7 @@ Files that once were there stay as they are, so whoever reads while they are bro
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.copying import CHECKPOINT
+from aggregator.log.contents import CHECKPOINT
 from aggregator.log.storage import DATABASE, MANIFEST
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from aggregator.attendants.live import DIRECTORY, unix_ms
+from aggregator.log.contents import SNAPSHOTS
 from aggregator.log.storage import read_manifest
 from aggregator.monitor.pictures import INDEX, PICTURES
 from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
@@ -36,7 +37,6 @@ from runtime.line import BEATS, Parent, be_child
 
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0
-_SNAPSHOTS = "snapshots"
 
 logger = logging.getLogger("manta.evaluator")
 
@@ -121,7 +121,7 @@ class Evaluator:
 def newest_snapshot(directory: Path) -> tuple[int, Path] | None:
     """Return the newest round that has a snapshot, and that; None: there is none."""
     rounds = []
-    for path in (directory / _SNAPSHOTS).glob("round-*.safetensors"):
+    for path in (directory / SNAPSHOTS).glob("round-*.safetensors"):
         digits = path.stem.removeprefix("round-")
         if digits.isdecimal():
             rounds.append((int(digits), path))

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from aggregator.log.copying import CHECKPOINT
+from aggregator.log.contents import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY, log_bytes, verifier_keys
 from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed

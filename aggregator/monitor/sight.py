@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
+from aggregator.log.contents import SNAPSHOTS
 from aggregator.log.storage import TREE_HEAD
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, Witnessed
@@ -33,7 +34,6 @@ from protocol.operators import Operators
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 64  # 5 ms, or 20 ms where a ledger follows
 _READ_AT_A_TIME = 512  # 32 MiB of the largest ones
-_SNAPSHOTS = "snapshots"
 _MAX_CERTIFICATE_BYTES = 262_144
 
 CourseOf = Callable[[Manifest], Course]
@@ -91,7 +91,7 @@ class Sight:
         self.live_read_at: int | None = None
         self.evaluations = Evaluations(directory / DIRECTORY)
         self.pictures = Pictures(directory / DIRECTORY, self.manifest.task)
-        self.members_front = FrontSeen(directory / _SNAPSHOTS)
+        self.members_front = FrontSeen(directory / SNAPSHOTS)
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
         self._credits: tuple[object, Credits] | None = None
@@ -272,7 +272,7 @@ class Sight:
 
     def _certificates(self) -> list[TreeHead]:
         found = []
-        for path in sorted((self._directory / _SNAPSHOTS).glob("round-*.json"))[-KEPT_HEADS:]:
+        for path in sorted((self._directory / SNAPSHOTS).glob("round-*.json"))[-KEPT_HEADS:]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RemoteFault):  # not for us to judge: it may be half written
                 with path.open("rb") as file:
                     note = json.loads(file.read(_MAX_CERTIFICATE_BYTES))["tree_head"]

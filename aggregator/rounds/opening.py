@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants.auditor import auditor_key
+from aggregator.log.contents import BODIES, SNAPSHOTS
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, read_manifest
 from aggregator.rounds.bodies import Bodies
 from aggregator.rounds.follower import Follower
-from aggregator.rounds.replay import BODIES, SNAPSHOTS, Tables, replayed
+from aggregator.rounds.replay import Tables, replayed
 from aggregator.rounds.shards import travelling_of
 from aggregator.settings.config import RunConfig
 from automl.data.dataset import Dataset

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.log.contents import BODIES, SNAPSHOTS
 from aggregator.log.storage import read_manifest
 from aggregator.log.verify import verify_directory
 from aggregator.rounds.bodies import Bodies, Kept
@@ -23,9 +24,6 @@ from protocol.listed import Listed
 from protocol.records import Round, Threshold
 from protocol.table import weights_root
 from swarm.blobs import Blob
-
-BODIES = "bodies"
-SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, slots=True)

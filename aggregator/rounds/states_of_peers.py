@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregator.rounds.replay import SNAPSHOTS
+from aggregator.log.contents import SNAPSHOTS
 from aggregator.rounds.snapshots import Snapshots
 from automl.models.networks import build
 from automl.spaces.space import space_named

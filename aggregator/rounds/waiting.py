@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
+from aggregator.log.contents import WAITING
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import Ledger
@@ -20,7 +21,6 @@ from protocol.signed import Signed, is_signed
 from protocol.verdicts import Verdict
 from runtime.appended_file import AppendedFile
 
-WAITING = "verdicts.waiting"
 _PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
 

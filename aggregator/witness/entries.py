@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from aggregator.log.contents import CHECKPOINT
 from aggregator.log.copies import MAX_BUNDLE_BYTES
-from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY, forget_parts, head_of, note_of, read_file, verifier_keys
 from protocol.encoding import pack

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from aggregator.log.copying import CHECKPOINT
+from aggregator.log.contents import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY
 from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule

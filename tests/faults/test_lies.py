@@ -17,8 +17,9 @@ from hivemind.p2p import PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
+from aggregator.log.contents import BODIES
 from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.replay import BODIES, Played
+from aggregator.rounds.replay import Played
 from exact.coding import Body, body_num_bytes, encode, parse
 from exact.outcome import outcome
 from exact.vectors import vector_group_sizes

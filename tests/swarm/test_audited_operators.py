@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.auditor import FOLDER, auditor_key
+from aggregator.attendants.auditor import auditor_key
 from aggregator.audits.listing import verdicts_in
 from aggregator.cli import main as aggregator_main
+from aggregator.log.contents import AUDITOR
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import AdmissionSection, TrustSection
 from peer.cli import main as peer_main
@@ -49,7 +50,7 @@ def test_audits_admissions_and_accounts_outlive_the_writer_and_a_liar_takes_noth
     config = config.model_copy(update={"follower": config.follower.model_copy(update={"audit_share": 1.0})})
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
-        start_liar(programs, tmp_path / LIAR / FOLDER)
+        start_liar(programs, tmp_path / LIAR / AUDITOR)
         invitation = invited(tmp_path / name_of(1), 5)
         account = made_account(tmp_path / "owner")
         for place, name in enumerate(MACHINES, 1):

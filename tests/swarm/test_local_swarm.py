@@ -19,6 +19,7 @@ from rich.console import Console
 
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
+from aggregator.log.contents import COPIED, NOT_COPIED
 from aggregator.log.verify import verify_directory
 from aggregator.rounds.replay import replay_directory
 from aggregator.settings.sections import TrustSection
@@ -74,6 +75,10 @@ def _check_report(directory: Path, printed: str, rounds: int) -> dict[str, Any]:
     assert 0 <= report["quality"]["smallest"] <= 1
     assert found.root.hex() in printed
     assert str(directory) in printed
+    assert {path.name for path in (directory / "aggregator").iterdir()} <= {
+        *COPIED,
+        *NOT_COPIED,
+    }  # of each it is known whether a backup has it
     proof = read_json(directory / "aggregator" / "snapshots" / f"round-{rounds:08d}.json")
     assert (proof["ledger_size"], proof["ledger_root"]) == (found.size, found.root.hex())
     assert proof["tree_head"] == found.tree_head

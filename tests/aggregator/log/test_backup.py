@@ -1,5 +1,6 @@
 """Backups while a run goes on, and folders made of them: whole, checked, marked; and mistakes, which leave nothing behind."""
 
+import re
 import shutil
 import sqlite3
 import stat
@@ -9,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
-from aggregator.log.backup import back_up, restore
+from aggregator.log.contents import COPIED, NOT_COPIED
 from aggregator.log.guard import RollbackGuard, is_marked_restored, mark_handed_over, mark_restored
+from aggregator.log.moving import back_up, restore
 from aggregator.log.storage import DATABASE
 from aggregator.log.verify import verify_directory
 from automl.training.snapshot import load_snapshot
@@ -223,3 +225,11 @@ def test_a_status_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: st
     (tmp_path / "status.json").write_text(f"{{{status}}}")
     result = command("status", "--dir", tmp_path)
     assert (result.exit_code, "not at work" in result.output) == (0, True), result.output
+
+
+def test_all_that_a_run_has_in_its_folder_stands_in_the_documents() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operators.md").read_text()
+    rows = [line.split("|")[1] for line in text.partition("## Files")[2].partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    named = {name.split("/")[0] for row in rows for name in re.findall("`([^`]+)`", row)}
+    held = {name.removeprefix(DATABASE) if name != DATABASE else name for name in (*COPIED, *NOT_COPIED)}
+    assert held == named

@@ -14,7 +14,7 @@ import pytest
 
 from aggregator.log.copies import Copy, FolderCopy, WebCopy, copy_at
 from aggregator.log.guard import EVIDENCE, is_marked_restored, keep_evidence, mark_handed_over, refuse_handed_over
-from aggregator.log.recovery import Recovered, recover
+from aggregator.log.moving import Recovered, recover
 from aggregator.log.storage import TREE_HEAD
 from aggregator.log.tiles import export
 from aggregator.log.witnessed import Witnessed, keep_witnessed
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_folder_as_it_was(scene: Sc
     def fails(*_: object) -> None:
         raise StorageError("no room")
 
-    monkeypatch.setattr("aggregator.log.recovery.append_rows", fails)
+    monkeypatch.setattr("aggregator.log.moving.append_rows", fails)
     with pytest.raises(StorageError, match="no room"):
         scene.recover()
     monkeypatch.undo()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from aggregator.log.contents import WAITING
 from aggregator.rounds import verdicts as verdicts_module
 from aggregator.rounds import waiting as waiting_module
 from aggregator.rounds.verdicts import Verdicts
-from aggregator.rounds.waiting import WAITING, Waiting
+from aggregator.rounds.waiting import Waiting
 from protocol.auditing import VERDICT
 from protocol.closing import NotTaken
 from protocol.encoding import pack

@@ -9,7 +9,7 @@ import pytest
 from aggregator.log.copies import FolderCopy, WebCopy
 from aggregator.log.exported import verify
 from aggregator.log.log import Log
-from aggregator.log.recovery import recover
+from aggregator.log.moving import recover
 from aggregator.witness.entries import FOLDER, KeptEntries
 from aggregator.witness.http import serving
 from aggregator.witness.program import Witness

@@ -1,12 +1,50 @@
-"""Whether a run can be copied from here to there, as far as it shows before torch and hivemind are loaded. Nothing is made here."""
+"""What a run's folder has, what of it is copied in which order, and whether a copy can be made, before torch and hivemind are loaded.
+
+Nothing is made here; ``aggregator.log.moving`` makes copies, and ``aggregator.log.guard`` keeps them from signing too early.
+"""
 
 from pathlib import Path
 
-from aggregator.log.guard import PLACE, is_marked_restored
-from aggregator.log.storage import MANIFEST, read_manifest
+from aggregator.log.guard import EVIDENCE, PLACE, is_marked_restored
+from aggregator.log.storage import DATABASE, LOCK, MANIFEST, NEXT_HEAD, TREE_HEAD, read_manifest
+from aggregator.log.witnessed import WITNESSED
 from protocol.errors import EncodingError, UserError
 from protocol.signing import Identity
 from runtime.disk import IDENTITY, check_directory
+
+SNAPSHOTS = "snapshots"  # a folder: states, and what proves that the log has them
+BODIES = "bodies"  # a folder: contributions by round
+WAITING = "verdicts.waiting"
+MEASURES = "measures"  # what peers say of the model on their own images
+LISTEN = "listen"  # the address used last
+RUN_FILE = "run.toml"  # as it was at the last start
+STATUS = "status.json"
+AUDITOR = "auditor"  # a folder: the operator's auditor, a peer whose key the manifest names
+
+# What a copy has, in the order in which it is copied: what is copied first is older. So the tree head is not ahead of the entries, the
+# snapshots are not ahead of the rounds, and the contributions from which the rounds after a snapshot are computed come last.
+COPIED = (MANIFEST, TREE_HEAD, MEASURES, LISTEN, RUN_FILE, WAITING, SNAPSHOTS, DATABASE, BODIES)
+AUDITOR_KEY = f"{AUDITOR}/{IDENTITY}"  # copied with the operator's own key, only where the operator says so
+# What no copy has: of several operators what this one promised, which an older copy would take back; what comes again by itself; what is
+# about this place or this moment only.
+NOT_COPIED = (
+    IDENTITY,
+    "operators",
+    NEXT_HEAD,
+    EVIDENCE,
+    WITNESSED,
+    "brought",
+    AUDITOR,
+    "gateway",
+    "monitor",
+    STATUS,
+    PLACE,
+    "control",
+    "lock",
+    LOCK,
+    f"{DATABASE}-wal",
+    f"{DATABASE}-shm",
+)
 
 CHECKPOINT = "checkpoint"  # of an exported log: the last of its files that is written
 _MAX_KEY_BYTES = 4096
