@@ -241,7 +241,7 @@ def export(to: Path, directory: Path) -> None:
         with ending_at_ctrl_c():
             from aggregator.log.contents import CHECKPOINT
             from aggregator.log.tiles import export as export_log
-            from aggregator.settings.sizes import in_words
+            from protocol.footprint import in_words
 
         done = export_log(directory, to)
         click.echo(

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from aggregator.listening import best_first
 from aggregator.monitor.door import address_to_show
-from aggregator.settings.sizes import held_bytes, in_words
+from aggregator.settings.forecast import held_bytes
 from aggregator.status import OperatorStatus
 from exact.coding import body_num_bytes
 from protocol.admission import INVITATION, LIST
+from protocol.footprint import in_words
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest
 

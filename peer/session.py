@@ -50,7 +50,6 @@ from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
 from peer.rounds.measuring import Measuring
 from peer.shards.session import Held, data_here
-from peer.shards.wanted import in_words
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.training.data import check_supported, load_data
@@ -60,7 +59,7 @@ from peer.training.work import ComputeThread, nobody
 from peer.views.views import SiteCrew, make_site_crew
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.errors import FoundGuilty, MantaError, UserError
-from protocol.footprint import usual_vectors_bytes
+from protocol.footprint import in_words, usual_vectors_bytes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from runtime.disk import only_process

@@ -26,6 +26,14 @@ _VERDICT_BYTES = 330  # of an entry of a verdict on a contribution of one claim,
 _CALLS_BYTES, _CALLS_BYTES_S = 2600, 1400
 
 
+def in_words(num_bytes: float) -> str:
+    """Return a number of bytes as people read it."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What a run's supernet and formats fix, in bytes."""

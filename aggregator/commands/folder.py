@@ -213,7 +213,7 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
 
 
 def _say_copied(folder: Path, copied: "Copied") -> None:
-    from aggregator.settings.sizes import in_words
+    from protocol.footprint import in_words
 
     log = copied.log
     click.echo(f"{folder}: run {copied.name}, {log.rounds} rounds, {log.size} entries, checked; {in_words(copied.num_bytes)}")

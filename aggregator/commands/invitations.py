@@ -40,11 +40,72 @@ def invite(directory: Path, keys: int, until_round: int | None, guest: bool, pro
 def revoke(directory: Path, peer: str | None, told: str | None) -> None:
     """Take back a peer's admission, or an invitation. The run may be at work. It stands in the log."""
     with clear_errors():
-        from aggregator.settings.revoking import revoke, target_of
-
-        what, target = target_of(peer, told)
-        heard = revoke(directory, what, target)
+        what, target = _target_of(peer, told)
+        heard = _revoke(directory, what, target)
         click.echo(f"taken back; it stands in the log, and {heard}")
+
+
+def _target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
+    """Return what is to be taken back, as ``protocol.revocation.Revocation`` has it.
+
+    Args:
+        peer: a peer's id, or None.
+        invitation: an invitation's text, or the name of its file, or None.
+
+    Raises:
+        UserError: it is not one of the two, or none.
+    """
+    from protocol.errors import SignatureError
+    from protocol.revocation import INVITED, PEER
+    from protocol.signing import key_named
+    from swarm.invitation import read_invitation
+
+    if (peer is None) == (invitation is None):
+        raise UserError("say what is taken back, one of the two: --peer 12D3Koo..., or --invitation FILE")
+    if peer is not None:
+        try:
+            return PEER, key_named(peer)
+        except SignatureError as error:
+            raise UserError(f"--peer: {peer!r} is no peer's id ({error}); manta-peer identity prints it") from error
+    assert invitation is not None
+    return INVITED, read_invitation(invitation).invitation.unchecked().key
+
+
+def _revoke(directory: Path, what: str, target: bytes) -> str:
+    """Take it back; it is in the log when this returns: when peers hear of it.
+
+    Raises:
+        UserError: there is no run, or no key of its operator, or nothing to take back, or one operator alone may not.
+        Unreachable: the aggregator at work does not answer.
+        StorageError: the disk failed.
+    """
+    from aggregator.control import REVOKED, is_running, tell_to_revoke
+    from aggregator.log.storage import log_key, read_manifest
+
+    signed = read_manifest(directory)
+    if is_running(directory):
+        answer = tell_to_revoke(directory, what, target)
+        if answer != REVOKED:
+            raise UserError(f"not taken back: {answer}")
+        return "peers hear of it within seconds"
+    manifest = signed.open()
+    if manifest.admission.is_open:  # before the whole log is read
+        raise UserError("not taken back: the run is open to everybody, nobody was let in")
+    if len(manifest.operators) > 1:
+        raise UserError("not taken back: the run has several operators, of whom one writes: type it there, while its aggregator runs")
+    operator = log_key(directory)
+    from aggregator.log.log import Log
+    from aggregator.rounds.revocations import signed_revocation
+    from protocol.errors import LedgerError
+    from protocol.records import entry_of
+    from runtime.disk import only_process
+
+    with only_process(directory), Log.open(directory, operator) as log:
+        try:
+            log.commit([entry_of(signed_revocation(log.ledger, operator, what, target))])
+        except LedgerError as error:
+            raise UserError(f"not taken back: {error}") from error
+    return "peers hear of it once the aggregator runs again"
 
 
 COMMANDS = (invite, revoke)

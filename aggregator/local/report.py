@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sizes import in_words
+from protocol.footprint import in_words
 from protocol.private import SHARED
 from swarm.peer_status import PeerStatus
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sizes import held_bytes, in_words
 from automl.data.dataset import Dataset
 from automl.models.networks import build
 from automl.training.update import num_moments
 from exact.coding import body_num_bytes
-from protocol.exchange import MAX_COHORT
-from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, log_audits, num_brought, round_traffic
+from protocol.exchange import CHUNK, MAX_COHORT, codec_named
+from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, in_words, log_audits, num_brought, round_traffic
 from protocol.signing import Identity
 from protocol.verdicts import AuditRules
 
@@ -26,6 +25,8 @@ ROUND_BYTES = 300  # a round's entry, about
 COPIES_LEAVE = 4  # of each body, where peers give them to each other: benchmarks/crowd_gossip.py, 1,000 peers behind 10 Mbit/s
 OLDER_STATES = 3  # kept beside the newest: those from which the kept rounds are computed again, and a teacher's
 AUDIT_PART = 1.12  # of the time of its training, that an audit of a contribution takes: docs/training.md
+_PARSED_BYTES = 3  # a kept value of a sparse body, once it is parsed: its position and its integer
+_TABLES = 2  # that are held at once: the open round's and the next one's
 _GB = 1e9
 
 
@@ -45,6 +46,14 @@ class Forecast:
     bodies_disk: int  # of the rounds whose contributions are kept
     audits: LogAudits  # once all peers are proven
     run_s: float
+
+
+def held_bytes(codec: str, num_weights: int, max_rows: int) -> int:
+    """Return how much memory the bodies may take that a log holds at a time; a dense one is read where it lies."""
+    coded = codec_named(codec)
+    chunks = -(-num_weights // CHUNK)
+    parsed = _PARSED_BYTES * coded.kept * chunks if coded.is_sparse else 0
+    return _TABLES * max_rows * (body_num_bytes(codec, num_weights) + parsed)
 
 
 def sizes_of(config: RunConfig, dataset: Dataset) -> Sizes:

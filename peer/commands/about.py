@@ -8,7 +8,7 @@ from pathlib import Path
 
 from peer.config import PeerConfig
 from protocol.admission import INVITATION, LIST, OPEN
-from protocol.footprint import PeerDisk, Sizes, Table, data_bytes, kept_rounds, peer_disk, round_traffic
+from protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, kept_rounds, peer_disk, round_traffic
 from protocol.manifest import Manifest
 from protocol.records import Round
 
@@ -72,22 +72,24 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
     yield f"  - it trains {manifest.supernet} ({sizes.num_weights:,} weights) on {data}"
     table, shards = table_of(manifest, newest), data_bytes(manifest, config.data_limit)
     traffic = round_traffic(exchange, rules, sizes, table)
-    with_data = f": the state {_size(sizes.state)}, training data {_size(shards)}" if shards else ""
-    yield f"  - downloaded once, when you join: {_size(sizes.state + shards)}{with_data}"
+    with_data = f": the state {in_words(sizes.state)}, training data {in_words(shards)}" if shards else ""
+    yield f"  - downloaded once, when you join: {in_words(sizes.state + shards)}{with_data}"
     if manifest.schedule != "sandwich":
-        yield f"  - and once more {_size(sizes.state)}, for the state that later phases learn from"
+        yield f"  - and once more {in_words(sizes.state)}, for the state that later phases learn from"
     yield f"  - {_of_rounds(table, newest)}:"
     yield f"    downloaded: {_each(traffic.fetched, newest)}"
     yield f"    sent: {_each(traffic.sent, newest)}; less if others cannot call you"
     if traffic.brought:
-        drawn = f"about {traffic.brought_part:.0%} of yours once you are proven, {_size(traffic.brought_when_proven)} a round"
-        yield f"    sent to audits, too: {_size(traffic.brought)} of each contribution that they draw: {drawn}"
+        drawn = f"about {traffic.brought_part:.0%} of yours once you are proven, {in_words(traffic.brought_when_proven)} a round"
+        yield f"    sent to audits, too: {in_words(traffic.brought)} of each contribution that they draw: {drawn}"
     yield from _of_disk(manifest, peer_disk(manifest, sizes, table, shards))
     if rules is not None and config.audit:
-        yield f"    and for your audits of others {_size(traffic.brought)} of a contribution of one peer, more of a cohort's, one at a time"
-    yield f"  - in memory: {_size(2 * sizes.state + 12 * sizes.vector)} or more, beside torch and the data"
+        brought = in_words(traffic.brought)
+        yield f"    and for your audits of others {brought} of a contribution of one peer, more of a cohort's, one at a time"
+    yield f"  - in memory: {in_words(2 * sizes.state + 12 * sizes.vector)} or more, beside torch and the data"
     if exchange.local_steps > 1:
-        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {_size(sizes.vector)} for each"
+        vector = in_words(sizes.vector)
+        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {vector} for each"
 
 
 def table_of(manifest: Manifest, newest: Round | None) -> Table:
@@ -107,8 +109,8 @@ def _of_rounds(table: Table, newest: Round | None) -> str:
 
 def _each(num_bytes: int, newest: Round | None) -> str:
     """Return so many bytes a round in words, and an hour, where it is known how long rounds are."""
-    each = f"{_size(num_bytes)} a round"
-    return each if newest is None else f"{each}, {_size(num_bytes * 3_600_000 // newest.open_ms)} an hour"
+    each = f"{in_words(num_bytes)} a round"
+    return each if newest is None else f"{each}, {in_words(num_bytes * 3_600_000 // newest.open_ms)} an hour"
 
 
 def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
@@ -117,14 +119,7 @@ def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
         "training data": disk.data,
         "your contribution and what was left out of it": disk.sealed + disk.residuals,
     }
-    shown = ", ".join(f"{what} {_size(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
+    shown = ", ".join(f"{what} {in_words(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
     when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
-    yield f"  - on the disk: about {_size(disk.usual)}{when} ({shown}); and {_size(disk.slip)} more for each round that counts you"
-    yield f"    at most {_size(disk.most)}"
-
-
-def _size(count: int) -> str:
-    for factor, unit in ((10**9, "GB"), (10**6, "MB")):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"
+    yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.slip)} more for each round that counts you"
+    yield f"    at most {in_words(disk.most)}"

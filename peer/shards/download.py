@@ -14,9 +14,9 @@ from typing import TypeVar
 from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
 from automl.files import read_bounded, write_whole
 from peer.shards.holders import Holders
-from peer.shards.wanted import in_words
 from peer.status import StatusBoard
 from protocol.errors import EncodingError, Unreachable, UserError
+from protocol.footprint import in_words
 from protocol.manifest import Manifest
 from protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
 from protocol.signing import Digest

@@ -17,9 +17,10 @@ from peer.gateway.session import refuse_sharded_images
 from peer.limits.limiter import Limiter
 from peer.shards.download import Download
 from peer.shards.holders import Holders
-from peer.shards.wanted import Room, Wanted, in_words, wanted
+from peer.shards.wanted import Room, Wanted, wanted
 from peer.status import StatusBoard
 from protocol.errors import UserError
+from protocol.footprint import in_words
 from protocol.manifest import Manifest, SignedManifest
 from runtime.disk import make_directory
 from swarm.blobs import Shelf

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from automl.data.shards.layout import ShardList
 from protocol.errors import UserError
+from protocol.footprint import in_words
 from protocol.lots import shards_in_order
 from protocol.manifest import Manifest
 
@@ -99,8 +100,3 @@ def _no_room(manifest: Manifest, list_: ShardList, room: Room, taken: _Taken) ->
         f"{needs}, {in_words(taken.new_bytes)} more than now; the disk of {room.folder} has {in_words(room.free_bytes)} left "
         f"beside {in_words(KEPT_FREE_BYTES)} that stay free: make room, or name a folder on another disk with --data-root"
     )
-
-
-def in_words(num_bytes: int) -> str:
-    """Return a number of bytes for a person."""
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 10**9 else f"{num_bytes / 1e6:,.1f} MB"

@@ -85,7 +85,7 @@ def test_what_is_said_about_a_run_has_its_sizes(tmp_path: Path) -> None:
     assert any(str(tmp_path) in line for line in general_lines(tmp_path))
     signed = signed_manifest()
     text = "\n".join(lines_of_run(signed.open(), signed.run, Sizes(205_696, 452_000, 2_713_000), None, load_config({"dir": tmp_path})))
-    for words in ("205,696 weights", "2.7 MB", "about 453 kB", signed.run.hex()[:16]):
+    for words in ("205,696 weights", "2.7 MB", "about 452.7 kB", signed.run.hex()[:16]):
         assert words in text
 
 
@@ -99,9 +99,9 @@ def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path)
     text = "\n".join(lines_of_run(manifest, bytes(32), sizes, newest, config))
     disk = peer_disk(manifest, sizes, Table(rows=3, open_s=2.0), data_bytes(manifest, 20_000_000))
     for words in (
-        "downloaded once, when you join: 20.8 MB: the state 800 kB, training data 20.0 MB",
+        "downloaded once, when you join: 20.8 MB: the state 800.0 kB, training data 20.0 MB",
         "a round, with 3 contributions as round 7 had, and 2 s as the next one takes",
-        "sent to audits, too: 2.0 MB of each contribution that they draw: about 5% of yours once you are proven, 100 kB a round",
+        "sent to audits, too: 2.0 MB of each contribution that they draw: about 5% of yours once you are proven, 100.0 kB a round",
         f"on the disk: about {disk.usual / 1e6:.1f} MB once 13 rounds are over (for audits 6.8 MB",
         f"at most {disk.most / 1e6:.1f} MB",
         "for your audits of others 2.0 MB of a contribution of one peer",

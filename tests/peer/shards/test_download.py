@@ -16,6 +16,7 @@ from peer.dashboard.text import progress
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from protocol.errors import UserError
+from protocol.footprint import in_words
 from protocol.manifest import Manifest
 from protocol.shards import PIECE_BYTES
 from protocol.signing import Identity, PublicKey, sha256
@@ -88,7 +89,7 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         await swarm.get()
         assert swarm.is_here()
         came = sum(path.stat().st_size for path in swarm.folder.glob("shard-*"))
-        assert f"is here, each piece checked: {came / 1e6:.1f} MB came in" in swarm.said[-1]
+        assert f"is here, each piece checked: {in_words(came)} came in" in swarm.said[-1]
         assert parse_list((swarm.folder / LIST_NAME).read_bytes()).digest == swarm.dataset.digest
         del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
         third = swarm.network.endpoint(OTHER)
