@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.admitting import held_to_admission
-from aggregator.attendants.auditor import Auditor, is_named
+from aggregator.attendants.auditor import audit_beside, is_named
 from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.gateway_key import invitation_for
 from aggregator.attendants.onlookers import Onlookers
@@ -363,9 +363,8 @@ class Operator:
     async def _audit(self, addresses: tuple[str, ...]) -> None:
         """Keep this operator's auditor running, if the run names it, until the run is settled; then serve on."""
         if is_named(self._directory, self._log.ledger.manifest.audit_rules) and not self._log.ledger.settled:
-            share = self._config.follower.audit_share
-            auditor = Auditor(self._directory, share, data_root=self._asked.data_root, say=self._say)
-            await auditor.run(Met(addresses, self.status.run))
+            met, share = Met(addresses, self.status.run), self._config.follower.audit_share
+            await audit_beside(self._directory, met, share, data_root=self._asked.data_root, say=self._say)
         elif self._audits is not None and not self._log.ledger.settled:
             self._say("the run names another auditor than the one in this folder: none is started here")
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("protocol", "exact", "runtime", "automl", "swarm", "peer", "aggregator", "programs")
+PACKAGES = ("protocol", "exact", "runtime", "runtime", "automl", "swarm", "peer", "aggregator", "programs")
 
 
 @pytest.fixture(scope="module")

@@ -15,35 +15,33 @@ from protocol.verdicts import AuditRules
 from runtime.disk import IDENTITY, load_identity, make_directory
 
 
-class Auditor:
-    """One operator's auditor."""
+async def audit_beside(directory: Path, met: Met, share: float, *, data_root: Path | None, say: Callable[[str], None]) -> None:
+    """Keep an operator's auditor running until the run is settled; see ``Sidecar.run``. The log goes on where its settings cannot be used.
 
-    def __init__(self, directory: Path, share: float, *, data_root: Path | None, say: Callable[[str], None]) -> None:
-        """Prepare.
+    Args:
+        directory: the aggregator's.
+        met: the run.
+        share: of one core's time that audits take at most.
+        data_root: folder of data sets that come with no library.
+        say: prints a line for the person.
 
-        Args:
-            directory: the aggregator's.
-            share: of one core's time that audits take at most.
-            data_root: folder of data sets that come with no library.
-            say: prints a line for the person.
-        """
-        data = () if data_root is None else ("--data-root", str(data_root))
-        limits = ("--audit", f"{max(1, round(100 * share))}%", "--evaluation", "0%", "--threads", "1", "--gpus", "none")
-        self._sidecar = Sidecar(AUDITOR, directory, ["--audit-only", *limits, *data], say)
-        self._say = say
+    Raises:
+        StorageError: its folder cannot be written to.
+    """
+    sidecar = Sidecar(AUDITOR, directory, auditor_options(share, data_root), say)
+    try:
+        await sidecar.run(met)
+    except UserError as error:
+        say(f"{error}; this operator audits nothing until it is started again")
+    finally:
+        await sidecar.end()
 
-    async def run(self, met: Met) -> None:
-        """Keep it running until the run is settled; see ``Sidecar.run``. The log goes on without it if its settings cannot be used.
 
-        Raises:
-            StorageError: its folder cannot be written to.
-        """
-        try:
-            await self._sidecar.run(met)
-        except UserError as error:
-            self._say(f"{error}; this operator audits nothing until it is started again")
-        finally:
-            await self._sidecar.end()
+def auditor_options(share: float, data_root: Path | None) -> list[str]:
+    """Return the options of ``manta-peer join`` of one that audits for so much of a core's time."""
+    data = () if data_root is None else ("--data-root", str(data_root))
+    limits = ("--audit", f"{max(1, round(100 * share))}%", "--evaluation", "0%", "--threads", "1", "--gpus", "none")
+    return ["--audit-only", *limits, *data]
 
 
 def auditor_key(directory: Path) -> PublicKey:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from aggregator.attendants.gateway_key import FOLDER
-from aggregator.attendants.sidecar import Met, Sidecar, Status
+from aggregator.attendants.sidecar import Met, Sidecar
 from swarm.door import Door
+from swarm.peer_status import PeerStatus
 
 _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
 
@@ -48,7 +49,7 @@ class Gateway:
     async def run(self, met: Met) -> None:
         """See ``Sidecar.run``."""
 
-        def is_up(status: Status) -> bool:
+        def is_up(status: PeerStatus) -> bool:
             if status.leases_at:
                 self._show(status.peer, met)
             return bool(status.leases_at)

@@ -11,26 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from protocol.errors import StorageError, UserError
+from protocol.errors import RemoteFault, StorageError, UserError
 from runtime.child import Child, Program, Restart, python, stop
 from runtime.disk import make_directory
+from swarm.peer_status import PeerStatus
 
 _AGAIN = Restart()
 _LOOK_S = 0.25
 _KEPT = ("MANTA_STATE_DIR",)  # of the operator's settings; the others are meant for peers of the operator's own
-
-
-class Status(BaseModel):
-    """What is read of a sidecar's status file."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    peer: str
-    pid: int
-    leases_at: str = ""  # of a gateway, once light contributors are answered
-    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,7 @@ class Sidecar:
         self._say = say
         self._child: Child | None = None
 
-    async def run(self, met: Met, is_up: Callable[[Status], bool] = lambda _: True) -> None:
+    async def run(self, met: Met, is_up: Callable[[PeerStatus], bool] = lambda _: True) -> None:
         """Keep it running until the run is finished; none is left when this ends.
 
         Call it on the main thread: the sidecar ends when that does.
@@ -116,7 +104,7 @@ class Sidecar:
             raise StorageError(f"the {self._name} cannot be started ({error}); look at {self.directory}") from error
         return self._child
 
-    async def _watch(self, child: Child, is_up: Callable[[Status], bool]) -> bool:
+    async def _watch(self, child: Child, is_up: Callable[[PeerStatus], bool]) -> bool:
         """Wait for its end; return whether it was ever up."""
         was_up = False
         while child.returncode is None:
@@ -129,13 +117,13 @@ class Sidecar:
         status = self._status(child)
         return child.returncode == 0 and status is not None and status.finished
 
-    def _status(self, child: Child) -> Status | None:
+    def _status(self, child: Child) -> PeerStatus | None:
         """Return what it says of itself in this life; None while it says nothing."""
         try:
-            status = Status.model_validate_json((self.directory / "status.json").read_bytes())
-        except (OSError, ValidationError):
+            status = PeerStatus.read(self.directory)
+        except (RemoteFault, StorageError):
             return None
-        return status if status.pid == child.pid else None
+        return status if status is not None and status.pid == child.pid else None
 
 
 def _how_it_ended(child: Child) -> str:

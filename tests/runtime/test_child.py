@@ -391,3 +391,33 @@ def test_what_a_program_leaves_behind_is_removed_when_it_was_told_to_end_and_whe
             parent.kill()
         wait_for(lambda family=family: are_gone(family), "both are gone")  # type: ignore[misc]
         wait_for(lambda: not left.exists(), "what it left is removed")
+
+
+_ELSEWHERE = """
+import os, runpy, signal, subprocess, sys
+if len(sys.argv) == 2:  # the parent
+    subprocess.Popen([sys.executable, __file__, sys.argv[1], str(os.getpid()), "0", "", sys.executable, "-c", sys.argv[1]])
+    signal.pause()
+sys.platform = "a system that kills no orphans"
+script = sys.argv.pop(1)
+runpy.run_path(TETHER, run_name="__main__")
+"""
+
+
+def test_where_nothing_kills_orphans_a_program_that_has_no_line_is_ended_with_its_parent_and_told_what_its_keeper_is_told(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "elsewhere.py"
+    script.write_text(f"TETHER = {_TETHER!r}\n{_ELSEWHERE}")
+    code = "import signal\nsignal.signal(signal.SIGINT, lambda *_: print('told', flush=True))\nprint('ready', flush=True)\n"
+    code += "while True: signal.pause()"
+    with subprocess.Popen([sys.executable, str(script), code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        (keeper,) = psutil.Process(parent.pid).children()
+        family = [keeper, *keeper.children()]
+        assert len(family) == 2
+        keeper.send_signal(signal.SIGINT)
+        assert parent.stdout.readline() == "told\n"
+        parent.kill()
+    wait_for(lambda: are_gone(family), "both are gone")

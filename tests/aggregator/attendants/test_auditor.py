@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from aggregator.attendants import sidecar as module
-from aggregator.attendants.auditor import Auditor, auditor_key, is_named
+from aggregator.attendants.auditor import audit_beside, auditor_key, auditor_options, is_named
 from aggregator.attendants.sidecar import Met, Sidecar
+from aggregator.log.contents import AUDITOR
 from peer.config import PeerConfig
 from protocol.signing import Identity
 from protocol.verdicts import AuditRules
@@ -34,12 +35,12 @@ def test_it_runs_where_the_manifest_names_the_key_of_its_folder_and_nowhere_else
 
 def test_it_audits_only_and_takes_the_share_of_the_time_that_the_operator_says(tmp_path: Path) -> None:
     def command(share: float, data_root: Path | None = None) -> list[str]:
-        return Auditor(tmp_path, share, data_root=data_root, say=print)._sidecar._command(MET)
+        return Sidecar(AUDITOR, tmp_path, auditor_options(share, data_root), print)._command(MET)
 
     words = command(0.25, tmp_path)
     assert words[:5] == [sys.executable, "-P", "-m", "peer.cli", "join"]
-    options = dict(zip(words[5::2], words[6::2], strict=False))
-    assert (options["--initial-peers"], options["--dir"]) == (MET.addresses[1], str(tmp_path / "auditor"))
+    given = dict(zip(words[5::2], words[6::2], strict=False))
+    assert (given["--initial-peers"], given["--dir"]) == (MET.addresses[1], str(tmp_path / "auditor"))
     assert ("--audit-only" in words, words[words.index("--audit") + 1], words[words.index("--data-root") + 1]) == (
         True,
         "25%",
@@ -57,7 +58,7 @@ def test_one_that_ends_is_started_again_and_none_is_left_when_the_operator_ends(
 import json, os, signal
 os.chdir({str(home)!r})
 open("lives", "a").write("x")
-open("new", "w").write(json.dumps({{"peer": "12D3KooY", "pid": os.getpid()}}))
+open("new", "w").write(json.dumps({{"peer": "12D3KooY", "key": "", "pid": os.getpid()}}))
 os.replace("new", "status.json")
 signal.pause()
 """
@@ -71,8 +72,7 @@ signal.pause()
         return psutil.Process(int((home / "status.json").read_text().split('"pid": ')[1].rstrip("}")))
 
     async def story() -> None:
-        auditor = Auditor(tmp_path, 0.25, data_root=None, say=lines.append)
-        running = asyncio.create_task(auditor.run(MET))
+        running = asyncio.create_task(audit_beside(tmp_path, MET, 0.25, data_root=None, say=lines.append))
         await until(lambda: lives() == 1 and (home / "status.json").exists())
         first = process()
         first.kill()
@@ -95,5 +95,5 @@ signal.pause()
 def test_an_operator_whose_auditor_cannot_be_used_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list[str]()
     monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", "print('manta-peer: no data'); raise SystemExit(2)"])
-    asyncio.run(Auditor(tmp_path, 0.25, data_root=None, say=lines.append).run(MET))
+    asyncio.run(audit_beside(tmp_path, MET, 0.25, data_root=None, say=lines.append))
     assert lines == ["the auditor: no data; this operator audits nothing until it is started again"]
