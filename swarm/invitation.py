@@ -1,17 +1,20 @@
 """An invitation as people hand it on: a token, read from a file, or from the words of a flag. No network."""
 
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
+from pathlib import Path
 
 from protocol.admission import Admission, Invitation
-from protocol.errors import RemoteFault, SignatureError, UserError
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, RemoteFault, SignatureError, UserError
 from protocol.fields import check_digest
 from protocol.signed import Signed
 from protocol.signing import Identity
-from protocol.texts import max_letters, record_in, text_of
-from swarm.told import text_or_file
 
 _PREFIX = "manta-invitation-"
 _MAX_BYTES = 512
+_MAX_LETTERS = len(_PREFIX) + -(-_MAX_BYTES * 4 // 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Token:
 
     def to_text(self) -> str:
         """Return the token as people hand it on: one word of letters, digits, dashes and underscores."""
-        return text_of(self, _PREFIX)
+        return _PREFIX + urlsafe_b64encode(pack(self)).decode().rstrip("=")
 
     @classmethod
     def from_text(cls, text: str) -> "Token":
@@ -35,7 +38,17 @@ class Token:
         Raises:
             EncodingError: it is none.
         """
-        return record_in(cls, text, _PREFIX, _MAX_BYTES)
+        if not text.startswith(_PREFIX) or len(text) > _MAX_LETTERS:
+            raise EncodingError(f"it does not begin with {_PREFIX}, or is too long")
+        code = text.removeprefix(_PREFIX)
+        try:
+            data = urlsafe_b64decode(code.encode("ascii") + b"=" * (-len(code) % 4))
+        except (UnicodeEncodeError, binascii.Error) as error:
+            raise EncodingError("it is letters, digits, dashes and underscores, and a part of it is missing") from error
+        token = unpack(cls, data, max_bytes=_MAX_BYTES)
+        if token.to_text() != text:
+            raise EncodingError("it is written in another way than there is")
+        return token
 
     def open(self) -> Invitation:
         """Return the invitation, its signature and its secret checked.
@@ -59,8 +72,17 @@ def read_invitation(told: str) -> Token:
     Raises:
         UserError: it is none, or there is no such file.
     """
-    source = "the file that manta-aggregator invite wrote"
-    text, where = text_or_file(told, _PREFIX, max_letters(_PREFIX, _MAX_BYTES), what="invitation", source=source)
+    text, where = told.strip(), "what was given"
+    if not text.startswith(_PREFIX):
+        path = Path(told).expanduser()
+        where = str(path)
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MAX_LETTERS + 64).decode("ascii").strip()
+        except OSError as error:
+            raise UserError(f"cannot read the invitation {path}: {error.strerror}; give its file, or its text") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} holds no invitation; give the file that manta-aggregator invite wrote, or its text") from error
     try:
         token = Token.from_text(text)
         token.open()

@@ -27,7 +27,6 @@ from protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from protocol.signing import PublicKey, sha256
 from protocol.sizes import ALL
 from swarm import waits
-from swarm.buckets import MAX_BITS, depth_of, first_bits
 from swarm.rpc import Endpoint
 from swarm.tasks import together
 
@@ -42,6 +41,7 @@ _FEW = 16  # announcements are enough to tell a run's size from
 _S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
 _LEFT = b""  # in the place of an announcement
+_MAX_BITS = 16  # of a key's hash, that buckets go by
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Neighbours:
         """Read announcements in the DHT."""
         if self._size is None:
             self._judge_by_sample(await self._read(self._bucket(0)))
-        own = first_bits(self._endpoint.key, self._bits)
+        own = _first_bits(self._endpoint.key, self._bits)
         others = [own ^ self._rng.randrange(1, 2**self._bits)] if self._bits else []
         names = [self._name_of(self._bits, prefix) for prefix in (own, *others)]
         meetings = [self._meeting(self._cohort)] if self._cohort is not None else []
@@ -263,14 +263,14 @@ class Neighbours:
         return f"{name}-{bits}-{prefix:x}" if bits else name
 
     def _bucket(self, bits: int) -> str:
-        return self._name_of(bits, first_bits(self._endpoint.key, bits))
+        return self._name_of(bits, _first_bits(self._endpoint.key, bits))
 
     def _meeting(self, cohort: str) -> str:
         return f"manta-{self._run.hex()}-cohort-{sha256(self._secret + cohort.encode()).hex()}"
 
     def _own_levels(self) -> list[int]:
         """Return the bits of the buckets to stand in: all for others who see the run a little smaller, then fewer and fewer in each."""
-        depth = depth_of(self._endpoint.key)
+        depth = _depth_of(self._endpoint.key)
         return [bits for bits in range(self._bits, -1, -1) if self._bits - bits <= max(1, depth)]
 
     # The run's size.
@@ -278,7 +278,7 @@ class Neighbours:
     def _judge(self, size: float) -> None:
         """Take it that the run has about so many, and so how many bits a bucket has."""
         self._size = size
-        while self._bits < MAX_BITS and size / 2**self._bits > SPLIT:
+        while self._bits < _MAX_BITS and size / 2**self._bits > SPLIT:
             self._bits += 1
         while self._bits > 0 and size / 2 ** (self._bits - 1) < JOIN:
             self._bits -= 1
@@ -288,7 +288,7 @@ class Neighbours:
 
         Where buckets have b bits, they have a depth of b or more, half of them just b; and they are one of 2^b.
         """
-        depths = sorted(depth_of(key) for key in found)
+        depths = sorted(_depth_of(key) for key in found)
         depth = depths[len(depths) // 4] if depths else 0
         self._judge(sum(each >= depth for each in depths) * 2.0**depth)
 
@@ -359,10 +359,10 @@ class Neighbours:
         mates = sum(map(self._is_mate, self._known))
         if of_cohort:
             return mates < min(MAX_NEAR, MAX_NEIGHBOURS)
-        own = first_bits(self._endpoint.key, self._bits)
-        if self._bits == 0 or first_bits(key, self._bits) != own:
+        own = _first_bits(self._endpoint.key, self._bits)
+        if self._bits == 0 or _first_bits(key, self._bits) != own:
             return True
-        beside = sum(not self._is_mate(each) and first_bits(each, self._bits) == own for each in self._known)
+        beside = sum(not self._is_mate(each) and _first_bits(each, self._bits) == own for each in self._known)
         return beside < (MAX_NEIGHBOURS - mates) // 2
 
     # Where affinity makes the cohorts: who may come to be a mate.
@@ -398,3 +398,19 @@ def _period_s(known: int) -> float:
 @lru_cache(maxsize=_OPENED)  # of those for whom there is no room the next look finds most again
 def _opened(data: bytes) -> Announcement:
     return unpack(Announcement, data, max_bytes=MAX_ANNOUNCEMENT_BYTES)
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(key: bytes) -> int:
+    return int.from_bytes(sha256(key), "big")
+
+
+def _first_bits(key: bytes, bits: int) -> int:
+    """Return the first so many bits of a key's hash: which of 2^bits buckets is its own."""
+    return _hash_of(key) >> (256 - bits)
+
+
+def _depth_of(key: bytes) -> int:
+    """Return how many zero bits a key's hash ends with, at most ``_MAX_BITS``."""
+    number = _hash_of(key) | 1 << _MAX_BITS
+    return (number & -number).bit_length() - 1

@@ -8,7 +8,7 @@ sends, or takes, ``swarm.in_flight.MIN_BYTES_PER_S``; where others want its plac
 import asyncio
 import contextlib
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
@@ -17,7 +17,6 @@ from hivemind.proto import p2pd_pb2
 
 from protocol.errors import EncodingError
 from swarm import waits
-from swarm.callers import cancelled_by, end_of
 from swarm.daemon import ask
 from swarm.dialling import Dialling
 from swarm.in_flight import Call, Calls, Turns
@@ -35,6 +34,7 @@ _NO_S = 1.0  # for a caller to read that it is refused
 _PIECE_BYTES = 262_144  # of a request that are read at a time
 _TAKEN_BYTES = 65_536  # of an answer that a caller has to take at a time
 _MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 1  # an answer has a byte in front
+
 
 _GONE = (TimeoutError, ConnectionError, asyncio.IncompleteReadError)  # what reading and writing raise when the other side is gone
 
@@ -140,9 +140,9 @@ class Streams:
         self, answering: Awaitable[bytes], place: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
-        leaving = asyncio.create_task(end_of(reader))
+        leaving = asyncio.create_task(_end_of(reader))
         try:
-            with cancelled_by(leaving):
+            with _cancelled_by(leaving):
                 response = await answering
             place.charge()  # for the time until now, in which a caller may have asked for what takes long
             place.grow(len(response))
@@ -181,6 +181,28 @@ class Streams:
 def _patience(place: Call) -> asyncio.Timeout:
     """Return a timeout after which the caller has been waited for too long."""
     return asyncio.timeout(max(waits.STREAM_S - place.behind_s, 0.0))
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
+    """Return once the other side has hung up, or is gone."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        await reader.read(1)
+
+
+@contextlib.contextmanager
+def _cancelled_by(leaving: "asyncio.Task[None]") -> Iterator[None]:
+    """Cancel the current task if ``leaving`` is done before what is inside."""
+    this = asyncio.current_task()
+    assert this is not None
+
+    def on_leave(_: object) -> None:
+        this.cancel()
+
+    leaving.add_done_callback(on_leave)
+    try:
+        yield
+    finally:
+        leaving.remove_done_callback(on_leave)
 
 
 def _hang_up(writer: asyncio.StreamWriter) -> None:

@@ -26,6 +26,7 @@ from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.residuals import vector_digest
 from exact.vectors import vector_groups
+from peer.commands.tables import TableOffer
 from peer.contact.one_history import MAX_HISTORIES_BYTES
 from protocol import auditing
 from protocol.admission import Admission, Invitation, Pass
@@ -40,7 +41,6 @@ from protocol.lots import lot_seed, sample_indices, work_of
 from protocol.manifest import Manifest, Optimizer, SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.offers import TableOffer
 from protocol.private import PrivateData
 from protocol.records import (
     MAX_HEADER_BYTES,
@@ -95,7 +95,7 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
     "protocol.exchange": "Exchange",
     "protocol.manifest": "SignedManifest Manifest Optimizer",
     "protocol.measures": "Measure",
-    "protocol.offers": "TableOffer",
+    "peer.commands.tables": "TableOffer",
     "protocol.private": "PrivateData",
     "protocol.recipe": "Recipe",
     "protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round Ticket Receipt Included Listing",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from automl.latency.table import MAX_BYTES, LatencyTable
 from peer.config import PeerConfig
@@ -19,8 +20,8 @@ from peer.contact.visiting import visiting_node
 from peer.contact.whereabouts import find_addresses
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable, UserError
-from protocol.offers import MAX_OFFER_BYTES, TableOffer
-from protocol.signed import Signed
+from protocol.fields import check_digest
+from protocol.signed import Signed, Signing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob, Shelf, sizes_of
@@ -29,6 +30,27 @@ from swarm.neighbours import Neighbours
 from swarm.node import short_name
 from swarm.rpc import Endpoint
 from swarm.tasks import together
+
+MAX_OFFER_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TableOffer:
+    """A peer's word that it hands out a latency table of its device, by the root of the table's pieces."""
+
+    signing: ClassVar[Signing] = Signing("latency", MAX_OFFER_BYTES, by="key")
+
+    run: bytes
+    key: bytes
+    table: bytes  # the Merkle root over the leaf hashes of the table's pieces (protocol.merkle), of 1 MiB each, the last of what is left
+    size: int  # of the table, in bytes; it says how many pieces there are
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        check_digest(self.table, "table")
+        if self.size < 0:
+            raise ValueError(f"a table of {self.size} bytes")
+
 
 _METHOD = "latency"
 _MAX_ASKED = 256  # members; of a larger run random ones

@@ -8,10 +8,9 @@ import pytest
 import peer.commands.tables
 from automl.latency.table import MAX_BYTES
 from automl.spaces.space import TINY
-from peer.commands.tables import FoundTable, find_tables, load_table, publish_table
+from peer.commands.tables import FoundTable, TableOffer, find_tables, load_table, publish_table
 from protocol.encoding import pack
 from protocol.errors import SignatureError, UserError
-from protocol.offers import TableOffer
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob, Shelf
