@@ -94,17 +94,20 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: t
     """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""
     with clear_errors():
         from aggregator.settings.config import load_run_file
+        from automl.data.names import check_name
 
         if not math.isfinite(samples_per_s):
             raise UserError(f"--samples-per-s takes a number, not {samples_per_s}")
         config = load_run_file(run_file)
+        root = data_root or config.data_root
+        check_name(config.data.dataset, root)
         with ending_at_ctrl_c():
             from aggregator.settings.forecast import PEERS, lines, sizes_of
             from automl.data.catalog import load_dataset
 
         from protocol.signing import Identity
 
-        dataset = load_dataset(config.data.dataset, data_root or config.data_root)
+        dataset = load_dataset(config.data.dataset, root)
         manifest = config.manifest(Identity(bytes(32)), bytes(32), dataset)
         click.echo(
             f"{run_file} makes a run: {manifest.task} on {manifest.dataset}, {manifest.supernet}, {manifest.algorithm}, "

@@ -12,6 +12,7 @@ from aggregator.log.storage import DATABASE, log_key, read_manifest
 from aggregator.monitor.door import check_address
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
+from automl.training.snapshot_header import read_header
 from protocol.errors import UserError
 from protocol.signing import peer_name
 from runtime.commands import check_installed
@@ -51,6 +52,8 @@ class Start:
             config.check_gateway()
             check_gateway_key(config.admission, directory)
             self.gateway.listen()[0].close()
+        if self.first_state is not None:
+            read_header(self.first_state)
         check_address(self.page, config.monitor)
         check_directory(directory)
         self._check_operators()

@@ -6,7 +6,7 @@ files, so that the same command goes on where it was.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +59,7 @@ class Wish:
         return f"best-{self.latency_ms}ms-{self.device}"
 
 
-def specialise(wish: Wish, config: PeerConfig, say: Callable[[str], None]) -> None:
+def specialise(wish: Wish, config: PeerConfig) -> None:
     """Do all of it; what the commands say is printed by them.
 
     Raises:
@@ -73,26 +73,26 @@ def specialise(wish: Wish, config: PeerConfig, say: Callable[[str], None]) -> No
     if wish.snapshot is None:
         with ending_at_ctrl_c():
             import peer.contact.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
-    snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out, say))
+    snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out))
     data = () if config.data_root is None else ("--data-root", str(config.data_root))
     threads = () if config.cpu_threads is None else ("--threads", str(config.cpu_threads))
     supernet, table = read_header(snapshot).get("supernet", ""), wish.out / TABLE
     if not _is_of(table, supernet, wish.device):
         quick = ("--quick",) if wish.is_quick else ()
-        _run(say, profile, "--supernet", supernet, "--device", wish.device, *threads, *quick, "--out", str(table))
+        _run(profile, "--supernet", supernet, "--device", wish.device, *threads, *quick, "--out", str(table))
     search = wish.out / f"{SEARCH}-{snapshot.stem}-{wish.latency_ms}ms"
     few = ("--generations", "4", "--population", "12", "--no-predictor") if wish.is_quick else ()
     limits = ("--latency-ms", wish.latency_ms, "--latency-table", str(table))
     start = ("--snapshot", str(snapshot))
-    _run(say, find, *start, *limits, *data, *threads, *few, "--device", wish.device, "--out", str(search))
+    _run(find, *start, *limits, *data, *threads, *few, "--device", wish.device, "--out", str(search))
     forms = [form for form in FORMATS if form != ONNX or find_spec("onnxruntime") is not None]
     best, name = str(search / "best.json"), ("--name", wish.name)
     to = ("--format", ",".join(forms), "--out", str(wish.out), *name, "--force")
-    _run(say, export, *start, "--arch", best, *data, *threads, *to)
-    _run(say, evaluate, str(wish.out / wish.name), *data, *threads)
+    _run(export, *start, "--arch", best, *data, *threads, *to)
+    _run(evaluate, str(wish.out / wish.name), *data, *threads)
 
 
-async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], None]) -> Path:
+async def newest_state(config: PeerConfig, folder: Path) -> Path:
     """Return a snapshot of the run's newest committed state, got from the run unless it is in ``folder`` already.
 
     Raises:
@@ -113,7 +113,7 @@ async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], No
         metadata |= {"schedule": manifest.schedule, "state": digest.hex()}
         if not holds_state(path, digest, metadata):
             again = ", for the file that is there is not it" if path.exists() else ""
-            say(f"getting the state of round {round_} of {manifest.name} ({visit.signed.run.hex()[:16]}){again}")
+            click.echo(f"getting the state of round {round_} of {manifest.name} ({visit.signed.run.hex()[:16]}){again}")
             save_snapshot(path, await visit.state(newest), metadata)
         return path
 
@@ -142,10 +142,6 @@ def _is_of(table: Path, supernet: str, device: str) -> bool:
     return (found.supernet, of.device) == (supernet, device) and of.runtime in (TORCH, GRAPHS)
 
 
-def _run(say: Callable[[str], None], command: click.Command, *arguments: str) -> None:
-    say(f"manta-search {command.name} {_typed(arguments)}")
+def _run(command: click.Command, *arguments: str) -> None:
+    click.echo(f"manta-search {command.name} {' '.join(arguments)}")
     command.main(list(arguments), prog_name=f"manta-search {command.name}", standalone_mode=False, obj="manta-peer")
-
-
-def _typed(arguments: Sequence[str]) -> str:
-    return " ".join(arguments)

@@ -211,7 +211,7 @@ def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device
         wish.check()
         if snapshot is None:
             _require_run(config)
-        specialise(wish, config, click.echo)
+        specialise(wish, config)
 
 
 def _require_run(config: "PeerConfig") -> None:

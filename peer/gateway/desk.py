@@ -23,7 +23,7 @@ from peer.gateway.work import Lent, Terms, Work
 from peer.rounds.evidence import Evidence
 from peer.training.work import ComputeThread
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
+from protocol.errors import EncodingError, MantaError, RemoteFault
 from protocol.leases import MAX_PLACES, Leased, Leases, No
 from protocol.light import (
     CODEC,
@@ -37,7 +37,6 @@ from protocol.light import (
     LightWord,
     Welcome,
     max_return_bytes,
-    why_no_leases,
 )
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Contribution, Ticket
@@ -69,14 +68,11 @@ class GatewayDesk:
         *,
         is_lease_only: bool = False,
     ) -> None:
-        """Lease nothing yet. ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
+        """Lease nothing yet, in a run that has something for light contributors (``peer.gateway.session.check_run``).
 
-        Raises:
-            UserError: the run has nothing for light contributors.
+        ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
         """
         self.manifest: Manifest = signed.open()
-        if reason := why_no_leases(self.manifest):
-            raise UserError(reason)
         self.welcome = pack(Welcome(identity.public_key, signed))
         self.is_lease_only = is_lease_only
         self._identity = identity

@@ -32,7 +32,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The commands that are typed, each read by itself as it would be, and not done."""
     found: list[tuple[str, dict[str, Any]]] = []
 
-    def read(_say: Any, command: click.Command, *arguments: str) -> None:
+    def read(command: click.Command, *arguments: str) -> None:
         assert command.name is not None
         found.append((command.name, command.make_context(command.name, list(arguments)).params))
 
@@ -43,7 +43,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 def test_a_state_is_profiled_searched_exported_and_evaluated(tmp_path: Path, snapshot: Path, typed: list[tuple[str, Any]]) -> None:
     out = tmp_path / "out"
     config = load_config({"dir": tmp_path, "cpu_threads": "1", "data_root": tmp_path})
-    specialise.specialise(Wish("2.5", out, snapshot, "cpu", is_quick=False), config, print)
+    specialise.specialise(Wish("2.5", out, snapshot, "cpu", is_quick=False), config)
     assert [name for name, _ in typed] == ["profile", "find", "export", "evaluate"]
     profile, find, export, evaluate = (params for _, params in typed)
     assert (profile["supernet"], profile["out"], profile["threads"]) == (TINY.name, out / "latency.json", 1)
@@ -72,7 +72,7 @@ def test_a_table_of_this_machine_is_measured_once(tmp_path: Path, snapshot: Path
     table: LatencyTable = table_of()
     table.save(tmp_path / "latency.json")
     wish = Wish("5", tmp_path, snapshot, table.conditions.device, is_quick=True)
-    specialise.specialise(wish, load_config({"dir": tmp_path}), print)
+    specialise.specialise(wish, load_config({"dir": tmp_path}))
     assert [name for name, _ in typed] == ["find", "export", "evaluate"]
 
 
@@ -99,7 +99,7 @@ def test_a_mistake_on_the_way_is_told_by_the_program_that_was_typed(
     table.save(tmp_path / "latency.json")
     wish = Wish("0.000001", tmp_path, snapshot, table.conditions.device, is_quick=True)
     with pytest.raises(SystemExit) as caught:
-        specialise.specialise(wish, load_config({"dir": tmp_path, "cpu_threads": "1"}), print)
+        specialise.specialise(wish, load_config({"dir": tmp_path, "cpu_threads": "1"}))
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("manta-peer: ")
