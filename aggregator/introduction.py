@@ -1,11 +1,11 @@
 """What an operator's program says when it begins: which run this is, where it stands, what it takes, and how others come to it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from aggregator.listening import best_first
 from aggregator.monitor.door import address_to_show
 from aggregator.settings.forecast import held_bytes
-from aggregator.status import OperatorStatus
+from aggregator.status import AggregatorStatus
 from exact.coding import body_num_bytes
 from protocol.admission import INVITATION, LIST
 from protocol.footprint import in_words
@@ -23,8 +23,8 @@ def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_bodies: int, join: Sequence[str]) -> Iterator[str]:
-    """Yield the lines; bodies of ``keep_bodies`` rounds of ``num_weights`` weights stay on the disk, ``join`` are ``join_lines``."""
+def introduction(status: AggregatorStatus, ledger: Ledger, num_weights: int, keep_bodies: int) -> Iterator[str]:
+    """Yield the lines; bodies of ``keep_bodies`` rounds of ``num_weights`` weights stay on the disk."""
     exchange = ledger.manifest.exchange
     body, held = body_num_bytes(exchange.codec, num_weights), held_bytes(exchange.codec, num_weights, exchange.max_rows)
     kept = f"{in_words(body)} each, {in_words(keep_bodies * body)} for every contribution a round"
@@ -34,7 +34,7 @@ def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_
     yield f"bodies of the open round and the next are in memory: {in_words(held)} at most"
     yield _on_audits(ledger.manifest)
     yield "volunteers join with:"
-    yield from (f"  {line}" for line in join)
+    yield from (f"  {line}" for line in status.join)
     if ledger.manifest.admission.how == INVITATION:
         yield "each needs an invitation, which manta-aggregator invite makes"
     elif ledger.manifest.admission.how == LIST:

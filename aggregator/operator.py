@@ -16,11 +16,10 @@ DIR/status.json       where the run stands, for other programs
 
 import asyncio
 import contextlib
-import json
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from aggregator.control import Stopping
 from aggregator.introduction import introduction, join_lines
 from aggregator.listening import LastAddress
 from aggregator.log.announcing import Announcing
-from aggregator.log.contents import MEASURES, RUN_FILE, SNAPSHOTS, STATUS
+from aggregator.log.contents import MEASURES, RUN_FILE, SNAPSHOTS
 from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.guard import RollbackGuard, refuse_handed_over
 from aggregator.log.heads import HeadsDesk
@@ -54,10 +53,9 @@ from aggregator.rounds.commits import Others, Write
 from aggregator.rounds.evaluating import Evaluating
 from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Store
-from aggregator.rounds.measures import Measures, own_quality_in_words
+from aggregator.rounds.measures import Measures
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.rounds.refusals import refused_of
 from aggregator.rounds.settling import Settling
 from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.verdicts import KeepVerdicts
@@ -66,14 +64,14 @@ from aggregator.rounds.weights import Weights
 from aggregator.rounds.writing import Writing
 from aggregator.settings.config import load_run_file, template
 from aggregator.settings.start import Start
-from aggregator.status import OperatorStatus
+from aggregator.status import AggregatorStatus, unix_ms
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.training.update import self_test
 from protocol.admission import INVITATION
-from protocol.errors import LedgerError, StorageError, Unreachable, UserError
+from protocol.errors import LedgerError, Unreachable, UserError
 from protocol.operators import Operators
-from protocol.signing import Identity, PublicKey, key_named, peer_name
+from protocol.signing import Identity, PublicKey, key_named
 from runtime.commands import told_to_stop
 from runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from swarm.blobs import Shelf
@@ -160,12 +158,19 @@ class Operator:
         self._run, self._log, self._follower = opened, opened.log, opened.follower
         self._keep_run_file()
         run, manifest = opened.signed.run, opened.signed.open()
-        self.status = OperatorStatus(
-            run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
+        self.status = AggregatorStatus(
+            run=run.hex(),
+            name=manifest.name,
+            num_rounds=manifest.num_rounds,
+            task=manifest.task,
+            dataset=manifest.dataset,
+            data=manifest.data,
+            supernet=manifest.supernet,
+            pid=os.getpid(),
+            started_at=unix_ms(),
         )
         self._stopping = Stopping(run, self._revoke)
-        every = self._config.follower.evaluate_every
-        self._evaluating = Evaluating(self._log, self._follower, self.status, self._onlookers, every, self._say, self._write_status)
+        self._evaluating = Evaluating(self._log, self._follower, self._config.follower.evaluate_every)
         self._guard = RollbackGuard(self._directory, self._log, self._say, is_newest=self._asked.is_newest)
         self._settling = Settling(lambda: self._log.ledger, self._config.trust.settle_s)
         self._settling.look()
@@ -181,21 +186,18 @@ class Operator:
         self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         addresses = tuple(await node.addresses())
         self._address.remember(addresses)
-        self.status.addresses = addresses
         look = self._onlookers
         await self._open_desks(node, identity, shelf)
-        if look.door is not None:
-            self.status.monitor = look.door.url
-        self._write_status()
-        look.join = join_lines(self._log.ledger, addresses)
-        for line in introduction(self.status, self._log.ledger, self._follower.num_weights, self._config.bodies, look.join):
+        page = None if look.door is None else look.door.url
+        self._write_status(addresses=addresses, join=join_lines(self._log.ledger, addresses), monitor=page)
+        for line in introduction(self.status, self._log.ledger, self._follower.num_weights, self._config.bodies):
             self._say(line)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
             auditing = asyncio.create_task(self._audit(addresses))
             works = (
                 self._heads.watch(),
-                self._evaluating.keep(),
+                self._evaluate(),
                 node.watch_daemon(),
                 self._write() if self._turns is None else self._turns.keep(),
                 look.look_on(),
@@ -325,7 +327,7 @@ class Operator:
         """
         if self._writing is None:
             assert self._turns is not None  # a lone operator always writes
-            writer = self._turns.standing()["writer"]
+            writer = self._turns.standing().writer
             raise LedgerError("no operator writes now: try again" if writer is None else f"operator {writer} writes now: type it there")
         await self._writing.revocations.revoke(what, target)
 
@@ -350,8 +352,7 @@ class Operator:
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 
     def _show_gateway(self, url: str) -> None:
-        self.status.gateway = url
-        self._write_status()
+        self._write_status(gateway=url)
 
     async def _lease(self, addresses: tuple[str, ...]) -> None:
         """Keep the gateway running, if there is to be one, to the run's end; then serve on."""
@@ -408,7 +409,7 @@ class Operator:
             nodes = "1 node was" if count == 1 else f"{count} nodes were"
             self._say(f"{nodes} told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
         if self.status.own_quality is not None:
-            self._say(own_quality_in_words(self.status.own_quality))
+            self._say(self.status.own_quality.words())
 
     async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
         """Before the end for good: take nothing more, and commit what has a ticket; return what ended the program before that."""
@@ -437,7 +438,7 @@ class Operator:
         if ledger.manifest.is_audited and ledger.settled:
             self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
             self._write_status()
-            self._evaluating.settled()
+            self._say_if_finished()
             return
         if self._writing is not None:
             self._fronts.committed(ledger.round, ledger.state)
@@ -452,25 +453,42 @@ class Operator:
         """Return how many samples the claims of the newest round say."""
         return sum(one.counted for one in self._log.ledger.table_at(self._log.ledger.round) or ())
 
-    def _write_status(self) -> None:
-        ledger, status = self._log.ledger, self.status
-        status.round, status.state = ledger.round, ledger.state.hex()
-        status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
-        status.finished = ledger.finished and status.quality_round == ledger.round
-        status.settled = ledger.settled
-        status.open_ms, status.counted = ledger.open_ms, self._samples()
-        status.own_quality = self._measures.summed_up()
-        if self._turns is not None:
-            status.operators = self._turns.standing()
-        if self._audits is not None:
-            status.audits = self._audits.status()
-        if self._writing is not None:
-            status.refused = dict(self._writing.intake.faults.by_reason)
-            status.refused_of = {peer_name(key): reasons for key, reasons in refused_of(self._writing.intake.faults).items()}
-        try:
-            replace_file(self._directory / STATUS, json.dumps(asdict(status), indent=1).encode())
-        except StorageError as error:  # where it matters the disk's failure stops the program
-            logger.error("status not written reason=%s", error)
+    async def _evaluate(self) -> None:
+        """Tell of each evaluation, until this is cancelled."""
+        while True:
+            said = await self._evaluating.next()
+            self._write_status()
+            self._say(said)
+            if self._evaluating.quality is not None and self.status.own_quality is not None:
+                self._say(self.status.own_quality.words())
+            self._say_if_finished()
+
+    def _say_if_finished(self) -> None:
+        if self.status.finished and not self.status.settled:
+            self._say("the last round is evaluated; verdicts are waited for, and then all is paid")
+        elif self.status.finished:
+            self._say("run finished; the aggregator goes on serving its state until it is stopped")
+
+    def _write_status(self, **changes: object) -> None:
+        """Write where the run stands, with these fields."""
+        ledger, head = self._log.ledger, self._log.head
+        of_now = {
+            "round": ledger.round,
+            "state": ledger.state.hex(),
+            "ledger_size": head.size,
+            "ledger_root": head.root.hex(),
+            "quality": self._evaluating.quality,
+            "quality_round": self._evaluating.round,
+            "own_quality": self._measures.summed_up(),
+            "finished": self._evaluating.is_over,
+            "settled": ledger.settled,
+            "open_ms": ledger.open_ms,
+            "counted": self._samples(),
+            "operators": None if self._turns is None else self._turns.standing(),
+            "audits": None if self._audits is None else self._audits.status(),
+        }
+        self.status = self.status.model_copy(update={**of_now, **changes})
+        self._onlookers.show(self.status)
 
     def _keep_run_file(self) -> None:
         """Keep the settings beside the run: a backup has them too."""

@@ -29,9 +29,8 @@ os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve(
 import psutil
 from monitor_log import MadeUpRun
 
-from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.kept import KEPT
-from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.settings import DIRECTORY, MonitorSection
 from runtime.child import TOLD, Child, Program, python
 from runtime.line import BEATS, Beat
 

@@ -7,9 +7,11 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-from aggregator.attendants.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.log.contents import STATUS
 from aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
+from aggregator.rounds.timeline import Times
 from aggregator.settings.config import RunConfig
+from aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from automl.data.digits import digits
 from automl.training.asked import AskedCourse
 from protocol.encoding import pack
@@ -48,7 +50,7 @@ class MadeUpRun:
         self._connection = sqlite3.connect(directory / DATABASE, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = OFF")
         self._tree = Tree()
-        self._times: list[RoundTimes] = []
+        self._times: list[Times] = []
         self._sign()
 
     def grow(self, rounds: int) -> None:
@@ -68,7 +70,10 @@ class MadeUpRun:
         """Write down what an aggregator of so many peers would say of this moment."""
         now = unix_ms()
         keys = tuple(key.hex() for key in self.keys)
-        live = Live(
+        status = AggregatorStatus(
+            run=self._signed.run.hex(),
+            name="measured",
+            num_rounds=self.round,
             written_at=now,
             started_at=now - 1_000_000,
             pid=os.getpid(),
@@ -84,11 +89,10 @@ class MadeUpRun:
             times=tuple(self._times),
             sent_bytes=now,
             received_bytes=now,
-            calls={"body": MethodTraffic(calls=self.round, in_bytes=now, out_bytes=0)},
+            calls={"body": Calls(calls=self.round, in_bytes=now, out_bytes=0)},
             heard=dict.fromkeys(keys, now - 300),
         )
-        make_directory(self._directory / DIRECTORY)
-        replace_file(self._directory / DIRECTORY / LIVE, live.model_dump_json().encode())
+        replace_file(self._directory / STATUS, status.model_dump_json().encode())
 
     def close(self) -> None:
         """Close the database."""
@@ -118,7 +122,7 @@ class MadeUpRun:
         self._first += len(entries) + 1
         self._store([*entries, entry])
         now = unix_ms()
-        self._times = [*self._times[-63:], RoundTimes(round=self.round, opened_at=now - 1_000, committed_at=now)]
+        self._times = [*self._times[-63:], Times(round=self.round, opened_at=now - 1_000, committed_at=now)]
 
     def _contribution(self, keys: list[bytes]) -> bytes:
         founder, lots = keys[0], len(self._course.costs(self.round, "here"))

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
-from aggregator.local.report import AggregatorStatus, read_status
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig, template
 from aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
+from aggregator.status import AggregatorStatus
 from protocol.ledger import Ledger
 from runtime.child import Child, Program, stop
 from swarm.peer_status import PeerStatus
@@ -228,7 +228,7 @@ class Swarm:
 
     def aggregator(self) -> AggregatorStatus | None:
         """What the aggregator says of itself."""
-        return read_status(AggregatorStatus, self._places["aggregator"].directory)
+        return AggregatorStatus.read(self._places["aggregator"].directory)
 
     def peer(self, name: str) -> PeerStatus:
         """What a peer says of itself."""

@@ -1,23 +1,24 @@
-"""What an aggregator does for those who look on: it counts what passes, notes when rounds were, writes both down, and keeps the monitor's
-processes running. None of it is waited for by the run, and none of it can stop it.
+"""What an aggregator does for those who look on: it counts what passes, notes when rounds were, writes down where the run stands, and keeps
+the monitor's processes running. None of it is waited for by the run, and none of it can stop it.
 """
 
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from aggregator.attendants.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
 from aggregator.attendants.watched import Tally
 from aggregator.log.storage import BUSY_TIMEOUT_S
 from aggregator.monitor.door import MonitorDoor
-from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.settings import DIRECTORY, MonitorSection
 from aggregator.rounds.intake import now_ms
 from aggregator.rounds.refusals import refused_of
-from aggregator.rounds.timeline import Timeline, Times
+from aggregator.rounds.timeline import Timeline
+from aggregator.status import AggregatorStatus, Handed, OpenRound, StatusFile, unix_ms
 from protocol.closing import Closing, Stage
+from protocol.signing import peer_name
 from runtime.child import TOLD, Program, keep, python
 from runtime.line import BEATS
 from swarm.budget import Faults
@@ -31,6 +32,7 @@ _NICENESS, _OF_EVALUATOR = 5, 10
 _QUIET_S = 0.8 * BUSY_TIMEOUT_S
 # The evaluator never opens the database. Where all cores are busy it may need long for its libraries, too, and can be waited for.
 _EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0
+_SHOW_S = 0.5
 logger = logging.getLogger("manta.onlookers")
 
 
@@ -38,16 +40,14 @@ class Onlookers:
     """All of it, of one aggregator."""
 
     def __init__(self, directory: Path, settings: MonitorSection, door: MonitorDoor | None, data_root: Path | None) -> None:
-        """Prepare; without a ``door`` nothing is written and no process started."""
+        """Prepare; without a ``door`` no process is started."""
         self.tally = Tally(unix_ms)
         self.timeline = Timeline(unix_ms)
         self.door = door
         self._directory = directory
         self._settings = settings
         self._data_root = data_root
-        self._started_at = unix_ms()
-        self.final: FinalQuality | None = None
-        self.join: tuple[str, ...] = ()
+        self._file = StatusFile(directory)
         self.programs = self._programs()
 
     def watch(self, closing: Closing, traffic: Traffic, faults: Faults, is_finished: Callable[[], bool]) -> None:
@@ -63,12 +63,14 @@ class Onlookers:
         """Look at the rounds of a writer from now on."""
         self._closing, self._faults = closing, faults
 
+    def show(self, status: AggregatorStatus) -> None:
+        """Write a new status down; after ``watch``."""
+        self._status = status
+        self._file.put(self.seen(status))
+
     async def look_on(self) -> None:
-        """Write, and keep the processes running, until this is cancelled."""
-        if self.door is None:
-            await asyncio.Event().wait()
-        work = [LiveFile(self._directory, self.now).keep(), *map(keep, self.programs)]
-        tasks = [asyncio.create_task(one) for one in work]
+        """Write what is seen, and keep the processes running, until this is cancelled; after ``show``."""
+        tasks = [asyncio.create_task(work) for work in (self._keep_shown(), *map(keep, self.programs))]
         for task in tasks:
             task.add_done_callback(_tell_of_fault)
         try:
@@ -78,32 +80,32 @@ class Onlookers:
                 task.cancel()
             await asyncio.wait(tasks)
 
+    async def _keep_shown(self) -> None:
+        while True:
+            await asyncio.sleep(_SHOW_S)
+            self.show(self._status)
+
     def close(self) -> None:
-        """Let the address go."""
+        """Let the address go; return once the last status is written."""
+        self._file.close()
         if self.door is not None:
             self.door.socket.close()
 
-    def now(self) -> Live:
-        """Return this moment; not validated once more, for it is made twice a second, of as many peers as there are."""
+    def seen(self, status: AggregatorStatus) -> AggregatorStatus:
+        """Return the status with what is seen at this moment; not validated: it is made twice a second, of as many peers as there are."""
         now, faults = unix_ms(), self._faults
-        return Live.model_construct(
-            written_at=now,
-            started_at=self._started_at,
-            pid=os.getpid(),
-            join=self.join,
-            open=None if self._is_finished() else self._open_round(now),
-            times=tuple(_shown(times) for times in self.timeline.committed),
-            sent_bytes=self._traffic.sent.total,
-            received_bytes=self._traffic.received.total,
-            calls={
-                method: MethodTraffic.model_construct(calls=one.calls, in_bytes=one.in_bytes, out_bytes=one.out_bytes)
-                for method, one in self.tally.by_method.items()
-            },
-            heard={key.hex(): at for key, at in self.tally.heard().items()},
-            refused=dict(faults.by_reason),
-            refused_of={key.hex(): reasons for key, reasons in refused_of(faults).items()},
-            final=self.final,
-        )
+        seen = {
+            "written_at": now,
+            "open": None if self._is_finished() else self._open_round(now),
+            "times": tuple(replace(times) for times in self.timeline.committed),
+            "sent_bytes": self._traffic.sent.total,
+            "received_bytes": self._traffic.received.total,
+            "calls": {method: replace(one) for method, one in self.tally.by_method.items()},
+            "heard": {key.hex(): at for key, at in self.tally.heard().items()},
+            "refused": dict(faults.by_reason),
+            "refused_of": {peer_name(key): reasons for key, reasons in refused_of(faults).items()},
+        }
+        return status.model_copy(update=seen)
 
     def _open_round(self, now: int) -> OpenRound:
         closing = self._closing
@@ -161,7 +163,3 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         logger.error("onlookers are not served any more", exc_info=error)
-
-
-def _shown(times: Times) -> RoundTimes:
-    return RoundTimes.model_construct(**{name: getattr(times, name) for name in RoundTimes.model_fields})

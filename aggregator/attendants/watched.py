@@ -8,8 +8,8 @@ witnesses, other operators, and who fetches a state or copies the log.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from aggregator.status import Calls
 from protocol.auditing import BRING
 from protocol.encoding import unpack
 from protocol.errors import EncodingError
@@ -22,15 +22,6 @@ MAX_HEARD = 4096  # keys
 _HANDING_IN = ("header", "body", BRING)
 _WAITING = "commit-after"
 _MAX_WAITING_BYTES = 128
-
-
-@dataclass(slots=True)
-class Calls:
-    """What one method came to."""
-
-    calls: int = 0
-    in_bytes: int = 0
-    out_bytes: int = 0
 
 
 class Tally:

@@ -11,6 +11,7 @@ from aggregator.audits.lending import Lending
 from aggregator.log.log import Log
 from aggregator.rounds.bodies import Bodies
 from aggregator.rounds.snapshots import Snapshots
+from aggregator.status import AuditCounts
 from swarm.blobs import Shelf
 from swarm.budget import Faults
 from swarm.rpc import Endpoint
@@ -79,13 +80,13 @@ class Audits:
         finally:
             await self.brought.close()
 
-    def status(self) -> dict[str, int]:
-        """Return what there is, for ``status.json``."""
+    def status(self) -> AuditCounts:
+        """Return what there is."""
         audits = self._log.ledger.reputation.audits.values()
-        return {
-            "waiting": sum(not audit.outcomes or None in audit.outcomes for audit in audits),
-            "verdicts": sum(len(audit.verdicts) for audit in audits),
-            "brought_bytes": self.brought.num_bytes,
-            "without_room": self.brought.num_full,
-            "volunteers": self.duties.num_volunteers,
-        }
+        return AuditCounts(
+            waiting=sum(not audit.outcomes or None in audit.outcomes for audit in audits),
+            verdicts=sum(len(audit.verdicts) for audit in audits),
+            brought_bytes=self.brought.num_bytes,
+            without_room=self.brought.num_full,
+            volunteers=self.duties.num_volunteers,
+        )

@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
-from protocol.errors import StorageError, UserError
+from protocol.errors import RemoteFault, StorageError, UserError
 from runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from aggregator.log.moving import Copied
+    from aggregator.status import AggregatorStatus, AmongOthers
 
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
@@ -26,19 +28,19 @@ def status(directory: Path, as_json: bool) -> None:
     with clear_errors():
         from aggregator.control import is_running
         from aggregator.log.contents import STATUS
+        from aggregator.status import AggregatorStatus
 
-        path = directory / STATUS
         try:
-            found = json.loads(path.read_text())
-            lines = _standing(found, is_running=is_running(directory))
-        except FileNotFoundError as error:
-            raise UserError(f"{directory} holds no run: check the path, or start one there first") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"{path} cannot be read ({error}); it is written again when the aggregator starts") from error
+            found = AggregatorStatus.read(directory)
+        except (StorageError, RemoteFault) as error:
+            raise StorageError(f"{directory / STATUS} cannot be read ({error}); it is written again when the aggregator starts") from error
+        if found is None:
+            raise UserError(f"{directory} holds no run: check the path, or start one there first")
+        runs = is_running(directory)
         if as_json:
-            click.echo(json.dumps({**found, "is_running": is_running(directory)}, indent=1))
+            click.echo(json.dumps({**found.model_dump(mode="json"), "is_running": runs}, indent=1))
             return
-        for line in lines:
+        for line in _lines(found, is_running=runs):
             click.echo(line)
 
 
@@ -55,33 +57,29 @@ def key(directory: Path) -> None:
         click.echo(peer_name(load_identity(directory / IDENTITY).public_key))
 
 
-def _standing(found: dict[str, Any], *, is_running: bool) -> list[str]:
-    refused = ", ".join(f"{reason} {count}" for reason, count in found.get("refused", {}).items())
-    return [
-        f"run {found['name']} id {found['run']}",
-        f"round {found['round']} of {found['num_rounds']}, {found['ledger_size']} entries, root {found['ledger_root']}",
-        f"at work, process {found.get('pid')}" if is_running else "not at work",
-        *(f"  {address}" for address in found.get("addresses", [])),
-        *_among_others(found.get("operators", {}), is_running=is_running),
-        *([f"refused: {refused}"] if refused else []),
-    ]
+def _lines(status: "AggregatorStatus", *, is_running: bool) -> Iterator[str]:
+    """Yield the lines that a status is."""
+    yield f"run {status.name} id {status.run}"
+    yield f"round {status.round} of {status.num_rounds}, {status.ledger_size} entries, root {status.ledger_root}"
+    yield f"at work, process {status.pid}" if is_running else "not at work"
+    yield from (f"  {address}" for address in status.addresses)
+    if status.operators is not None and is_running:
+        yield f"{_role(status.operators)}; hears {len(status.operators.heard)} others"
+        yield from (f"  {name}" for name in status.operators.heard)
+    if status.refused:
+        yield f"refused: {', '.join(f'{reason} {count}' for reason, count in status.refused.items())}"
 
 
-def _among_others(standing: dict[str, Any], *, is_running: bool) -> list[str]:
+def _role(one: "AmongOthers") -> str:
     """Return where an operator stands among several."""
-    if not standing or not is_running:
-        return []
-    if standing["role"] == "writer":
-        role = f"writes, term {standing['term']}"
-    elif standing["role"] == "newcomer":
-        lacking = standing["waits_for"]
-        when = f"once {', '.join(lacking)} answered" if lacking else f"once round {standing['from_round']} is in"
-        role = f"begins anew, and takes part {when}"
-    elif standing["writer"] is None:
-        role = "does not write, and hears nobody who does"
-    else:
-        role = f"does not write; {standing['writer']} does, term {standing['term']}"
-    return [f"{role}; hears {len(standing['heard'])} others", *(f"  {name}" for name in standing["heard"])]
+    if one.role == "writer":
+        return f"writes, term {one.term}"
+    if one.role == "newcomer":
+        when = f"once {', '.join(one.waits_for)} answered" if one.waits_for else f"once round {one.from_round} is in"
+        return f"begins anew, and takes part {when}"
+    if one.writer is None:
+        return "does not write, and hears nobody who does"
+    return f"does not write; {one.writer} does, term {one.term}"
 
 
 @click.command()

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aggregator.settings.config import RunConfig
+from aggregator.status import AggregatorStatus, OwnQuality, Quality
 from protocol.footprint import in_words
 from protocol.private import SHARED
 from swarm.peer_status import PeerStatus
@@ -23,67 +23,17 @@ from swarm.peer_status import PeerStatus
 _AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 
 
-class _Status(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Quality(_Status):
-    """How good subnets are on held-out data: accuracies from 0 to 1, or mean errors of a disparity in pixels ("epe")."""
-
-    metric: str  # "accuracy" | "epe"
-    largest: float
-    smallest: float
-    random: tuple[float, ...]
-    baseline: float | None = None  # the same of the best constant disparity, the held-out data's median
-
-
-class Limits(_Status):
+class Limits(_Part):
     """What the largest and the smallest subnet have to reach; None: anything will do."""
 
     min_largest: float | None = None  # percent
     min_smallest: float | None = None
     max_epe: float | None = None  # pixels, of both
     beats_constant: bool = False  # both err less than a constant disparity
-
-
-class OwnSpread(_Status):
-    """Over the peers, of the shares of right images, from 0 to 1."""
-
-    least: float
-    median: float
-    best: float
-
-
-class OwnQuality(_Status):
-    """How good the peers say that subnets are on held-out images of their own, where data are private."""
-
-    peers: int
-    samples: int
-    first_round: int
-    last_round: int
-    largest: OwnSpread
-    smallest: OwnSpread
-
-
-class AggregatorStatus(_Status):
-    """What an aggregator writes to its status.json, as far as a report needs it."""
-
-    run: str
-    name: str
-    task: str = ""
-    dataset: str = ""
-    supernet: str = ""
-    data: str = SHARED
-    num_rounds: int
-    addresses: tuple[str, ...] = ()
-    monitor: str | None = None  # the address of its page
-    round: int = 0
-    state: str = ""
-    quality: Quality | None = None
-    own_quality: OwnQuality | None = None
-    finished: bool = False
-    settled: bool = False
-    refused: dict[str, int] = {}
 
 
 class Fate(Enum):
@@ -96,17 +46,6 @@ class Fate(Enum):
     FAILED = "failed"  # it ended by itself, with an error
 
 
-AnyStatus = TypeVar("AnyStatus", bound=_Status)
-
-
-def read_status(kind: type[AnyStatus], directory: Path) -> AnyStatus | None:
-    """Return the status that a program keeps in its directory; None before it has written one."""
-    try:
-        return kind.model_validate_json((directory / "status.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
 def fate(returncode: int, status: PeerStatus) -> Fate:
     """Return how a peer ended that nobody of ours had stopped."""
     if returncode in (-9, -15, -2):
@@ -116,7 +55,7 @@ def fate(returncode: int, status: PeerStatus) -> Fate:
     return Fate.LEFT if returncode in (0, 130) else Fate.FAILED
 
 
-class PeerReport(_Status):
+class PeerReport(_Part):
     """One peer."""
 
     name: str
@@ -142,7 +81,7 @@ class PeerReport(_Status):
         return cls(name=name, fate=fate, credits=credits, **of_status)
 
 
-class LedgerReport(_Status):
+class LedgerReport(_Part):
     """What the verification of the log said."""
 
     verified: bool
@@ -151,7 +90,7 @@ class LedgerReport(_Status):
     detail: str
 
 
-class Check(_Status):
+class Check(_Part):
     """One thing that has to hold for the run to have succeeded."""
 
     name: str
@@ -159,7 +98,7 @@ class Check(_Status):
     detail: str
 
 
-class Report(_Status):
+class Report(_Part):
     """A local swarm's outcome; ``report.json``. Accuracies are from 0 to 1, limits and aims of them in percent; errors in pixels."""
 
     succeeded: bool
@@ -235,7 +174,7 @@ def make_report(
         rounds_committed=status.round,
         samples_counted=sum(peer.samples_counted for peer in peers),
         samples_lost=sum(peer.samples_lost for peer in peers),
-        refused=status.refused,
+        refused=dict(status.refused),
         state=status.state,
         all_peers_agree=_check_states(status, peers).passed,
         quality=status.quality,

@@ -15,19 +15,18 @@ from rich.console import Console
 
 from aggregator.local.progress import Progress
 from aggregator.local.report import (
-    AggregatorStatus,
     Fate,
     LedgerReport,
     PeerReport,
     Report,
     fate,
     make_report,
-    read_status,
 )
 from aggregator.local.settings import Settings
 from aggregator.log.verify import verify_directory
 from aggregator.monitor.door import address_to_show
 from aggregator.settings.config import write_run_file
+from aggregator.status import AggregatorStatus
 from protocol.errors import MantaError, OwnFault
 from runtime.child import Child, Program, python, stop
 from swarm.peer_status import PeerStatus
@@ -83,7 +82,7 @@ class LocalSwarm:
             self._wait_for_peers()
         finally:
             self.close()
-        self._status = read_status(AggregatorStatus, self._settings.directory / "aggregator") or self._status
+        self._status = AggregatorStatus.read(self._settings.directory / "aggregator") or self._status
         return self._report()
 
     def close(self) -> None:
@@ -146,7 +145,7 @@ class LocalSwarm:
         aggregator = self._children["aggregator"]
         if aggregator.returncode is not None:
             raise OwnFault(self._obituary(aggregator))
-        self._status = read_status(AggregatorStatus, self._settings.directory / "aggregator") or self._status
+        self._status = AggregatorStatus.read(self._settings.directory / "aggregator") or self._status
         for name in self._running_peers():
             returncode = self._children[name].returncode
             if returncode is None:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aggregator.attendants.live import Live
+from aggregator.status import AggregatorStatus
 from protocol.exchange import grace_ms
 
 MAX_ALARMS = 20
@@ -60,9 +60,9 @@ class Alarms:
             before = self._on.get(key)
             self._on[key] = Alarm(wrong, before.since if before is not None else now)
 
-    def refused(self, live: Live, now: int) -> list[Wrong]:
+    def refused(self, status: AggregatorStatus, now: int) -> list[Wrong]:
         """Return a warning if many contributions were refused lately because they are for another log than this."""
-        count = live.refused.get(_NOT_FOR_THIS_LOG, 0)
+        count = status.refused.get(_NOT_FOR_THIS_LOG, 0)
         while self._refusals and (now - self._refusals[0][0] > _REFUSALS_MS or count < self._refusals[0][1]):
             self._refusals.popleft()
         if not self._refusals or self._refusals[-1][1] != count:
@@ -75,14 +75,14 @@ class Alarms:
         ]
 
 
-def of_the_aggregator(live: Live | None, started_at: int, now: int, *, is_finished: bool) -> list[Wrong]:
+def of_the_aggregator(status: AggregatorStatus | None, started_at: int, now: int, *, is_finished: bool) -> list[Wrong]:
     """Return what is wrong with the aggregator, as its own words show; ``started_at``: since when they could have been heard."""
-    said_at = live.written_at if live is not None else started_at
+    said_at = status.written_at if status is not None else started_at
     if now - said_at > _SILENT_MS:
         return [Wrong("silent", "alarm", f"the aggregator has said nothing for {_in_words(now - said_at)}: it stopped, or its disk stands")]
-    if live is None or live.open is None or is_finished:
+    if status is None or status.open is None or is_finished:
         return []
-    open_round = live.open
+    open_round = status.open
     if open_round.stage == "idle" or open_round.opened_at is None:
         return []
     lasted_ms = now - open_round.opened_at

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from importlib.metadata import version
 from typing import Any
 
-from aggregator.attendants.live import unix_ms
 from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
 from aggregator.monitor.ledger_answers import MAX_ENTRIES
 from aggregator.monitor.people import STATES, Standing
@@ -17,6 +16,7 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.shown import (
     Json,
     shown_claim,
+    shown_final,
     shown_members_front,
     shown_peer,
     shown_point,
@@ -30,6 +30,7 @@ from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.monitor.trusted import shown_trust
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
+from aggregator.status import unix_ms
 from protocol.manifest import Manifest
 from protocol.signing import peer_name
 
@@ -87,7 +88,7 @@ class Answers:
             "program": version("manta-swarm"),
             "metric": {"name": "epe" if is_stereo else "accuracy", "unit": "px" if is_stereo else "", "higher_is_better": not is_stereo},
             "classes": list(manifest.private[0].classes) if manifest.is_private else [],
-            "join": list(sight.live.join) if sight.live is not None else [],
+            "join": list(sight.status.join) if sight.status is not None else [],
             "is_audited": manifest.is_audited,
             "evaluate_share": settings.evaluate_share,
             "ledger": {
@@ -134,7 +135,7 @@ class Answers:
         evaluations = self._sight.evaluations
         chosen = evaluations.chosen(first, last, asked.number("points", 2, MAX_POINTS, 400))
         each = [(shown_quality(one), spread(one.of_kind("random"))) for one in chosen]
-        newest, final = evaluations.newest, self._sight.live.final if self._sight.live is not None else None
+        newest = evaluations.newest
         return {
             "metric": self._metric,
             "held_out": newest.held_out if newest else None,
@@ -147,7 +148,7 @@ class Answers:
             "random_most": [random[2] for _, random in each],
             "loss_largest": [one["loss_largest"] for one, _ in each],
             "loss_smallest": [one["loss_smallest"] for one, _ in each],
-            "final": final.model_dump() if final is not None else None,
+            "final": shown_final(self._sight.status),
         }
 
     async def fronts(self, asked: Asked) -> Json:
@@ -258,8 +259,8 @@ class Answers:
         return {"timelines": self._timelines()[: asked.number("limit", 1, KEPT_TIMES, 16)]}
 
     def _timelines(self) -> list[Json]:
-        live, rounds = self._sight.live, self._sight.view.rounds
-        times = [one for one in live.times if 1 <= one.round <= rounds.newest] if live is not None else []
+        status, rounds = self._sight.status, self._sight.view.rounds
+        times = [one for one in status.times if 1 <= one.round <= rounds.newest] if status is not None else []
         return [shown_timeline(one, rounds.row(one.round).train_ms) for one in reversed(times)]
 
     async def _table(self, round_: int) -> TableSeen:

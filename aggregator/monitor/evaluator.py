@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
-from aggregator.attendants.live import DIRECTORY, unix_ms
 from aggregator.log.contents import SNAPSHOTS
 from aggregator.log.storage import read_manifest
 from aggregator.monitor.pictures import INDEX, PICTURES
 from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
 from aggregator.monitor.scenes import Drawn, draw
+from aggregator.monitor.settings import DIRECTORY
+from aggregator.status import unix_ms
 from automl.data.catalog import load_dataset
 from automl.data.dataset import STEREO, Dataset
 from automl.evaluation.glimpse import glimpse

@@ -6,13 +6,13 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.registry import Collector
 
-from aggregator.attendants.live import unix_ms
 from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.people import STATES
 from aggregator.monitor.present import Present
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.streams import Streams
 from aggregator.rounds.refusals import REASONS
+from aggregator.status import unix_ms
 from protocol.signing import peer_name
 from protocol.verdicts import Outcome
 
@@ -132,7 +132,7 @@ def _sizes(witnesses: Iterable[tuple[Labels, Witnessed]]) -> Samples:
 
 
 def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
-    live, there = sight.live, present.people(now)
+    status, there = sight.status, present.people(now)
     states = [({"state": state}, float(there.count(state))) for state in STATES]
     metrics = [_metric("manta_peers", "Peers by where they stand.", states)]
     newest = sight.evaluations.newest
@@ -149,13 +149,13 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
             _metric("manta_held_out_loss", "Of the same, mean cross-entropy in nats.", losses),
             _one("manta_evaluated_round", "The round that was evaluated last.", newest.round),
         ]
-    if live is None:
+    if status is None:
         return metrics
-    both = [({"direction": "in"}, float(live.received_bytes)), ({"direction": "out"}, float(live.sent_bytes))]
-    calls = [({"method": method}, float(one.calls)) for method, one in sorted(live.calls.items())]
-    by_reason = {**dict.fromkeys(REASONS, 0), **live.refused}  # all from the start on: of a counter's first sample no rise is seen
+    both = [({"direction": "in"}, float(status.received_bytes)), ({"direction": "out"}, float(status.sent_bytes))]
+    calls = [({"method": method}, float(one.calls)) for method, one in sorted(status.calls.items())]
+    by_reason = {**dict.fromkeys(REASONS, 0), **status.refused}  # all from the start on: of a counter's first sample no rise is seen
     refused = [({"reason": reason}, float(count)) for reason, count in sorted(by_reason.items())]
-    age_s = max(0, now - live.written_at) / 1000
+    age_s = max(0, now - status.written_at) / 1000
     return [
         *metrics,
         _metric("manta_traffic_bytes_total", "What the aggregator's node received and sent since its start.", both),

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aggregator.attendants.live import Live
 from aggregator.monitor.view import PeerSeen, View
+from aggregator.status import AggregatorStatus
 from protocol.signing import peer_name
 
 PRESENT_ROUNDS, LEAST_PRESENT_MS, MOST_PRESENT_MS = 5, 10_000, 60_000  # heard of in so many rounds' time, within these bounds
@@ -49,20 +49,20 @@ def present_ms(round_ms: float | None) -> int:
     return MOST_PRESENT_MS if round_ms is None else round(min(max(PRESENT_ROUNDS * round_ms, LEAST_PRESENT_MS), MOST_PRESENT_MS))
 
 
-def people(view: View, live: Live | None, now: int) -> People:
+def people(view: View, status: AggregatorStatus | None, now: int) -> People:
     """Return where everybody stands at ``now``, in milliseconds since 1970.
 
     Of a finished run no round is open, whatever the aggregator said last; and whoever was in its last tables has left since, as far as
     nobody has heard of them lately.
     """
-    says = live if not view.is_finished else None  # of an open round
+    says = status if not view.is_finished else None  # of an open round
     open_round = says.open if says is not None else None
     handed = _handed(says)
     expected = set(open_round.expected) if open_round is not None else set()
     is_over = says is not None and _is_long_over(says)
     counted = {claim.key for claim in view.newest.claims} if view.newest is not None else set()
-    heard = {bytes.fromhex(key): at for key, at in live.heard.items()} if live is not None else {}
-    refused = {bytes.fromhex(key): sum(reasons.values()) for key, reasons in live.refused_of.items()} if live is not None else {}
+    heard = {bytes.fromhex(key): at for key, at in status.heard.items()} if status is not None else {}
+    refused = {name: sum(reasons.values()) for name, reasons in status.refused_of.items()} if status is not None else {}
     within_ms = present_ms(view.rounds.recent_ms())
     lately = {key for key, at in heard.items() if now - at <= within_ms}
     standings = {}
@@ -75,14 +75,15 @@ def people(view: View, live: Live | None, now: int) -> People:
             state = "counted"
         else:
             state = "present" if key in lately or is_recent else "away"
+        name = seen.name if seen is not None else peer_name(key)
         standings[key] = Standing(
             key=key,
-            name=seen.name if seen is not None else peer_name(key),
+            name=name,
             seen=seen,
             state=state,
             open=None if open_round is None else handed.get(digits, "none"),
             heard_ms=max(0, now - heard[key]) if key in heard else None,
-            refused=refused.get(key, 0),
+            refused=refused.get(name, 0),
         )
     late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
     good = sum(body == "good" for body in handed.values())
@@ -91,22 +92,22 @@ def people(view: View, live: Live | None, now: int) -> People:
     return People(standings, len(expected), len(handed), good, late, len(there), computers)
 
 
-def _is_long_over(live: Live) -> bool:
+def _is_long_over(status: AggregatorStatus) -> bool:
     """Return whether the deadline of the open round was over for long when the aggregator told who had handed in.
 
     Not whether it is over now: what was told before it says nothing of who came in time.
     """
-    one = live.open
-    return one is not None and one.deadline_at is not None and one.stage != "idle" and one.deadline_at + LATE_MS <= live.written_at
+    one = status.open
+    return one is not None and one.deadline_at is not None and one.stage != "idle" and one.deadline_at + LATE_MS <= status.written_at
 
 
-def _handed(live: Live | None) -> dict[str, str]:
+def _handed(status: AggregatorStatus | None) -> dict[str, str]:
     """Return key -> how far its contribution to the open round is; of several the one that is farthest."""
-    if live is None or live.open is None:
+    if status is None or status.open is None:
         return {}
     found: dict[str, str] = {}
-    for one in live.open.handed:
-        if one.round == live.open.round and one.body in _BODIES:
+    for one in status.open.handed:
+        if one.round == status.open.round and one.body in _BODIES:
             for key in one.keys:
                 found[key] = max(found.get(key, "none"), one.body, key=_BODIES.index)
     return found

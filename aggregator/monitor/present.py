@@ -2,11 +2,11 @@
 
 from collections import deque
 
-from aggregator.attendants.live import Live
 from aggregator.monitor.people import People, people
 from aggregator.monitor.quality import EvaluationSeen
-from aggregator.monitor.shown import Json, shown_alarm, shown_people, shown_quality
+from aggregator.monitor.shown import Json, shown_alarm, shown_final, shown_people, shown_quality
 from aggregator.monitor.sight import Sight
+from aggregator.status import AggregatorStatus
 
 _MAX_LATE = 20
 _RATE_MS = 10_000
@@ -24,9 +24,9 @@ class Present:
     def people(self, now: int) -> People:
         """Return where everybody stands; of one second it is made once."""
         sight = self._sight
-        made_of = (sight.live, sight.view.round, now // 1000)
+        made_of = (sight.status, sight.view.round, now // 1000)
         if self._people is None or self._people[0] != made_of:
-            self._people = (made_of, people(sight.view, sight.live, now))
+            self._people = (made_of, people(sight.view, sight.status, now))
         return self._people[1]
 
     def now(self, now: int) -> Json:
@@ -48,7 +48,7 @@ class Present:
             "counted": row.counted if row is not None else 0,
             "counted_total": rounds.counted_total,
             "contributions": row.contributions if row is not None else 0,
-            "open": None if view.is_finished else self._open(sight.live, there, now),
+            "open": None if view.is_finished else self._open(sight.status, there, now),
             "peers": shown_people(there),
             "head": {"size": head.head.size, "root": head.head.root.hex()} if head is not None else None,
             "traffic": self._traffic(now),
@@ -57,7 +57,7 @@ class Present:
             "alarms": [shown_alarm(alarm) for alarm in sight.alarms.on],
             "sources": {
                 "log_ms": max(0, now - sight.looked_at),
-                "live_ms": max(0, now - sight.live.written_at) if sight.live is not None else None,
+                "live_ms": max(0, now - sight.status.written_at) if sight.status is not None else None,
                 "evaluation_ms": max(0, now - newest.at) if newest is not None else None,
             },
             "reading": {"entries": sight.num_read, "of": sight.reading_to} if sight.num_read < sight.reading_to else None,
@@ -65,48 +65,48 @@ class Present:
 
     def traffic(self, now: int) -> Json:
         """Return ``/api/traffic``."""
-        live = self._sight.live
+        status = self._sight.status
         calls = (
             None
-            if live is None
+            if status is None
             else [
                 {"method": method, "calls": one.calls, "in_bytes": one.in_bytes, "out_bytes": one.out_bytes}
-                for method, one in sorted(live.calls.items())
+                for method, one in sorted(status.calls.items())
             ]
         )
         return {
-            "since": live.started_at if live is not None else None,
+            "since": status.started_at if status is not None else None,
             **self._traffic(now),
             "calls": calls,
-            "refused": dict(live.refused) if live is not None else None,
+            "refused": dict(status.refused) if status is not None else None,
         }
 
     def note_traffic(self) -> None:
         """The aggregator said something new."""
-        live = self._sight.live
-        if live is None:
+        status = self._sight.status
+        if status is None:
             return
-        if self._totals and live.received_bytes < self._totals[-1][1]:  # it was started again
+        if self._totals and status.received_bytes < self._totals[-1][1]:  # it was started again
             self._totals.clear()
-        self._totals.append((live.written_at, live.received_bytes, live.sent_bytes))
-        while live.written_at - self._totals[0][0] > _RATE_MS and len(self._totals) > 1:
+        self._totals.append((status.written_at, status.received_bytes, status.sent_bytes))
+        while status.written_at - self._totals[0][0] > _RATE_MS and len(self._totals) > 1:
             self._totals.popleft()
 
     def _traffic(self, now: int) -> Json:
-        live = self._sight.live
-        if live is None:
+        status = self._sight.status
+        if status is None:
             return dict.fromkeys(("in_bytes", "out_bytes", "in_bytes_s", "out_bytes_s"))
         in_s = out_s = None
         if len(self._totals) > 1:
             (begin, first_in, first_out), (end, last_in, last_out) = self._totals[0], self._totals[-1]
             seconds = max(end - begin, 1) / 1000
             in_s, out_s = round((last_in - first_in) / seconds), round((last_out - first_out) / seconds)
-        return {"in_bytes": live.received_bytes, "out_bytes": live.sent_bytes, "in_bytes_s": in_s, "out_bytes_s": out_s}
+        return {"in_bytes": status.received_bytes, "out_bytes": status.sent_bytes, "in_bytes_s": in_s, "out_bytes_s": out_s}
 
-    def _open(self, live: Live | None, there: People, now: int) -> Json | None:
-        if live is None or live.open is None:
+    def _open(self, status: AggregatorStatus | None, there: People, now: int) -> Json | None:
+        if status is None or status.open is None:
             return None
-        one = live.open
+        one = status.open
         is_running = one.deadline_at is not None and one.stage != "idle"
         return {
             "round": one.round,
@@ -121,14 +121,11 @@ class Present:
         }
 
     def _quality(self, newest: EvaluationSeen | None) -> Json | None:
-        final = self._sight.live.final if self._sight.live is not None else None
-        if final is not None and (newest is None or final.round >= newest.round):
-            losses = shown_quality(newest) if newest is not None and newest.round == final.round else None
+        final = shown_final(self._sight.status)
+        if final is not None and (newest is None or final["round"] >= newest.round):
+            losses = shown_quality(newest) if newest is not None and newest.round == final["round"] else None
             return {
-                "round": final.round,
-                "largest": final.largest,
-                "smallest": final.smallest,
-                "random": list(final.random),
+                **final,
                 "loss_largest": losses["loss_largest"] if losses is not None else None,
                 "loss_smallest": losses["loss_smallest"] if losses is not None else None,
                 "is_final": True,

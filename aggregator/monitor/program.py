@@ -13,7 +13,6 @@ from pathlib import Path
 
 import uvicorn
 
-from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
 from aggregator.monitor.files import load_files
@@ -22,6 +21,7 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
 from aggregator.monitor.sight import News, Sight
 from aggregator.monitor.streams import Streams
+from aggregator.status import unix_ms
 from runtime.line import BEAT_S, BEATS, Beat, Parent, be_child
 from swarm.http_server import Places, allow_files, config_of
 

@@ -5,6 +5,7 @@ from pydantic import Field, field_validator
 from aggregator.settings.base import Section
 
 DEFAULT_ADDRESS = "127.0.0.1:8787"
+DIRECTORY = "monitor"  # in the run's: what the monitor's processes write
 
 
 def address_of(text: str) -> tuple[str, int]:

@@ -1,9 +1,9 @@
 """What is seen, as the plain values of docs/monitor.md: the parts of answers that the API, the events and the metrics share. Pure."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from aggregator.attendants.live import RoundTimes
 from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Alarm
 from aggregator.monitor.people import People, Standing
@@ -13,6 +13,8 @@ from aggregator.monitor.sight import HeadSeen
 from aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
 from aggregator.monitor.view import View
 from aggregator.rounds.front_file import MembersFront
+from aggregator.rounds.timeline import Times
+from aggregator.status import AggregatorStatus
 from protocol.cosignatures import witness_key, witness_name
 from protocol.signing import peer_name
 
@@ -165,6 +167,17 @@ def shown_quality(one: EvaluationSeen) -> Json:
     }
 
 
+def shown_final(status: AggregatorStatus | None) -> Json | None:
+    """Return ``final`` of ``/api/quality``: the aggregator's own full evaluation; None: there is none, or a figure is no number."""
+    if status is None or status.quality is None:
+        return None
+    quality = status.quality
+    if not all(map(math.isfinite, (quality.largest, quality.smallest, *quality.random))):
+        return None  # the error of a network that diverged: JSON has no word for that
+    figures = {"largest": quality.largest, "smallest": quality.smallest, "random": list(quality.random)}
+    return {"round": status.quality_round, **figures}
+
+
 def shown_point(point: Point, on_front: bool) -> Json:
     """Return a point of ``/api/fronts``."""
     return {
@@ -195,7 +208,7 @@ def shown_members_front(newest: MembersFront | None, metric: str) -> Json:
     }
 
 
-def shown_timeline(times: RoundTimes, train_ms: int | None) -> Json:
+def shown_timeline(times: Times, train_ms: int | None) -> Json:
     """Return an element of ``/api/timeline``; ``train_ms``: what the round's claims say that training took."""
     start = times.opened_at
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.attendants.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
-from aggregator.log.contents import SNAPSHOTS
+from aggregator.log.contents import SNAPSHOTS, STATUS
 from aggregator.log.storage import TREE_HEAD
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, Witnessed
@@ -22,8 +21,9 @@ from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.members_front import FrontSeen
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
+from aggregator.monitor.settings import DIRECTORY
 from aggregator.monitor.view import View
-from aggregator.written import read_written
+from aggregator.status import AggregatorStatus, unix_ms
 from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
@@ -87,7 +87,7 @@ class Sight:
         self._keeping = Keeping(directory / DIRECTORY / KEPT, self.signed, self.operator)
         self._has_recalled = False
         self.num_read = 0  # entries, opened or hashed again, of ``reading_to``
-        self.live: Live | None = None
+        self.status: AggregatorStatus | None = None
         self.live_read_at: int | None = None
         self.evaluations = Evaluations(directory / DIRECTORY)
         self.pictures = Pictures(directory / DIRECTORY, self.manifest.task)
@@ -136,7 +136,7 @@ class Sight:
         looks = (
             self._look_at_log,
             self._look_at_witnesses,
-            self._look_at_live,
+            self._look_at_status,
             self._look_at_evaluations,
             self._look_at_pictures,
             self._look_at_front,
@@ -149,9 +149,9 @@ class Sight:
                 wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {self._told(error)}"))
         self.looked_at = now = unix_ms()
         self._judge_evaluation(now)
-        wrongs += of_the_aggregator(self.live, self.started_at, now, is_finished=self.view.is_finished)
-        if self.live is not None:
-            wrongs += self.alarms.refused(self.live, now)
+        wrongs += of_the_aggregator(self.status, self.started_at, now, is_finished=self.view.is_finished)
+        if self.status is not None:
+            wrongs += self.alarms.refused(self.status, now)
         self.alarms.look(wrongs, now)
         head, _, live, quality, pictures, front = found
         settled = self.view.settlement is not None and not was_settled
@@ -217,13 +217,13 @@ class Sight:
     def _note_read(self, entries: int) -> None:
         self.num_read = entries
 
-    async def _look_at_live(self) -> bool:
-        path = self._directory / DIRECTORY / LIVE
-        if not self._is_new(path):
+    async def _look_at_status(self) -> bool:
+        if not self._is_new(self._directory / STATUS):
             return False
-        self.live = await asyncio.to_thread(read_written, path, Live, MAX_BYTES)
-        self.live_read_at = unix_ms()
-        for times in self.live.times:
+        self.status = await asyncio.to_thread(AggregatorStatus.read, self._directory)
+        if self.status is None:
+            return False
+        for times in self.status.times:
             if times.committed_at is not None:
                 self.view.rounds.committed(times.round, times.committed_at)
         return True

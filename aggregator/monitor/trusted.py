@@ -2,12 +2,12 @@
 
 import re
 
-from aggregator.attendants.live import unix_ms
 from aggregator.monitor.asking import MOST, Asked, NotAnswered
 from aggregator.monitor.audits import AuditSeen, VerdictSeen
 from aggregator.monitor.present import Present
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
+from aggregator.status import unix_ms
 from protocol.manifest import Manifest
 from protocol.reputation import Fault, Reputation, paid_with
 from protocol.signing import peer_name

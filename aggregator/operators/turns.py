@@ -15,6 +15,7 @@ from aggregator.rounds.commits import Others, Write
 from aggregator.rounds.intake import Store, now_ms
 from aggregator.rounds.verdicts import KeepVerdicts
 from aggregator.rounds.writing import Writing
+from aggregator.status import AmongOthers
 from protocol.ballots import Ballot
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.signing import PublicKey, peer_name
@@ -75,18 +76,18 @@ class Turns:
         if self._writer is not None:
             self._writer.tell()
 
-    def standing(self) -> dict[str, object]:
-        """Return where this operator stands among the others, for ``status.json``."""
+    def standing(self) -> AmongOthers:
+        """Return where this operator stands among the others."""
         heard = self.desk.writer
-        names = [peer_name(key) for key in sorted(self._contact.heard)]
+        names = tuple(peer_name(key) for key in sorted(self._contact.heard))
         if self.writing is not None and self._writer is not None:
-            return {"role": "writer", "term": self._writer.ballot.term, "writer": peer_name(self._seat.key), "heard": names}
+            return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._seat.key), heard=names)
         writer = None if heard is None else peer_name(heard.key)
         if not self._seat.coming.takes_part:
             lacking, round_ = self._seat.coming.waits_for()
-            waits = {"waits_for": [peer_name(key) for key in lacking], "from_round": round_}
-            return {"role": "newcomer", "term": 0, "writer": writer, "heard": names, **waits}
-        return {"role": "fellow", "term": 0 if heard is None else heard.ballot.term, "writer": writer, "heard": names}
+            waits_for = tuple(peer_name(key) for key in lacking)
+            return AmongOthers(role="newcomer", term=0, writer=writer, heard=names, waits_for=waits_for, from_round=round_)
+        return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, writer=writer, heard=names)
 
     async def start(self) -> None:
         """Answer from now on.

@@ -4,10 +4,10 @@ The newest word of each key that is in the log is kept, ``MAX_KEPT`` at most; on
 """
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
+from aggregator.status import OwnQuality
 from protocol.encoding import unpack
 from protocol.errors import LedgerError, RemoteFault, StorageError
 from protocol.ledger import Ledger
@@ -25,27 +25,6 @@ logger = logging.getLogger("manta.operator")
 @dataclass(frozen=True, slots=True)
 class _File:
     measures: tuple[Signed[Measure], ...]
-
-
-class OwnQuality(TypedDict):
-    """How good the largest and the smallest subnet are at the peers, as they say: shares of right images from 0 to 1."""
-
-    peers: int
-    samples: int  # held-out images of all of them
-    first_round: int  # of the states that were measured
-    last_round: int
-    largest: dict[str, float]  # "least", "median", "best"
-    smallest: dict[str, float]
-
-
-def own_quality_in_words(quality: OwnQuality) -> str:
-    """Return what peers say of the model in one line."""
-
-    def shown(which: dict[str, float]) -> str:
-        return " / ".join(f"{which[name]:.1%}" for name in ("least", "median", "best"))
-
-    where = f"{quality['samples']} held-out images of {quality['peers']} peers, as they say"
-    return f"on {where} (least / median / best): largest={shown(quality['largest'])} smallest={shown(quality['smallest'])}"
 
 
 class Measures:
@@ -103,6 +82,6 @@ class Measures:
             samples=sum(each.samples for each in measures),
             first_round=min(each.round for each in measures),
             last_round=max(each.round for each in measures),
-            largest=asdict(Spread.of([each.largest / each.samples for each in measures])),
-            smallest=asdict(Spread.of([each.smallest / each.samples for each in measures])),
+            largest=Spread.of([each.largest / each.samples for each in measures]),
+            smallest=Spread.of([each.smallest / each.samples for each in measures]),
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.live import unix_ms
 from aggregator.log.storage import TREE_HEAD
 from aggregator.rounds.commits import Commits
 from aggregator.rounds.intake import Intake
@@ -20,6 +19,7 @@ from aggregator.rounds.verdicts import Verdicts
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
+from aggregator.status import unix_ms
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError

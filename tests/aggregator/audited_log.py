@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from aggregator.attendants.live import DIRECTORY
 from aggregator.log.log import Log
 from aggregator.log.verify import Verification, verify_directory
+from aggregator.monitor.settings import DIRECTORY
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from aggregator.operator import Operator
 from aggregator.rounds.bodies import Bodies
 from aggregator.settings.config import RunConfig
 from aggregator.settings.start import Start
+from aggregator.status import AggregatorStatus
 from automl.data.shards.layout import shard_name
 from automl.data.shards.writing import shard_images
 from protocol.errors import OwnFault, StorageError
@@ -105,11 +105,14 @@ class Program:
         await self.says(f"round committed round={round_}")
         return contributions
 
-    @property
-    def status(self) -> dict[str, Any]:
-        """What it says of itself to other programs."""
-        status: dict[str, Any] = json.loads((self.directory / "status.json").read_text())
-        return status
+    async def shows(self, **fields: object) -> AggregatorStatus:
+        """Return its status once it has these fields."""
+        async with asyncio.timeout(60):
+            while True:
+                status = AggregatorStatus.read(self.directory)
+                if status is not None and all(getattr(status, name) == value for name, value in fields.items()):
+                    return status
+                await asyncio.sleep(0.02)
 
 
 def run(
@@ -155,13 +158,13 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
         assert program.lines[0] == f"run real id {signed.run.hex()}"
         assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
         assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
-        assert (program.status["round"], program.status["addresses"]) == (0, [ADDRESS])
+        await program.shows(round=0, addresses=(ADDRESS,))
         for _ in range(2):
             contributions = await program.a_round()
         ledger = program.operator._log.ledger
-        status = program.status
-        assert (status["round"], status["state"], status["ledger_size"]) == (2, ledger.state.hex(), 8)
-        assert (status["counted"], status["open_ms"], status["refused"]) == (3 * 4 * 32, ledger.open_ms, {})
+        status = await program.shows(round=2)
+        assert (status.round, status.state, status.ledger_size) == (2, ledger.state.hex(), 8)
+        assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {})
         await ended_by_hand(program)
         assert program.lines[-1] == "stopped at round 2; start again with the same run file and --dir to go on"
         found = verify_directory(directory)
@@ -236,7 +239,7 @@ def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(directory: Path
         await program.a_round(num_peers=1)  # of the last round who is slower than it would be refused
         await program.says("not evaluated round=2: the shard")
         await program.says("run finished")
-        assert (program.status["finished"], program.status["quality"]) == (True, None)
+        await program.shows(finished=True, quality=None)
 
     run(directory, monkeypatch, story, config, tmp_path)
 
@@ -255,8 +258,8 @@ def test_what_it_refuses_stands_in_its_status_by_reason_and_by_peer(directory: P
         with pytest.raises(Refused):
             await program.network.endpoint(PEERS[0].public_key).call(program.node.key, "header", b"\x9b", timeout_s=5)
         await program.a_round()
-        assert program.status["refused"] == {"malformed": 1}
-        assert list(program.status["refused_of"].values()) == [{"malformed": 1}]
+        status = await program.shows(refused={"malformed": 1})
+        assert list(status.refused_of.values()) == [{"malformed": 1}]
         assert isinstance(open_entry(program.operator._log.entry(3)), Round)
 
     run(directory, monkeypatch, story)

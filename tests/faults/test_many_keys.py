@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.attendants.live import unix_ms
 from aggregator.rounds.commits import Commits
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
@@ -23,6 +22,7 @@ from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
+from aggregator.status import unix_ms
 from automl.data.digits import digits
 from exact.coding import body_groups, encode, parse
 from protocol.closing import Closing

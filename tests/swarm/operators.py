@@ -67,7 +67,7 @@ class OperatorPrograms(Programs):
 
     def standing(self, place: int) -> Status:
         """Return where an operator stands among the others."""
-        found: Status = self.status(name_of(place)).get("operators", {})
+        found: Status = self.status(name_of(place)).get("operators") or {}
         return found
 
     def hear_each_other(self) -> bool:

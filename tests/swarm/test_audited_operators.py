@@ -112,7 +112,7 @@ def start_liar(programs: OperatorPrograms, directory: Path) -> None:
 
 def verdicts_at(programs: OperatorPrograms, place: int) -> int:
     """Return how many verdicts on what is not paid yet an operator's log has."""
-    found: int = programs.status(name_of(place)).get("audits", {}).get("verdicts", 0)
+    found: int = (programs.status(name_of(place)).get("audits") or {}).get("verdicts", 0)
     return found
 
 

@@ -123,7 +123,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
 
         # Who was looked at and counted.
         keys = {str(programs.status(name)["key"]) for name in PEERS}
-        live = read_json(tmp_path / "aggregator" / "monitor" / "live.json")
+        live = read_json(tmp_path / "aggregator" / "status.json")
         assert set(live["heard"]) == keys
         assert live["calls"]["manifest"]["calls"] >= 3  # and the others had called
         found = asked(aggregator["monitor"], "api/now")["peers"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +50,10 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     assert replay_directory(directory / "aggregator").state.hex() == report["state"]
     spread = Measures(directory / "aggregator" / "measures").summed_up()
     assert spread is not None
-    assert (spread["peers"], spread["first_round"], spread["last_round"]) == (2, 3, 3)
-    assert report["own_quality"] == spread
+    assert (spread.peers, spread.first_round, spread.last_round) == (2, 3, 3)
+    assert report["own_quality"] == spread.model_dump(mode="json")
     said = [peer["own_largest"] for peer in report["peers"]]
-    assert spread["largest"] == pytest.approx({"least": min(said), "median": sum(said) / 2, "best": max(said)})
+    assert asdict(spread.largest) == pytest.approx({"least": min(said), "median": sum(said) / 2, "best": max(said)})
     for line in ("unaudited credits", "held-out images of 2 of them, as they say"):
         assert line in " ".join(done.stdout.split())
     for number, classes_there in ((0, 5), (1, 3)):

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.live import DIRECTORY, LIVE, FinalQuality, Live, LiveFile
 from aggregator.attendants.onlookers import Onlookers
+from aggregator.log.contents import STATUS
 from aggregator.monitor.door import MonitorDoor, check_address, open_door
 from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from aggregator.monitor.shown import shown_final
 from aggregator.rounds.intake import now_ms
+from aggregator.status import AggregatorStatus, Quality
 from protocol.closing import Closing
 from protocol.errors import UserError
 from swarm.budget import Faults
@@ -77,6 +79,9 @@ def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
         open_door(address, USUAL)
 
 
+SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
+
+
 def onlookers(directory: Path) -> tuple[Onlookers, Closing]:
     look, rounds = Onlookers(directory, USUAL, None, None), Closing(8)
     look.watch(rounds, Traffic(), Faults(lambda: 0.0), lambda: False)
@@ -92,7 +97,7 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
         rounds.header(founder, {founder: founder}, 7, contribution, now_ms())
     rounds.arrived(first, now_ms())
     rounds.good(first)
-    live = Live.model_validate_json(look.now().model_dump_json())
+    live = AggregatorStatus.model_validate_json(look.seen(SAID).model_dump_json())
     assert live.open is not None
     assert (live.open.round, live.open.stage, live.open.open_ms) == (7, "open", 60_000)
     assert set(live.open.expected) == {key.hex() for key in KEYS}
@@ -106,53 +111,44 @@ def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> 
     look, rounds = onlookers(tmp_path)
     rounds.open(1, 60_000, frozenset(), None)
     look.timeline.opened(1, is_waiting_for_first=True)
-    live = look.now()
+    live = look.seen(SAID)
     assert live.open is not None
     assert (live.open.stage, live.open.opened_at, live.open.deadline_at) == ("idle", None, None)
 
 
 def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / DIRECTORY).mkdir()
-    (tmp_path / DIRECTORY / LIVE).mkdir()  # no file can take its place
+    (tmp_path / STATUS).mkdir()  # no file can take its place
     look, rounds = onlookers(tmp_path)
     rounds.open(1, 60_000, frozenset(), None)
-
-    async def story() -> None:
-        writes = 0
-
-        def now() -> Live:
-            nonlocal writes
-            writes += 1
-            if writes == 3:
-                asyncio.current_task().cancel()  # type: ignore[union-attr]
-            return look.now()
-
-        with pytest.raises(asyncio.CancelledError):
-            await LiveFile(tmp_path, now).keep()
-        assert writes == 3
-
-    asyncio.run(story())
+    for _ in range(3):
+        look.show(SAID)
+    look.close()
     assert len(caplog.records) == 1
-    assert "live.json" in caplog.text
+    assert "status.json" in caplog.text
 
 
-def test_the_file_is_kept_up_to_date(tmp_path: Path) -> None:
+def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path) -> None:
     look, rounds = onlookers(tmp_path)
     rounds.open(1, 60_000, frozenset(), None)
 
     async def story() -> None:
-        keeping = asyncio.create_task(LiveFile(tmp_path, look.now).keep())
-        path = tmp_path / DIRECTORY / LIVE
+        look.show(SAID)
+        looking = asyncio.create_task(look.look_on())
         seen = set()
         async with asyncio.timeout(60):
             while len(seen) < 3:
-                if path.exists():
-                    seen.add(Live.model_validate_json(path.read_bytes()).written_at)
+                if (status := AggregatorStatus.read(tmp_path)) is not None:
+                    seen.add(status.written_at)
                 await asyncio.sleep(0.05)
-        keeping.cancel()
-        await asyncio.wait({keeping})
+        looking.cancel()
+        await asyncio.wait({looking})
 
     asyncio.run(story())
+    look.show(SAID.model_copy(update={"round": 3}))
+    look.close()
+    found = AggregatorStatus.read(tmp_path)
+    assert found is not None
+    assert found.round == 3
 
 
 def test_the_address_is_let_go(tmp_path: Path) -> None:
@@ -162,9 +158,11 @@ def test_the_address_is_let_go(tmp_path: Path) -> None:
         assert door.socket.fileno() == -1
 
 
-def test_figures_that_are_no_numbers_leave_what_is_written_readable() -> None:
-    for error in (float("nan"), float("inf")):
-        final = FinalQuality.of(3, largest=error, smallest=2.0, random=(1.0, 2.0))
-        assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final is None
-    final = FinalQuality.of(3, largest=1.0, smallest=2.0, random=(1.0, 2.0))
-    assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final == final
+def test_figures_that_are_no_numbers_leave_what_is_written_readable_and_are_not_shown() -> None:
+    for error in (float("nan"), float("inf"), 1.0):
+        quality = Quality(metric="epe", largest=error, smallest=2.0, random=(1.0, 2.0))
+        status = SAID.model_copy(update={"quality": quality, "quality_round": 3})
+        read = AggregatorStatus.model_validate_json(status.model_dump_json())
+        assert str(read.quality) == str(quality)
+        expected = {"round": 3, "largest": 1.0, "smallest": 2.0, "random": [1.0, 2.0]}
+        assert shown_final(read) == (expected if error == 1.0 else None)

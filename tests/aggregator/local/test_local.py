@@ -11,12 +11,10 @@ from rich.console import Console
 from aggregator.local.cli import main
 from aggregator.local.progress import Progress
 from aggregator.local.report import (
-    AggregatorStatus,
     Fate,
     LedgerReport,
     Limits,
     PeerReport,
-    Quality,
     Report,
     fate,
     make_report,
@@ -26,6 +24,7 @@ from aggregator.local.settings import Settings, Wishes, make_settings
 from aggregator.monitor.settings import MonitorSection
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
+from aggregator.status import AggregatorStatus, Quality
 from automl.data.digits import digits
 from automl.training.settings import usual
 from programs import _run

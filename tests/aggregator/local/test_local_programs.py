@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aggregator.local.report import AggregatorStatus
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
+from aggregator.status import AggregatorStatus
 from runtime.child import Child, Program
 
 

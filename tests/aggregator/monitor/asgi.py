@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from aggregator.attendants.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.log.contents import STATUS
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
 from aggregator.monitor.files import StaticFile, load_files
 from aggregator.monitor.present import Present
-from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.settings import DIRECTORY, MonitorSection
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.streams import Streams
+from aggregator.rounds.timeline import Times
+from aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from runtime.disk import make_directory
 
 LOCAL = {"host": "127.0.0.1:8787"}
@@ -110,25 +112,28 @@ async def get(app: MonitorApp, target: str, *, method: str = "GET", headers: Map
     )
 
 
-def live_of(**changes: Any) -> Live:
+def live_of(**changes: Any) -> AggregatorStatus:
     """Return what an aggregator says a moment ago, with changes."""
     now = unix_ms()
-    return Live(
+    return AggregatorStatus(
+        run="ab" * 32,
+        name="test",
+        num_rounds=9,
         written_at=now,
         started_at=now - 60_000,
         pid=1,
         join=("manta-peer join",),
         received_bytes=5_000,
         sent_bytes=9_000,
-        calls={"body": MethodTraffic(calls=3, in_bytes=4_000, out_bytes=100)},
+        calls={"body": Calls(calls=3, in_bytes=4_000, out_bytes=100)},
         refused={"bad body": 2},
     ).model_copy(update=changes)
 
 
-def write_live(directory: Path, live: Live) -> None:
+def write_live(directory: Path, status: AggregatorStatus) -> None:
     """Write it where the aggregator does."""
     make_directory(directory / DIRECTORY)
-    (directory / DIRECTORY / LIVE).write_text(live.model_dump_json())
+    (directory / STATUS).write_text(status.model_dump_json())
 
 
 def open_round(round_: int, expected: list[bytes], handed: dict[bytes, str], *, left_ms: int = 1_000, lasts_ms: int = 500) -> OpenRound:
@@ -145,10 +150,10 @@ def open_round(round_: int, expected: list[bytes], handed: dict[bytes, str], *, 
     )
 
 
-def times_of(round_: int, committed_at: int) -> RoundTimes:
+def times_of(round_: int, committed_at: int) -> Times:
     """Return when the phases of a round were that was committed then, a second after it was opened."""
     opened_at = committed_at - 1_000
-    return RoundTimes(
+    return Times(
         round=round_,
         opened_at=opened_at,
         first_header_at=opened_at + 600,

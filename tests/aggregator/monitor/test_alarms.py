@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.live import DIRECTORY, LIVE, unix_ms
+from aggregator.log.contents import STATUS
 from aggregator.log.log import Log
 from aggregator.log.storage import TREE_HEAD
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from aggregator.monitor.quality import QUALITY
+from aggregator.monitor.settings import DIRECTORY
+from aggregator.status import unix_ms
 from protocol.notes import TreeHead, origin, sign_tree_head
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
 from tests.aggregator.small_run import OPERATOR, STRANGER, course_of, create, grow, next_round, signed_manifest
@@ -119,7 +121,7 @@ def test_a_tree_head_by_another_key_is_not_believed(log: Log, directory: Path) -
 @pytest.mark.parametrize("data", ["", "{", "[]", '{"written_at": "now"}', "null", '{"heard": {"zz": 1}}'])
 def test_words_of_the_aggregator_that_make_no_sense_are_passed_over(log: Log, directory: Path, data: str) -> None:
     shown = looked(directory)
-    (directory / DIRECTORY / LIVE).write_text(data)
+    (directory / STATUS).write_text(data)
     shown.look()
     assert kinds(shown) == [("unreadable", "warning")]
     assert shown.get("/api/now").json["round"] == 2
@@ -180,11 +182,11 @@ def test_evidence_is_kept_in_bounded_number() -> None:
 
 def test_where_the_run_lies_is_not_told_to_strangers(log: Log, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     shown = looked(directory)
-    (directory / DIRECTORY / LIVE).unlink(missing_ok=True)
-    (directory / DIRECTORY / LIVE).mkdir()
+    (directory / STATUS).unlink(missing_ok=True)
+    (directory / STATUS).mkdir()
     shown.look()
     (alarm,) = shown.get("/api/now").json["alarms"]
-    assert "DIR/monitor/live.json" in alarm["text"]
+    assert "status.json cannot be read" in alarm["text"]
     (directory / "log.sqlite3").rename(directory / "elsewhere.sqlite3")
     for _ in range(3):
         got = shown.get("/api/ledger/entries")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor import drawing
 from aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
 from aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
 from aggregator.monitor.quality import QUALITY, Evaluations, evenly
 from aggregator.monitor.scenes import DrawnDisparities
+from aggregator.monitor.settings import DIRECTORY
 from aggregator.rounds.opening import OpenRun
 from automl.evaluation.glimpse import glimpse
 from automl.evaluation.held_out import evaluate

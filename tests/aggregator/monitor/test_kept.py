@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.live import DIRECTORY
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, TREE_HEAD
 from aggregator.monitor.kept import KEPT, Kept
 from aggregator.monitor.rounds import Rounds
+from aggregator.monitor.settings import DIRECTORY
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.rounds.opening import OpenRun

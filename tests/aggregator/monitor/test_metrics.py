@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator.attendants.live import FinalQuality, unix_ms
 from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Wrong
 from aggregator.monitor.metrics import KINDS
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.rounds.opening import OpenRun
+from aggregator.status import Quality, unix_ms
 from protocol.closing import GONE
 from protocol.cosignatures import cosign
 from protocol.notes import head_text
@@ -40,10 +40,10 @@ def full(shown: Shown, played: tuple[Path, OpenRun]) -> Shown:
     points = [Point(macs=1, kind="largest", quality=0.9, loss=0.1), Point(macs=1, kind="smallest", quality=0.8, loss=0.2)]
     random = [Point(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
     shown.sight.evaluations.seen = [EvaluationSeen(round=3, state="", at=unix_ms(), seconds=1.0, held_out=355, points=(*points, *random))]
-    assert shown.sight.live is not None
+    assert shown.sight.status is not None
     refused = {"bad body": 2, 'a "quoted\\ reason\n': 1}
-    final = FinalQuality(round=3, largest=0.9, smallest=0.8, random=(0.7,))
-    shown.sight.live = shown.sight.live.model_copy(update={"refused": refused, "final": final})
+    quality = Quality(metric="accuracy", largest=0.9, smallest=0.8, random=(0.7,))
+    shown.sight.status = shown.sight.status.model_copy(update={"refused": refused, "quality": quality, "quality_round": 3})
     shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
     log = played[1].log
     shown.streams.refused = 7
@@ -84,8 +84,8 @@ def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) 
 
 
 def test_what_is_counted_is_there_before_the_first_one(shown: Shown) -> None:
-    assert shown.sight.live is not None
-    shown.sight.live = shown.sight.live.model_copy(update={"refused": {}})
+    assert shown.sight.status is not None
+    shown.sight.status = shown.sight.status.model_copy(update={"refused": {}})
     found = values(text_of(shown))
     assert {name: value for name, value in found.items() if name[0] == "manta_refused_total"} == {
         ("manta_refused_total", (("reason", reason),)): 0
@@ -94,7 +94,7 @@ def test_what_is_counted_is_there_before_the_first_one(shown: Shown) -> None:
 
 
 def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
-    shown.sight.live = None
+    shown.sight.status = None
     found = {name for name, _ in values(text_of(shown))}
     assert "manta_traffic_bytes_total" not in found
     assert "manta_quality" not in found

@@ -138,7 +138,7 @@ def test_what_cannot_be_answered_gets_its_status_and_a_reason(shown: Shown, targ
 def test_nothing_is_read_but_the_page_and_the_log(shown: Shown, played: tuple[Path, OpenRun]) -> None:
     files = load_files()
     assert all(not name.startswith(("/", "..")) for name in files)
-    for name in ("identity.key", "log.sqlite3", "manifest.cbor", "monitor/live.json"):
+    for name in ("identity.key", "log.sqlite3", "manifest.cbor", "status.json"):
         for target in (f"/{name}", f"/static/{name}", f"/static/../../../{name}", f"/api/pictures/{name}", f"/{played[0]}/{name}"):
             assert shown.get(target).status == 404
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.pictures import PicturesIndex
+from aggregator.monitor.settings import DIRECTORY
 from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
 from automl.spaces.cost import cost_table, macs
 from automl.spaces.space import space_named

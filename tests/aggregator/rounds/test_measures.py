@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.measures import Measures, own_quality_in_words
+from aggregator.rounds.measures import Measures
 from protocol.encoding import pack
 from protocol.errors import EncodingError, LedgerError, SignatureError
 from protocol.ledger import Ledger
-from protocol.measures import Measure
+from protocol.measures import Measure, Spread
 from protocol.private import PrivateData
 from protocol.signed import Signed
 from protocol.signing import Identity, PublicKey
@@ -38,11 +38,11 @@ def test_the_newest_word_of_each_peer_counts_alike_and_survives_a_restart(tmp_pa
     for kept in (measures, Measures(tmp_path / "measures")):
         found = kept.summed_up()
         assert found is not None
-        assert (found["peers"], found["samples"], found["first_round"], found["last_round"]) == (3, 1110, 1, 1)
-        assert found["largest"] == {"least": 0.5, "median": 0.8, "best": 0.9}
-        assert found["smallest"] == {"least": 0, "median": 0, "best": 0}
-        assert "on 1110 held-out images of 3 peers, as they say" in own_quality_in_words(found)
-        assert "largest=50.0% / 80.0% / 90.0%" in own_quality_in_words(found)
+        assert (found.peers, found.samples, found.first_round, found.last_round) == (3, 1110, 1, 1)
+        assert found.largest == Spread(0.5, 0.8, 0.9)
+        assert found.smallest == Spread(0, 0, 0)
+        assert "on 1110 held-out images of 3 peers, as they say" in found.words()
+        assert "largest=50.0% / 80.0% / 90.0%" in found.words()
 
 
 def test_what_is_not_that_peers_word_on_this_run_is_refused(tmp_path: Path, ledger: Ledger) -> None:
