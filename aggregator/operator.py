@@ -16,7 +16,6 @@ DIR/status.json       where the run stands, for other programs
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -84,8 +83,6 @@ from swarm.log_client import serve_manifest
 from swarm.node import Node
 from swarm.reach import DialBackDesk
 from swarm.rpc import Endpoint, OwnNode
-
-logger = logging.getLogger("manta.operator")
 
 
 class Operator:

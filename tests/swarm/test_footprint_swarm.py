@@ -16,7 +16,7 @@ import pytest
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.training.settings import first_floor
-from peer.control import PICTURE, tell
+from peer.control import look
 from protocol.signing import peer_name
 from tests.swarm.processes import DEADLINE_S, Programs, read_json, small_run
 from tests.swarm.test_travelling_swarm import _make_set as make_set
@@ -98,8 +98,8 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
         before = typed("peer.cli", "about", *there)
 
         def traffic(name: str) -> tuple[int, int]:
-            picture = json.loads(tell(tmp_path / name, PICTURE))
-            return int(picture["received_bytes"]), int(picture["sent_bytes"])
+            status = look(tmp_path / name)
+            return status.received_bytes, status.sent_bytes
 
         def round_now() -> int:
             return int(programs.status("aggregator")["round"])
