@@ -29,8 +29,7 @@ from peer.crew.devices import Device
 from peer.crew.processes import ProcessCrew
 from peer.crew.worker_data import WorkerData
 from peer.evaluation.desk import EvaluationDesk, Subject
-from peer.evaluation.measurer import Measurer
-from peer.evaluation.messages import Measured
+from peer.evaluation.measurer import Measured, Measurer
 from protocol.encoding import pack, unpack
 from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from protocol.signing import Identity, sha256

@@ -13,9 +13,8 @@ from aggregator.audits.duties import DutiesDesk
 from exact.residuals import Vector, vector_digest
 from peer.auditing.auditor import Auditor, Known
 from peer.auditing.bringing import Bringing
-from peer.auditing.computing import Rest
+from peer.auditing.computing import Ask, Found, Rest, Said
 from peer.auditing.fetching import Fetching
-from peer.auditing.messages import Ask, Found, Said
 from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
 from peer.status import StatusBoard
 from peer.store import PeerStore

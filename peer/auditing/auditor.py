@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from peer.auditing.computing import Computing
+from peer.auditing.computing import Ask, Computing, Found, Said
 from peer.auditing.fetching import Fetching, NotNow
-from peer.auditing.messages import Ask, Found, Said
 from peer.auditing.volunteers import Volunteers
 from peer.status import StatusBoard
 from peer.turns import Turns

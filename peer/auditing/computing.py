@@ -1,16 +1,89 @@
-"""What computes audits, seen from the peer: a process of low priority that is started, asked, and ended in the middle of its work."""
+"""What computes audits, seen from the peer: a process of low priority that is started, asked, and ended in the middle of its work.
+
+After each microbatch it says how long that took, and waits until it is told to go on: so it works no more than its share of the time,
+however long an audit takes.
+"""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from peer.auditing.messages import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
 from protocol.encoding import pack
+from protocol.exchange import MAX_COHORT
+from protocol.fields import require
 from protocol.manifest import SignedManifest
+from protocol.records import Header
+from protocol.verdicts import Outcome
 from runtime.child import Child, Program, python, with_threads
+from runtime.line import MAX_REASON, Messages
 
+MAX_WEIGHTS_BYTES = 1 << 31  # and of an ask with a body, which is no larger
+
+
+class Said(IntEnum):
+    """What an answer means."""
+
+    WORKING = 0  # a microbatch is done; it is not over
+    DONE = 1
+    NEEDS = 2  # a step does not fit: the own vectors of its members are needed
+    LACKS = 3  # vectors are not here; the outcomes are what is found if they are not brought
+    NOTHING = 4  # it cannot be judged, by nobody's fault
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """First of all: the run. Once it has the data it says a ``Beat``."""
+
+    manifest: bytes  # signed
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A state's parameters to compute on from now on; there is no answer. Whatever is under way begins anew."""
+
+    parameters: bytes  # binary32, little-endian
+    teacher: bytes  # those of what the weights' round learns from too; or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """After an answer that says that it is not over yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A contribution on the weights that were sent last, or, where a mean or a residual lacks, on none; asked again, its audit goes on."""
+
+    round: int  # that has it
+    header: Header
+    body: bytes
+    floor: int  # of its base
+    left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key
+    over: tuple[int, ...]  # steps whose own vectors do not come any more: what is not here of them was not brought
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of it."""
+
+    said: int  # of Said
+    outcomes: tuple[int, ...]  # DONE, LACKS: of ``protocol.verdicts.Outcome``, one a claim
+    step: int  # NEEDS: which; else 0
+    reason: str  # for people
+    cpu_ms: int  # that it took, since the last word
+
+    def __post_init__(self) -> None:
+        require(self.said in tuple(Said), "an unknown answer")
+        require(len(self.outcomes) <= MAX_COHORT and set(self.outcomes) <= set(Outcome), "an unknown outcome")
+        require(bool(self.outcomes) == (self.said in (Said.DONE, Said.LACKS)), "outcomes where something was found")
+        require(self.step >= 0 and self.cpu_ms >= 0 and len(self.reason) <= MAX_REASON, "numbers, or a reason, out of range")
+
+
+MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=4096)
 NICENESS = 5
 _ANSWER_S = 1800.0  # for one microbatch
 

@@ -18,7 +18,7 @@ from automl.training.microbatches import Microbatches
 from automl.training.schedule import Plan
 from automl.training.update import State
 from exact.residuals import Vector
-from peer.auditing.messages import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
+from peer.auditing.computing import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
 from protocol.errors import OwnFault, UserError
 from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from automl.spaces.space import Architecture, SearchSpace
-from peer.evaluation.messages import Measured
+from peer.evaluation.measurer import Measured
 from peer.turns import Turns
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError

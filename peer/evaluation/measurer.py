@@ -1,10 +1,42 @@
-"""The process that measures for others, seen from the peer: started, given weights and architectures."""
+"""The process that measures for others, seen from the peer: started, given weights and architectures.
 
+That it has its data it says by a ``Beat``.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
-from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
+from protocol.evaluations import MAX_RESULT_BYTES, Result
 from runtime.child import Child, Program, python, with_threads
+from runtime.line import Messages
 
+MAX_WEIGHTS_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A state's parameters, to measure with from now on; there is no answer."""
+
+    parameters: bytes  # binary32, little-endian
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One architecture on a part of the held-out data."""
+
+    architecture: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of it."""
+
+    result: Result
+    cpu_ms: int  # that it took
+
+
+MESSAGES = Messages((Weights, Ask), (Measured,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=MAX_RESULT_BYTES + 64)
 NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
 _ANSWER_S = 1800.0  # for one architecture
 

@@ -16,7 +16,7 @@ from automl.evaluation.samples import evaluate_samples
 from automl.models.networks import build
 from automl.search.members import result_of
 from automl.spaces.space import Architecture, space_named
-from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
+from peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
 from protocol.errors import UserError
 from runtime.line import Beat, Parent, be_child
 

@@ -10,8 +10,7 @@ from array import array
 
 import peer.evaluation.measurer
 import peer.evaluation.opening
-from peer.evaluation.measurer import Measurer
-from peer.evaluation.messages import Measured
+from peer.evaluation.measurer import Measured, Measurer
 from protocol.evaluations import Result
 
 

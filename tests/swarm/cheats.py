@@ -32,8 +32,7 @@ from automl.training.lots import Lot, LotResult, Worker
 from exact.residuals import near_mean, vector_digest
 from peer.auditing import opening
 from peer.auditing.bringing import Bringing
-from peer.auditing.computing import Rest
-from peer.auditing.messages import Ask, Found, Said
+from peer.auditing.computing import Ask, Found, Rest, Said
 from peer.cohort.founder import FounderSeat
 from peer.cohort.seat import Seat
 from peer.rounds import handing

@@ -9,7 +9,7 @@ import pytest
 
 from exact.residuals import vector_digest
 from peer.auditing.auditor import Auditor
-from peer.auditing.messages import Found, Said
+from peer.auditing.computing import Found, Said
 from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
 from protocol.auditing import NEED, VECTOR
 from protocol.records import Header

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from automl.data.digits import digits as load_digits
 from exact.residuals import vector_digest
-from peer.auditing.computing import Process
-from peer.auditing.messages import Ask, Found, Said
+from peer.auditing.computing import Ask, Found, Process, Said
 from protocol.manifest import SignedManifest
 from protocol.records import Header
 from protocol.signed import Signed

@@ -11,7 +11,7 @@ import pytest
 
 from automl.spaces.space import TINY
 from peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
-from peer.evaluation.messages import Measured
+from peer.evaluation.measurer import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
 from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked

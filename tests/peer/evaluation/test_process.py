@@ -16,7 +16,7 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import result_of
 from automl.spaces.space import TINY
-from peer.evaluation.messages import MESSAGES, Ask, Measured, Weights
+from peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
 from peer.evaluation.process import Bench, serve
 from protocol.encoding import encode
 from protocol.errors import EncodingError, UserError
