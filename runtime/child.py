@@ -30,6 +30,7 @@ Message = TypeVar("Message")
 _TETHER = Path(__file__).with_name("tether.py")
 _MAX_SAID = 64  # messages of a child that nobody has heard yet
 _LOOKS = 4  # at a deadline: this process may have stood still itself, and the message be here
+_TAKES_S = 120.0  # that a message may take, of tens of megabytes, on a computer that has much else to do
 _POLL_S = 0.1
 _MAX_LOG_BYTES = 1 << 20
 _LAST_BYTES = 1 << 16
@@ -117,6 +118,7 @@ class Child:
         self._reason = ""  # why it has ended, where that is known better than by its exit code
         self._is_users = False
         self._gone = asyncio.Event()
+        self._saying = asyncio.Lock()
         self._reading = None if line is None else asyncio.get_running_loop().create_task(self._read(line))
 
     @classmethod
@@ -212,13 +214,21 @@ class Child:
     # Talking.
 
     async def say(self, message: object) -> None:
-        """Send a message, one at a time; one that has ended hears nothing. Who is cancelled here ends the child, which has half of one."""
+        """Send a message; one that has ended hears nothing, and one that takes nothing for long is killed.
+
+        Who is cancelled here ends the child, which has half a message.
+        """
         assert self.program.messages is not None
         assert self._line is not None
         data = self.program.messages.to_child.framed(message)
-        with contextlib.suppress(OSError):
-            if not self._gone.is_set():
-                await asyncio.get_running_loop().sock_sendall(self._line, data)
+        try:
+            async with self._saying, asyncio.timeout(_TAKES_S):
+                if not self._gone.is_set():
+                    await asyncio.get_running_loop().sock_sendall(self._line, data)
+        except TimeoutError:
+            await self.kill(f"it took nothing for {_TAKES_S:.0f} s")
+        except OSError:
+            pass  # it has ended, as whoever hears it is told
 
     async def hear(self, kind: type[Message], timeout_s: float) -> Message:
         """Return the next message, which is to be of that kind; a child that says nothing for so long, or something else, is killed.
@@ -288,8 +298,9 @@ class Child:
         finally:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
-            line.close()
             self._gone.set()
+            async with self._saying:  # whoever was at it is told that nobody is there
+                line.close()
             self._heard.put_nowait(None)
 
 

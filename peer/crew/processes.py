@@ -180,7 +180,8 @@ class ProcessCrew:
     async def train(self, worker: int, lot: Lot) -> Done:
         """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
-        if post.child is None or not post.is_free:
+        child = post.child
+        if child is None or not post.is_free:
             raise RuntimeError("a lot is for a worker that is free")
         slot = post.slot = heapq.heappop(self._free_slots)
         architecture, teaches = lot.architecture.text, int(self._teacher is not None)
@@ -188,10 +189,10 @@ class ProcessCrew:
         task = Task(self._number, teaches, slot, *identity, architecture, lot.samples, lot.augmentation)
         started_ms = now_ms()
         try:
-            answer = await self._answered(post.child, task, post.patience_s(self._patience))
+            answer = await self._answered(child, task, post.patience_s(self._patience))
         except BaseException:
             post.is_ready = False
-            await asyncio.shield(post.child.kill("given up"))
+            await asyncio.shield(child.kill("given up"))
             post.slot = None
             self._give_back(slot)
             raise

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import runtime.child
 from protocol.errors import UserError
 from runtime.child import TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
 from runtime.line import Beat
@@ -162,6 +163,28 @@ def test_one_that_stands_still_is_killed_and_so_is_one_that_says_something_else_
         await ends("stands still", "", "something else than it was asked")
         await ends("babbles", "", "nobody understands: no message: kind 255, 4294967295 bytes")
         await ends("answers", "again and again", "more than it was asked")
+
+    played(story)
+
+
+def test_one_that_takes_no_message_is_killed_and_one_that_dies_at_a_message_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def told(number: signal.Signals, reason: str) -> None:
+        child = Child.start(answering())
+        await child.hear(Answer, PATIENCE_S)
+        os.kill(child.pid, signal.SIGSTOP)
+        saying = asyncio.create_task(child.say(Ask("x" * (1 << 23))))
+        await asyncio.sleep(0)
+        if number != signal.SIGSTOP:
+            os.kill(child.pid, number)
+        await saying
+        with pytest.raises(ChildLost, match=reason):
+            await child.hear(Answer, PATIENCE_S)
+        assert not psutil.pid_exists(child.pid)
+
+    async def story() -> None:
+        await told(signal.SIGKILL, "SIGKILL")
+        monkeypatch.setattr(runtime.child, "_TAKES_S", 0.5)
+        await told(signal.SIGSTOP, "took nothing for 0 s")
 
     played(story)
 
