@@ -135,7 +135,7 @@ class _Liar:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
-    def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
+    async def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         pass
 
     async def answer(self, ask: Ask, _rest: Rest) -> Found:
