@@ -47,15 +47,17 @@ class RoundFolder:
             with disk_errors(directory):
                 self._sizes = {round_: sum(map(_size, paths)) for round_, paths in self._found().items()}
 
-    def rounds(self) -> list[int]:
-        """Return the rounds of which something whole is there, the oldest first.
+    def rounds(self, suffix: str = "") -> list[int]:
+        """Return the rounds of which something whole is there, with this ``suffix``, the oldest first.
 
         Raises:
             StorageError: the directory cannot be read.
         """
         with disk_errors(self._directory):
             found = self._found()
-        return sorted(round_ for round_, paths in found.items() if any(path.suffix != ".part" for path in paths))
+        return sorted(
+            round_ for round_, paths in found.items() if any(path.suffix != ".part" and path.name.endswith(suffix) for path in paths)
+        )
 
     @property
     def num_bytes(self) -> int:

@@ -183,7 +183,7 @@ def _once_copied(directory: Path, part: Path, *, tries: int) -> tuple[Verificati
 def _newest_snapshot(directory: Path, rounds: int) -> int | None:
     """Return the newest round whose state is in a copy, with the bodies of the rounds after it; None: there is none."""
     snapshots, bodies = (RoundFolder(directory / name, prefix="round-") for name in (SNAPSHOTS, BODIES))
-    newest = max((each for each in snapshots.rounds() if each <= rounds and snapshots.path(each, ".safetensors").exists()), default=None)
+    newest = max((each for each in snapshots.rounds(".safetensors") if each <= rounds), default=None)
     return newest if newest is not None and set(bodies.rounds()).issuperset(range(newest + 1, rounds + 1)) else None
 
 

@@ -35,6 +35,7 @@ from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 from runtime.disk import disk_errors, replace_file
 from runtime.line import BEATS, Parent, be_child
+from runtime.round_folder import RoundFolder
 
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0
@@ -121,12 +122,9 @@ class Evaluator:
 
 def newest_snapshot(directory: Path) -> tuple[int, Path] | None:
     """Return the newest round that has a snapshot, and that; None: there is none."""
-    rounds = []
-    for path in (directory / SNAPSHOTS).glob("round-*.safetensors"):
-        digits = path.stem.removeprefix("round-")
-        if digits.isdecimal():
-            rounds.append((int(digits), path))
-    return max(rounds, default=None)
+    folder = RoundFolder(directory / SNAPSHOTS, prefix="round-")
+    rounds = folder.rounds(".safetensors")
+    return (rounds[-1], folder.path(rounds[-1], ".safetensors")) if rounds else None
 
 
 def last_evaluated(path: Path) -> int:

@@ -18,6 +18,8 @@ from protocol.notes import TreeHead
 from runtime.disk import make_parent, write_durably
 from runtime.round_folder import RoundFolder
 
+_SUFFIX = ".safetensors"
+
 logger = logging.getLogger("manta.follower")
 
 
@@ -65,7 +67,7 @@ class Snapshots:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a snapshot, in order."""
-        return [round_ for round_ in self._folder.rounds() if self._path(round_).exists()]
+        return self._folder.rounds(_SUFFIX)
 
     def save(self, state: State) -> None:
         """Write a state, durable when this returns.
@@ -105,4 +107,4 @@ class Snapshots:
             logger.warning("old snapshot not removed reason=%s", error)
 
     def _path(self, round_: int) -> Path:
-        return self._folder.path(round_, ".safetensors")
+        return self._folder.path(round_, _SUFFIX)

@@ -34,8 +34,10 @@ from protocol.errors import StorageError, UserError
 from protocol.lots import place_of_lot
 from protocol.signing import sha256
 from runtime.disk import write_durably
+from runtime.round_folder import RoundFolder
 
 _FORMAT = "manta/training/v3"
+_SUFFIX = ".safetensors"
 _FP16_BYTES = 2
 
 
@@ -264,6 +266,7 @@ class TrainingDirectory:
             StorageError: the disk refuses.
         """
         self._directory = directory
+        self._states, self._exchanges = (RoundFolder(directory, prefix=prefix) for prefix in ("round-", "exchange-"))
         self._trainer = trainer
         plan, data = asdict(trainer.plan), dataset.digest.hex()
         self._settings = {"format": _FORMAT, **plan, "dataset": dataset.name, "data": data, **settings, **trainer.settings}
@@ -294,20 +297,20 @@ class TrainingDirectory:
                 raise UserError(f"{self._directory} holds a training with {_differs(name, there, value)}; choose another folder with --out")
 
     def _go_on(self) -> None:
-        paths = sorted(self._directory.glob("round-*.safetensors"))
-        if not paths:  # killed before the first one was written
+        rounds = self._states.rounds(_SUFFIX)
+        if not rounds:  # killed before the first one was written
             self.save()
             return
         try:
-            state, _ = load_snapshot(paths[-1])
+            state, _ = load_snapshot(self._states.path(rounds[-1], _SUFFIX))
         except UserError as error:
             raise UserError(f"{error}; remove the folder to begin anew, or choose another one with --out") from error
         teacher = None
         if state.teacher and self._trainer.plan.teacher_round is not None:
-            teacher, _ = load_snapshot(self._path(self._trainer.plan.teacher_round))
+            teacher, _ = load_snapshot(self._states.path(self._trainer.plan.teacher_round, _SUFFIX))
         memory = None
         if self._trainer.memory is not None:
-            memory = load_memory(self._exchange_path(state.round), state.parameters.numel())
+            memory = load_memory(self._exchanges.path(state.round, _SUFFIX), state.parameters.numel())
         try:
             self._trainer.resume(state, teacher, memory)
         except ValueError as error:
@@ -316,16 +319,12 @@ class TrainingDirectory:
     def save(self) -> Path:
         """Write the newest state, durable when this returns; older ones go, but for the teacher's. Return its file."""
         state, memory = self._trainer.state, self._trainer.memory
-        path, exchange_path = self._path(state.round), self._exchange_path(state.round)
+        path, teacher_round = self._states.path(state.round, _SUFFIX), self._trainer.plan.teacher_round
         if memory is not None:
-            save_memory(exchange_path, memory)  # before the state: one that is there can be gone on from
+            save_memory(self._exchanges.path(state.round, _SUFFIX), memory)  # before the state: one that is there can be gone on from
         save_snapshot(path, state, {**self._metadata, "state": state_digest(state).hex()})
-        teacher_round = self._trainer.plan.teacher_round
-        kept = {path, exchange_path} if teacher_round is None else {path, exchange_path, self._path(teacher_round)}
-        for pattern in ("round-*.safetensors", "exchange-*.safetensors"):
-            for old in self._directory.glob(pattern):
-                if old not in kept:
-                    old.unlink()
+        self._states.prune(state.round, () if teacher_round is None else (teacher_round,))
+        self._exchanges.prune(state.round)
         return path
 
     def run(self, every: int, told: Callable[[Step], bool]) -> None:
@@ -350,9 +349,3 @@ class TrainingDirectory:
                 self.save()
             if not go_on:
                 return
-
-    def _path(self, round_: int) -> Path:
-        return self._directory / f"round-{round_:08d}.safetensors"
-
-    def _exchange_path(self, round_: int) -> Path:
-        return self._directory / f"exchange-{round_:08d}.safetensors"
