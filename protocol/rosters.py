@@ -117,8 +117,13 @@ class Timetable:
 
     @property
     def last_patience_ms(self) -> float:
-        """How long a founder waits for what a late member learnt."""
+        """How long a founder waits for the last member to say that it has learnt something."""
         return min(self.patience_ms, max(self.last_ms - self.start_ms - self._work_ms, _LEAST_GATHERING_MS))
+
+    @property
+    def last_adding_ms(self) -> float:
+        """How long it then waits for members' parts, and as long for the sums."""
+        return self.last_patience_ms / 2
 
 
 class Durations:

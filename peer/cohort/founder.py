@@ -321,11 +321,11 @@ class FounderSeat(Seat):
         async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
             if self._is_common or len(keys) == 1:
                 return await off_loop(given.size, lambda: near_mean([given] * len(keys), weights))
-            made = await coordinator.add(keys, weights, self._readers(keys), self.timetable.last_patience_ms)
+            made = await coordinator.add(keys, weights, self._readers(keys), self.timetable.last_adding_ms)
             self._gathered_sum = made
             return made.mean
 
-        if not self._is_common and not await self._brought(collection, gifts, coordinator, self.timetable.last_patience_ms):
+        if not self._is_common and not await self._brought(collection, gifts, coordinator, self.timetable.last_adding_ms):
             gifts = {}
         if len(gifts) < 2:
             if so_far is None or not so_far.keys() - {self.key}:

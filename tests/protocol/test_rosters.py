@@ -120,7 +120,7 @@ def test_nobody_is_waited_for_longer_than_a_third_of_a_step_or_what_a_busy_machi
     work_ms = timetable.step_ms * timetable.local_steps
     assert timetable.step_ms / 3 <= timetable.patience_ms <= max(timetable.step_ms / 3, 200) + 1e-9
     assert timetable.patience_ms <= max(timetable.step_ms / 3, work_ms / 8) + 1e-9
-    assert timetable.last_patience_ms <= timetable.patience_ms
+    assert timetable.last_adding_ms < timetable.last_patience_ms <= timetable.patience_ms
 
 
 @given(timetables)
