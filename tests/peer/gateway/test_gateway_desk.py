@@ -21,7 +21,7 @@ from peer.light.valve import LeaseOver
 from peer.rounds.residuals import Residual
 from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, SignatureError, UserError
+from protocol.errors import RemoteFault, SignatureError
 from protocol.light import Fate, LightReturn, Welcome
 from protocol.records import Claim
 from protocol.signed import Signed
@@ -400,11 +400,6 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
             assert vector_digest(seat._gifts[PublicKey(opened.key)].vector) == opened.given
 
     play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
-
-
-def test_where_several_local_steps_are_audited_there_is_no_gateway() -> None:
-    with pytest.raises(UserError, match="several local steps are audited"):
-        Gateway(audits=(RULES,), **MANY_STEPS)
 
 
 def test_there_is_nothing_for_light_contributors_where_lots_need_the_teacher_or_are_the_largest() -> None:
