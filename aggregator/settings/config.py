@@ -14,9 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from aggregator.monitor.settings import MonitorSection
-from aggregator.settings.base import Section
+from aggregator.settings.base import Section, line_of
 from aggregator.settings.limits import LimitsSection
-from aggregator.settings.lines import line_of
 from aggregator.settings.sections import (
     OPEN,
     AdmissionSection,

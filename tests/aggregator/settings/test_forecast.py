@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 
 import aggregator.commands.settings
 from aggregator.cli import main
+from aggregator.settings.base import line_of
 from aggregator.settings.config import RunConfig, load_run_file, template
 from aggregator.settings.forecast import forecast, lines, sizes_of
-from aggregator.settings.lines import line_of
 from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.data.catalog import load_dataset
 from automl.training.update import initial_state, state_digest, state_pieces
