@@ -43,6 +43,29 @@ def test_what_was_written_is_read_and_before_that_nothing(tmp_path: Path) -> Non
     assert file.read() is None
 
 
+def test_it_is_on_the_disk_before_it_has_its_name_and_its_name_before_a_write_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut at any moment leaves what was there, or the new bytes: a name may reach the disk before bytes that were not synced."""
+    path, done, fsync, replace = tmp_path / "file", list[str](), os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(f"{source} -> {target}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    AtomicFile(path, 100).write(b"new")
+    assert done == [f"{path}.part", f"{path}.part -> {path}", str(tmp_path)]
+    done.clear()
+    AtomicFile(path, 100).remove()
+    assert done == [str(tmp_path)]
+
+
 def test_a_private_file_is_its_owners_and_so_is_a_directory_made_for_it(tmp_path: Path) -> None:
     path = tmp_path / "made" / "file"
     AtomicFile(path, 100, mode=0o600).write(b"secret")
