@@ -263,7 +263,7 @@ def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> No
     async def story(desk: Desk) -> None:
         first, second = desk.made(A), desk.made(B)
         await desk.hand_in(first)
-        path = desk.bodies._path(1)
+        path = desk.bodies._file(1).path
         path.write_bytes(path.read_bytes() + b"torn off")
         await desk.restart()
         await desk.hand_in(second)

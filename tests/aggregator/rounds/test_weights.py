@@ -69,7 +69,7 @@ def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play
                 await log.ticket(one)
             await log.finish_round()
         again = await world.restart()
-        again.run.bodies._path(1).unlink()
+        again.run.bodies._file(1).path.unlink()
         with pytest.raises(Refused, match="cannot be computed here any more"):
             await told(again, 1)
         assert len(await told(again, 2)) == 3
