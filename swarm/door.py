@@ -9,6 +9,18 @@ from pathlib import Path
 from protocol.errors import UserError
 
 
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
+        raise ValueError(f"{text!a} is no address: give HOST:PORT to listen on, as 127.0.0.1:8080; port 0 is a free one")
+    return host.strip("[]"), int(port)
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """Where a program listens."""
@@ -26,12 +38,13 @@ class Door:
         Raises:
             UserError: it is no such address, or one of certificate and key comes without the other.
         """
-        host, colon, port = address.rpartition(":")
-        if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
-            raise UserError(f"{flag} {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
+        try:
+            host, port = host_and_port(address)
+        except ValueError as error:
+            raise UserError(f"{flag} {error}") from error
         if (certificate is None) != (key is None):
             raise UserError("--gateway-cert and --gateway-key go together")
-        return cls(host.strip("[]"), int(port), certificate, key, flag)
+        return cls(host, port, certificate, key, flag)
 
     @property
     def address(self) -> str:

@@ -5,8 +5,9 @@ import os
 import socket
 from dataclasses import dataclass
 
-from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, address_of
+from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from protocol.errors import UserError
+from swarm.door import host_and_port
 
 _BACKLOG = 1024
 _SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the line stays one that people read
@@ -43,7 +44,7 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
     if not address:
         return None
     try:
-        host, port = address_of(address)
+        host, port = host_and_port(address)
     except ValueError as error:
         raise UserError(f"--monitor {error}") from error  # that of the run file was checked when it was read
     try:

@@ -3,21 +3,10 @@
 from pydantic import Field, field_validator
 
 from aggregator.settings.base import Section
+from swarm.door import host_and_port
 
 DEFAULT_ADDRESS = "127.0.0.1:8787"
 DIRECTORY = "monitor"  # in the run's: what the monitor's processes write
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
-
-    Raises:
-        ValueError: it is no such address.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
-        raise ValueError(f"{text!a} is no address: give HOST:PORT to listen on, as {DEFAULT_ADDRESS}; port 0 is a free one")
-    return host.strip("[]"), int(port)
 
 
 class MonitorSection(Section):
@@ -41,5 +30,5 @@ class MonitorSection(Section):
     @classmethod
     def _check_address(cls, address: str) -> str:
         if address:
-            address_of(address)
+            host_and_port(address)
         return address

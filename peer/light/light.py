@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from automl.spaces.space import space_named
+from peer.config import PeerConfig
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.entry import Entry
 from peer.light.pay import Pay, last_look
@@ -25,7 +26,7 @@ from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord
 from protocol.manifest import Manifest
 from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, peer_name
+from protocol.signing import Identity, peer_name
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
@@ -59,10 +60,7 @@ class Contributor:
         board: StatusBoard,
         client: GatewayClient,
         valve: Valve,
-        *,
-        run: str | None,
-        invitation: str | None,
-        payout: PublicKey | None = None,
+        config: PeerConfig,
     ) -> None:
         """Prepare.
 
@@ -72,18 +70,16 @@ class Contributor:
             board: shows it.
             client: asks the gateways.
             valve: says when there may be lots.
-            run: the id of the only run that is taken part in; None: any.
-            invitation: that the person gave; None: none.
-            payout: the account that the credit of its claims adds up to; None: its own key.
+            config: names the only run that is taken part in, the invitation to it, and the account that the credit adds up to, if any.
         """
         self._identity = identity
-        self._payout = payout
+        self._payout = config.payout_key
         self._board = board
         self._client = client
         self._valve = valve
-        self._expected_run = run
+        self._expected_run = config.run
         self._store = store
-        self._entry = Entry(identity, store, invitation)
+        self._entry = Entry(identity, store, config.invitation)
         self._pay: Pay | None = None  # once the run is known
         self._gateway: bytes | None = None  # its key, once it is known
         self._manifest: Manifest | None = None

@@ -90,9 +90,7 @@ async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_C
         limiter = Limiter(config.limits, config.dir, sensors, board)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient(config.gateways, meter)
-        contributor = Contributor(
-            identity, store, board, client, valve, run=config.run, invitation=config.invitation, payout=config.payout_key
-        )
+        contributor = Contributor(identity, store, board, client, valve, config)
         if account:
             board.say(f"its credit adds up to account {account}")
         limited = LimitedLight(valve, board, traffic)
