@@ -161,6 +161,7 @@ MISTAKES = [
     ((*PEER, "--data-root", "missing"), "is no folder"),
     ((*PEER, "--gateway", "127.0.0.1:0", "--gateway-cert", "missing.pem", "--gateway-key", "missing.pem"), "No such file"),
     (("peer.cli", "status", "--dir", "missing"), "no peer ever ran"),
+    (("peer.cli", "dashboard", "--dir", "missing"), "no peer runs"),
     (("peer.cli", "pause", "--dir", "missing"), "no peer runs"),
     (("peer.cli", "resume", "--dir", "missing"), "no peer runs"),
     (("peer.cli", "leave", "--dir", "missing"), "no peer runs"),
