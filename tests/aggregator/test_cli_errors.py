@@ -167,7 +167,7 @@ def test_an_address_that_cannot_be_listened_on(run_file: Path, directory: Path, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--gateway", "8080"), ("--gateway 8080", "HOST:PORT")),
+        (("--gateway", "8080"), ("--gateway '8080'", "HOST:PORT")),
         (("--gateway-cert", "gateway.crt", "--gateway-key", "gateway.key"), ("are for a gateway", "--gateway HOST:PORT")),
         (("--gateway", "127.0.0.1:0", "--gateway-cert", "gateway.crt"), ("go together",)),
     ],

@@ -180,7 +180,7 @@ def test_while_nobody_of_the_run_answers_it_waits_and_says_so_once(tmp_path: Pat
     [
         (["--of", "nowhere"], "is no peer address"),
         (["--of", ADDRESS, "--run", "3f0c"], "64 hexadecimal digits"),
-        (["--of", ADDRESS, "--listen", "8080"], "--listen 8080: give HOST:PORT"),
+        (["--of", ADDRESS, "--listen", "8080"], "--listen '8080' is no address: give HOST:PORT"),
     ],
 )
 def test_a_mistake_is_told_in_a_line(tmp_path: Path, words: list[str], told: str) -> None:
