@@ -24,6 +24,7 @@ from swarm.peer_status import PeerStatus
 from swarm.voice import Form, Voice, printable
 
 _EVERY_S = 0.5
+_DUE = object()  # among the lines that wait: a status is to be drawn
 _LEAST_LINES = 4  # of a terminal below what is said
 _STYLES = {"TRAINING": "bold green", "PAUSED": "bold yellow", "WAITING": "bold yellow", "LEAVING": "bold yellow"}
 
@@ -47,6 +48,8 @@ class LiveView(Voice):
         """Show ``hint`` as the last line."""
         super().__init__(Form.LINES)
         self._hint = hint
+        self._newest: PeerStatus | None = None
+        self._is_due = False  # among what waits it is said that the newest is to be drawn: set before, taken back by the thread
         self._logs: list[logging.StreamHandler[Any]] = []
 
     def __enter__(self) -> "LiveView":
@@ -63,20 +66,28 @@ class LiveView(Voice):
         super().__exit__(kind, error, trace)
 
     def show(self, status: PeerStatus) -> None:
-        """Show where the peer stands; where the terminal is slow, a later one does as well."""
-        with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(status)
+        """Show where the peer stands; where the terminal is slow, only the newest is drawn."""
+        self._newest = status
+        if self._is_due:
+            return
+        self._is_due = True
+        try:
+            self._waiting.put_nowait(_DUE)
+        except queue.Full:
+            self._is_due = False
 
     def _print_all(self) -> None:
         lower, window = _Lower(Console(highlight=False, markup=False, emoji=False)), Window()
         while (item := self._waiting.get()) is not None:
+            if item is _DUE:
+                self._is_due = False
             if self.form is Form.SILENT:
                 continue
             try:
-                if isinstance(item, PeerStatus):
-                    lower.draw(item, window.add(time.monotonic(), item), self._hint)
-                else:
+                if item is not _DUE:
                     lower.say(str(item))
+                elif (status := self._newest) is not None:
+                    lower.draw(status, window.add(time.monotonic(), status), self._hint)
             except OSError:  # who read is gone, the terminal closed: the peer goes on, and views may still ask
                 self.form = Form.SILENT
         with contextlib.suppress(OSError):
@@ -126,7 +137,7 @@ class _Lower:
             for line in lines if is_in_front else ():
                 self._console.print(line, no_wrap=True, crop=True)
         print((f"\x1b[{rows}A\r\x1b[J" if rows else "") + said + drawn.get(), end="", flush=True)
-        self._lengths = [line.cell_len for line in lines] if is_in_front else []
+        self._lengths = [min(line.cell_len, width) for line in lines] if is_in_front else []
 
 
 def lines(status: PeerStatus, rates: Rates | None, hint: str, width: int) -> list[Text]:

@@ -5,10 +5,12 @@ import pty
 import select
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 
 import pytest
 
-from peer.dashboard.live import lines
+from peer.dashboard.live import LiveView, lines
 from peer.dashboard.text import Rates
 from swarm.peer_status import SEEKING, PeerStatus
 
@@ -96,3 +98,16 @@ def test_it_says_what_this_peer_gives_and_who_else_is_there() -> None:
     assert "round 3 of 9" in shown[1]
     assert shown[3] == "1.5 samples/s · 640 samples counted"
     assert shown[4] == "about 0 peers · 0 in its cohort · out 0 B, 2.0 MB/s · in 0 B, 3.0 kB/s"
+
+
+def test_where_the_terminal_is_slow_only_the_newest_status_waits_and_no_line_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LiveView("the hint")
+    for round_ in range(5000):  # nobody prints yet
+        view.show(replace(AT_WORK, round=round_))
+    view._thread = threading.current_thread()
+    view.say("a line")
+    with view:
+        pass
+    shown = capsys.readouterr().out
+    assert shown == "a line\n"  # which is no terminal of its own: no view is drawn on it
+    assert view._newest == replace(AT_WORK, round=4999)
