@@ -59,6 +59,7 @@ def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.P
     """Start an aggregator; return once it serves."""
     process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for_line(process, "volunteers join with:")
+    wait_for((directory / "status.json").exists, "it has written where it stands")
     return process
 
 
