@@ -23,8 +23,9 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Tests side by side compute with one thread each, or they wait for each other's threads.
 fast: $(STAMP)
-	$(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
 # Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
 swarm: $(STAMP)
