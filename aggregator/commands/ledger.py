@@ -68,9 +68,8 @@ def _verify_from(url: str, folder: Path | None, run_id: str | None, keys: tuple[
     opened = open_mirror(web, known, folder)
     with ending_at_ctrl_c():
         from aggregator.log.exported import Check
-        from automl.training.course import RunCourse
 
-    check = Check(opened.mirror, course_of=RunCourse)
+    check = Check(opened.mirror)
     _show_progress(check.entries(), check.head.size)
     found = check.shown()
     opened.finish()

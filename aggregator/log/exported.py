@@ -9,7 +9,7 @@ from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, s
 from aggregator.log.tiles import head_of
 from aggregator.log.verify import CourseOf
 from aggregator.log.witnessed import WITNESSED
-from automl.training.course import RunCourse
+from automl.training.asked import AskedCourse
 from protocol.cosignatures import Cosignature, cosignatures_of
 from protocol.errors import NoSuchFile, RemoteFault, UserError
 from protocol.ledger import Ledger
@@ -47,7 +47,7 @@ class Check:
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
     """
 
-    def __init__(self, copy: Copy, *, course_of: CourseOf = RunCourse) -> None:
+    def __init__(self, copy: Copy, *, course_of: CourseOf = AskedCourse) -> None:
         """Read which run it is of, and its tree head.
 
         Raises:
@@ -110,7 +110,7 @@ class Check:
         )
 
 
-def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
+def verify(folder: Path, *, course_of: CourseOf = AskedCourse) -> Shown:
     """Return what an export in ``folder`` shows: see ``Check``.
 
     Raises:

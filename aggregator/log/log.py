@@ -41,7 +41,7 @@ from aggregator.log.storage import (
     write_manifest,
 )
 from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
-from automl.training.course import RunCourse
+from automl.training.asked import AskedCourse
 from protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
@@ -80,7 +80,7 @@ class Log:
         self._head, self._tree_head = self._sign(self._counted_before())
 
     @classmethod
-    def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = RunCourse) -> "Log":
+    def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = AskedCourse) -> "Log":
         """Start the log of a run in ``directory``, which is made where it does not exist.
 
         Raises:
@@ -112,7 +112,7 @@ class Log:
         operator: Identity,
         *,
         run: bytes | None = None,
-        course_of: CourseOf = RunCourse,
+        course_of: CourseOf = AskedCourse,
         on_round: Callable[[Ledger], None] | None = None,
     ) -> "Log":
         """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.

@@ -45,7 +45,7 @@ from aggregator.log.storage import (
     sqlite_errors,
 )
 from aggregator.log.verify import CourseOf, Replay, Verification, check_tree_head, replay, verify_directory
-from automl.training.course import RunCourse
+from automl.training.asked import AskedCourse
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.encoding import pack
@@ -295,7 +295,7 @@ class Recovered:
     ledger: Ledger
 
 
-def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> Recovered:
+def recover(directory: Path, copy: Copy, *, course_of: CourseOf = AskedCourse) -> Recovered:
     """Get back what the log in ``directory`` lacks and ``copy`` has; durable when this returns.
 
     Raises:

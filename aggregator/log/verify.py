@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
-from automl.training.course import RunCourse
+from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
@@ -59,7 +59,9 @@ class Replay:
     tree: Tree
 
 
-def verify_directory(directory: Path, *, course_of: CourseOf = RunCourse, on_round: Callable[[Ledger], None] | None = None) -> Verification:
+def verify_directory(
+    directory: Path, *, course_of: CourseOf = AskedCourse, on_round: Callable[[Ledger], None] | None = None
+) -> Verification:
     """Return what the log in ``directory`` adds up to, everything in it checked; ``on_round`` as in ``replay``.
 
     Raises:
@@ -100,7 +102,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
 def replay(
     connection: sqlite3.Connection,
     signed: SignedManifest,
-    course_of: CourseOf = RunCourse,
+    course_of: CourseOf = AskedCourse,
     on_round: Callable[[Ledger], None] | None = None,
     held: TreeHead | None = None,
 ) -> Replay:

@@ -14,7 +14,7 @@ from aggregator.operators.store import Store
 from aggregator.rounds.states_of_peers import take_states
 from aggregator.settings.config import RunConfig
 from automl.data.dataset import Dataset
-from automl.training.course import RunCourse
+from automl.training.asked import AskedCourse
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.ledger import Ledger
@@ -90,7 +90,7 @@ async def join_from(
             "need the same run file, but for [follower], [limits], [monitor] and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
-    ledger = Ledger(signed, RunCourse(manifest))
+    ledger = Ledger(signed, AskedCourse(manifest))
     for entry in entries:
         ledger.append(entry)
     await take_states(endpoint, directory, ledger, [source])
