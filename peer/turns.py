@@ -1,19 +1,32 @@
-"""When a process beside a peer may work: for its share of the time, and not while nothing is to be computed at all."""
+"""A child process that computes beside a peer: for its share of the time, and not while nothing is to be computed at all."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from swarm.tasks import first_of, within
 
 Result = TypeVar("Result")
 
 
-class Turns:
-    """One process's."""
+class Closed(Protocol):
+    """A process."""
 
-    def __init__(self) -> None:
-        """Let it not work, until ``share`` says more."""
+    async def close(self) -> None:
+        """End it."""
+
+
+Process = TypeVar("Process", bound=Closed)
+
+
+class Turns(Generic[Process]):
+    """One process's, which is there only while it has something to do."""
+
+    def __init__(self, start: Callable[[], Awaitable[Process]]) -> None:
+        """Let it not work, until ``share`` says more; ``start`` starts it."""
+        self._start = start
+        self._process: Process | None = None
+        self.loaded: bytes | None = None  # digest of the state that it has
         self.share = 0.0  # of the time that it may work
         self.is_paused = False
         self.changed = asyncio.Event()  # may it work, or is there something to do: whoever waits clears it
@@ -38,8 +51,20 @@ class Turns:
         self.is_paused = False
         self.changed.set()
 
-    async def work(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        """Return a piece of work that is done, or was cancelled: it might not go on when ``changed`` was set."""
+    async def process(self) -> Process:
+        """Return the process; it is started if there is none."""
+        if self._process is None:
+            self._process = await self._start()
+        return self._process
+
+    async def release(self) -> None:
+        """End the process, if there is one."""
+        process, self._process, self.loaded = self._process, None, None
+        if process is not None:
+            await process.close()
+
+    async def work(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Return what came of a piece of work; None: it might not go on when ``changed`` was set, and its process is ended."""
         working = asyncio.create_task(work)
         try:
             while not working.done() and self.may_work:
@@ -48,7 +73,10 @@ class Turns:
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-        return working
+        if working.cancelled():
+            await self.release()
+            return None
+        return working.result()
 
     async def rest(self, began_s: float, worked_s: float) -> None:
         """Wait until the share is kept of what began then, by the loop's clock, or nothing is to be computed at all."""

@@ -99,13 +99,10 @@ class Auditor:
         self._known = known
         self._line = line
         self._fetching = fetching
-        self._start = start
         self._board = board
         self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
-        self._turns = Turns()
-        self._computing: Computing | None = None
-        self._loaded = b""  # digest of the state that it has
+        self._turns = Turns(start)
         self._open: dict[bytes, _Open] = {}  # by contribution
         self._began_s = 0.0
         self._deaths = 0
@@ -146,7 +143,7 @@ class Auditor:
             while not self.is_broken and not self._is_over:
                 self._turns.changed.clear()
                 if not self._turns.may_work:
-                    await self._release()
+                    await self._turns.release()
                     await self._turns.changed.wait()
                     continue
                 round_ = self._known.round()
@@ -154,7 +151,7 @@ class Auditor:
                 if self._known.round() == round_ and not has_done and not self._is_over:
                     await within(self._turns.changed, AGAIN_S)
         finally:
-            await self._release()
+            await self._turns.release()
 
     async def duties(self) -> tuple[Duty, ...]:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
@@ -260,11 +257,9 @@ class Auditor:
         return self._verdict(duty, finding.outcomes, finding.by)
 
     async def _judged(self, duty: Duty, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
-        working = await self._turns.work(self._computed(duty, one))
-        if working.cancelled():
-            await self._release()
+        found = await self._turns.work(self._computed(duty, one))
+        if found is None:
             return None
-        found = working.result()
         self._board.add(audits=1, audits_against=int(any(found.outcomes)))
         if any(found.outcomes):
             founder = peer_name(duty.header.contribution.open().founder)
@@ -339,14 +334,13 @@ class Auditor:
         return over
 
     async def _answered(self, duty: Duty, ask: Ask, *, needs_weights: bool) -> Found:
-        if self._computing is None:
-            self._computing = await self._start()
-        if needs_weights and duty.state != self._loaded:
+        computing = await self._turns.process()
+        if needs_weights and duty.state != self._turns.loaded:
             weights, teacher = await self._known.weights(duty.state)
-            await self._computing.load(weights, teacher)
-            self._loaded = duty.state
+            await computing.load(weights, teacher)
+            self._turns.loaded = duty.state
         self._began_s = asyncio.get_running_loop().time()
-        found = await self._computing.answer(ask, self._rest)
+        found = await computing.answer(ask, self._rest)
         self._deaths = 0
         await self._rest(found.cpu_ms / 1000)
         return found
@@ -371,16 +365,11 @@ class Auditor:
 
     async def _ended(self, one: _Open, reason: str) -> None:
         """What computes has ended at a contribution."""
-        await self._release()
+        await self._turns.release()
         self._give_up(one, reason)
         self._deaths += 1
         if self._deaths >= _DEATHS:
             self._board.say("audits no more: what computes has ended again and again")
-
-    async def _release(self) -> None:
-        computing, self._computing, self._loaded = self._computing, None, b""
-        if computing is not None:
-            await computing.close()
 
 
 def _digest(duty: Duty) -> bytes:

@@ -102,16 +102,13 @@ class EvaluationDesk:
         """
         self._identity = identity
         self._subject = subject
-        self._start = start
         self._on_measured = on_measured
-        self._turns = Turns()
+        self._turns = Turns(start)
         self._refusal = subject.refusal
         self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
         self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
         self._states: OrderedDict[bytes, _State] = OrderedDict()
         self._changed = self._turns.changed
-        self._measurer: Measures | None = None
-        self._loaded: bytes | None = None  # digest of the state that the measurer has
         self._deaths = 0
         self._num_measured = 0
 
@@ -239,14 +236,14 @@ class EvaluationDesk:
                 if self._turns.may_work:
                     await within(self._changed, IDLE_S)
                 if not self._turns.may_work or not self._changed.is_set():
-                    await self._release()
+                    await self._turns.release()
                     await within(self._changed, KEPT_S)
                 if not self._changed.is_set():
                     self._states.clear()
                     self._answered.clear()
                     await self._changed.wait()
         finally:
-            await self._release()
+            await self._turns.release()
 
     async def _do(self, job: _Job) -> None:
         """Measure a question's architectures; give up where nothing is to be computed now, or nobody wants the rest any more."""
@@ -269,18 +266,11 @@ class EvaluationDesk:
 
     async def _measured(self, job: _Job, architecture: str) -> Measured | None:
         """Return what came of one architecture; None: nothing, and its job is over."""
-        working = await self._turns.work(self._measure(job, architecture))
-        if working.cancelled():  # its job is ended by whoever said that nothing is to be computed
-            await self._release()
-            return None
-        return await self._outcome(job, working)
-
-    async def _outcome(self, job: _Job, working: "asyncio.Task[Measured]") -> Measured | None:
         try:
-            measured = working.result()
+            measured = await self._turns.work(self._measure(job, architecture))
         except (UserError, ChildLost) as error:
             logger.warning("nothing measured for others reason=%s", error)
-            await self._release()
+            await self._turns.release()
             self._deaths += 1
             if isinstance(error, UserError):
                 self._give_up("it cannot: its data are not all there")
@@ -289,23 +279,19 @@ class EvaluationDesk:
             else:
                 self._end(job, _word(Fate.LATER, "what measures has ended", _LATER_MS))
             return None
+        if measured is None:  # its job is ended by whoever said that nothing is to be computed
+            return None
         self._deaths = 0
         self._num_measured += 1
         self._on_measured(self._num_measured)
         return measured
 
     async def _measure(self, job: _Job, architecture: str) -> Measured:
-        if self._measurer is None:
-            self._measurer = await self._start()
-        if self._loaded != job.question.state:
-            await self._measurer.load(job.weights)
-            self._loaded = job.question.state
-        return await self._measurer.measure(architecture, job.question.part)
-
-    async def _release(self) -> None:
-        measurer, self._measurer, self._loaded = self._measurer, None, None
-        if measurer is not None:
-            await measurer.close()
+        measurer = await self._turns.process()
+        if self._turns.loaded != job.question.state:
+            await measurer.load(job.weights)
+            self._turns.loaded = job.question.state
+        return await measurer.measure(architecture, job.question.part)
 
 
 def _word(fate: Fate, reason: str, wait_ms: int = 0) -> EvaluationWord:
