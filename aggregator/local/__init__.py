@@ -1,0 +1,3 @@
+"""manta-swarm: a whole swarm on one computer."""
+
+MAX_PEERS = 256  # that are started

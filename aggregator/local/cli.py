@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from aggregator.local import MAX_PEERS
 from protocol.errors import MantaError, UserError
 from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.fields import MAX_ROUND
@@ -20,7 +21,7 @@ from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
 from runtime.disk import replace_file
 
-_PEERS = click.IntRange(1, 256)
+_PEERS = click.IntRange(1, MAX_PEERS)
 _WORKERS = click.IntRange(1, 256)  # as many as a peer takes
 _ROUNDS = click.IntRange(1, MAX_ROUND)
 _STEPS = click.IntRange(1, MAX_LOCAL_STEPS)

@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aggregator.local import MAX_PEERS
 from aggregator.local.report import Limits
 from aggregator.monitor.door import check_address
 from aggregator.monitor.settings import MonitorSection
@@ -84,11 +85,14 @@ def make_settings(wishes: Wishes) -> Settings:
     if wishes.affinity and wishes.cohorts is not None:
         raise UserError("--affinity goes without --cohorts: the peers find out themselves how many there are")
     private = _private_folders(wishes)
-    wishes = replace(wishes, peers=_number_of_peers(wishes, private))
-    wishes = replace(wishes, cohorts=_number_of_cohorts(wishes))
-    assert wishes.peers is not None
-    assert wishes.cohorts is not None
-    _check(wishes)
+    peers = _number_of_peers(wishes, private)
+    cohorts = _number_of_cohorts(wishes, peers)
+    if wishes.affinity and private:
+        raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
+    try:
+        codec_named(wishes.codec)
+    except ValueError as error:
+        raise UserError(f"--codec: {error}") from error
     root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
     _check_supernet(wishes.supernet)
     _check_directory(wishes.directory)
@@ -103,7 +107,7 @@ def make_settings(wishes: Wishes) -> Settings:
     run.check()
     monitor = _of_monitor(wishes)
     directory = _make_directory(wishes.directory)
-    return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
+    return Settings(peers, cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
 
 
 def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
@@ -127,6 +131,8 @@ def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
         raise UserError(f"--private: cannot read {folder}: {error.strerror}") from error
     if not found:
         raise UserError(f"--private: {folder} has no folders: make one for each peer, or let manta-search split make them")
+    if len(found) > MAX_PEERS:
+        raise UserError(f"--private: {folder} has {len(found)} folders, and there can be {MAX_PEERS} peers: take some away")
     return found
 
 
@@ -136,24 +142,12 @@ def _number_of_peers(wishes: Wishes, private: tuple[Path, ...]) -> int:
     return len(private) or (_PEERS if wishes.peers is None else wishes.peers)
 
 
-def _number_of_cohorts(wishes: Wishes) -> int:
+def _number_of_cohorts(wishes: Wishes, peers: int) -> int:
     """Return how many there are; who has data of its own is alone if nothing else is said."""
-    if wishes.cohorts is None:
-        return wishes.peers or _PEERS if wishes.private is not None else _COHORTS
-    return wishes.cohorts
-
-
-def _check(wishes: Wishes) -> None:
-    assert wishes.peers is not None
-    assert wishes.cohorts is not None
-    if wishes.cohorts > wishes.peers:
-        raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
-    if wishes.affinity and wishes.private is not None:
-        raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
-    try:
-        codec_named(wishes.codec)
-    except ValueError as error:
-        raise UserError(f"--codec: {error}") from error
+    cohorts = wishes.cohorts or (_COHORTS if wishes.private is None else peers)
+    if cohorts > peers:
+        raise UserError(f"--cohorts takes a number from 1 to that of the peers ({peers}), not {cohorts}")
+    return cohorts
 
 
 def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
