@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from aggregator.rounds.opening import OpenRun
 from protocol.encoding import pack, unpack
 from protocol.signing import sha256
 from tests.aggregator.monitor.asgi import live_of, times_of, write_live
-from tests.aggregator.small_run import ENTRIES, OPERATOR, course_of, create, grow, next_round, signed_manifest
+from tests.aggregator.small_run import ENTRIES, OPERATOR, course_of, create, grow, next_round, reopen, signed_manifest
 
 ROUNDS = KEPT_CLAIMS + 2  # so that there are peers whose first claims are not kept
 
@@ -30,10 +31,19 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.fixture
-def log(directory: Path) -> Iterator[Log]:
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of some rounds, of which each test has a copy."""
+    directory = tmp_path_factory.mktemp("grown") / "run"
     with create(directory, signed_manifest()) as log:
         grow(log, ROUNDS)
+    return directory
+
+
+@pytest.fixture
+def log(grown: Path, directory: Path) -> Iterator[Log]:
+    shutil.copytree(grown, directory)
+    with reopen(directory) as log:
         write_live(directory, live_of(times=(times_of(2, 1_000_000),)))
         yield log
 
