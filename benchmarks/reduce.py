@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.wan_network import BURST_BYTES, QUEUE_MS, why_not
-from exact.residuals import vector_digest
+from exact.residuals import part_digests, vector_digest
 from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
 from protocol.manifest import Manifest, Optimizer
@@ -199,7 +199,7 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
             _, round_ = command
             await meet(cohort, neighbours, num_peers, way)
             seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
-            claim = claim_of(identity, seat.founder, round_, vector)
+            claim, digests = claim_of(identity, seat.founder, round_, vector), part_digests(vector)
 
             async def claimed(claim: Signed[Claim] = claim) -> Signed[Claim]:
                 return claim
@@ -207,7 +207,7 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())
             start_s = time.monotonic()
-            mean = await seat.average(0, vector, claimed)
+            mean = await seat.average(0, vector, claimed, digests)
             end_s = time.monotonic()
             pipe.send("done")
             await receive()

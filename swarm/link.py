@@ -17,7 +17,7 @@ from swarm.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, Busy, Refused, r
 from swarm.traffic import Flow, Traffic
 
 TAG_BYTES = 16
-CHUNK_VALUES = 2**15  # float32 values of a chunk
+CHUNK_VALUES = 2**16  # float32 values of a chunk
 MAX_CHUNK_BYTES = 4 * CHUNK_VALUES
 _HEADER = struct.Struct(">BQI16sHQ")  # kind, number of the call, bytes that follow; tag, turn and first value of a chunk
 _CALL, _ANSWER, _CANCEL, _CHUNK = range(4)

@@ -48,7 +48,7 @@ _NAME_BYTES, _SECRET_BYTES, _KEY_BYTES = 16, 32, 32
 _MAX_ARRIVING = 32  # connections that have not said whose they are
 _CHUNK_HEAD = struct.Struct(f">{TAG_BYTES}sHQ")
 _IN_FLIGHT = 4  # chunks to one peer by libp2p
-_LIBP2P_CHUNK_BYTES = 8 * MAX_CHUNK_BYTES  # opening a stream is what costs there
+_LIBP2P_CHUNK_BYTES = 4 * MAX_CHUNK_BYTES  # opening a stream is what costs there
 _OVER = 64  # tags that are remembered, so that what still comes under them is dropped
 
 logger = logging.getLogger("manta.near")

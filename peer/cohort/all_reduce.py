@@ -49,9 +49,9 @@ def squared_norms(vector: Vector) -> bytes:
     return norms.tobytes()
 
 
-async def described(vector: Vector, linked: tuple[PublicKey, ...]) -> Vectorial:
-    """Return what a member says of its vector."""
-    return await off_loop(vector.size, lambda: Vectorial(vector.size, part_digests(vector), squared_norms(vector), linked))
+async def described(vector: Vector, linked: tuple[PublicKey, ...], digests: bytes | None = None) -> Vectorial:
+    """Return what a member says of its vector; ``digests``: of its parts, where they are known."""
+    return await off_loop(vector.size, lambda: Vectorial(vector.size, digests or part_digests(vector), squared_norms(vector), linked))
 
 
 class _Filling:
@@ -122,7 +122,7 @@ class Lacking(Unreachable):
 class AllReduce:
     """One peer's side of one step, or of the end. All methods run in one event loop."""
 
-    def __init__(self, links: Links, founder: PublicKey, base: bytes, step: int, vector: Vector) -> None:
+    def __init__(self, links: Links, founder: PublicKey, base: bytes, step: int, vector: Vector, *, is_audited: bool) -> None:
         """Prepare; nobody may change ``vector`` (N,) from here on.
 
         Args:
@@ -131,11 +131,13 @@ class AllReduce:
             base: the commit that it works on.
             step: H for the end.
             vector: this peer's own.
+            is_audited: whether audits look at what was added: then the digests of all parts are compared, else their norms.
         """
         self._links = links
         self._founder = founder
         self._base = base
         self._step = step
+        self._is_audited = is_audited
         self._vector = np.ascontiguousarray(vector, dtype="<f4")
         self._attempt: _Attempt | None = None
         self._changed = asyncio.Event()
@@ -344,9 +346,9 @@ class AllReduce:
                     attempt.shares[sender] = asyncio.create_task(self._share(sender, filling.values))
                 self._changed.set()
 
-    @staticmethod
-    async def _share(sender: bytes, values: Vector) -> Share:
-        return await off_loop(values.size, lambda: Share(sender, part_digests(values), squared_norms(values)))
+    async def _share(self, sender: bytes, values: Vector) -> Share:
+        digests = part_digests if self._is_audited else lambda _: b""
+        return await off_loop(values.size, lambda: Share(sender, digests(values), squared_norms(values)))
 
 
 def norm_of(vector: Vectorial) -> float:
@@ -356,10 +358,10 @@ def norm_of(vector: Vectorial) -> float:
         return float(np.sqrt(norms.sum()))
 
 
-def is_same(share: Share, vector: Vectorial, first_part: int) -> bool:
-    """Return whether an owner got what the member said that it has, from that part on."""
-    count = len(share.digests) // DIGEST_BYTES
-    digests = vector.digests[first_part * DIGEST_BYTES : (first_part + count) * DIGEST_BYTES]
+def is_same(share: Share, vector: Vectorial, first_part: int, *, is_audited: bool) -> bool:
+    """Return whether an owner got what the member said that it has, from that part on; see ``AllReduce``."""
+    count = len(share.norms) // NORM_BYTES
+    digests = vector.digests[first_part * DIGEST_BYTES : (first_part + count) * DIGEST_BYTES] if is_audited else b""
     norms = vector.norms[first_part * NORM_BYTES : (first_part + count) * NORM_BYTES]
     said, got = np.frombuffer(norms, "<f8"), np.frombuffer(share.norms, "<f8")
     return share.digests == digests and said.shape == got.shape and bool(np.allclose(said, got, rtol=1e-3, atol=0, equal_nan=True))

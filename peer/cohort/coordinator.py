@@ -70,6 +70,7 @@ class Coordinator:
         self._key = desk.links.key
         self._base = base
         self._step = step
+        self._is_audited = desk.manifest.is_audited
         self._reducing = reducing
         self._plan: Plan | None = None  # by which all parts came
         self._said: Mapping[PublicKey, Vectorial] = {}
@@ -175,7 +176,7 @@ class Coordinator:
                 continue
             if key not in here:
                 self._refuse({key}, NO_VECTOR)
-            elif not is_same(here[key], self._said[key], first):
+            elif not is_same(here[key], self._said[key], first, is_audited=self._is_audited):
                 self._refuse({key}, BAD_VECTOR)
         poor: set[PublicKey] = set()
         for owner in map(PublicKey, plan.owners):
@@ -195,8 +196,10 @@ class Coordinator:
             if key == owner or key in self.refused:
                 continue
             share = shares.get(key)
-            size = (parts.stop - parts.start) * DIGEST_BYTES
-            if share is None or len(share.digests) != size or not is_same(share, self._said[key], parts.start):
+            size = (parts.stop - parts.start) * NORM_BYTES
+            if share is None or len(share.norms) != size:
+                return False
+            if not is_same(share, self._said[key], parts.start, is_audited=self._is_audited):
                 return False
         return True
 

@@ -181,7 +181,7 @@ class FounderSeat(Seat):
 
     # Steps.
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
         """See ``Seat``."""
         await self._close_roster()
         if self.is_alone:
@@ -191,7 +191,7 @@ class FounderSeat(Seat):
         desk, collection, reducing = self._desk, self._given, self._begin(step, vector)
         claim = await claimed()
         deadline_ms = max(self._ends_ms, desk.now_ms()) + self.timetable.patience_ms
-        own = await self._own_gift(vector, desk.samples_of(claim.unchecked().steps[-1]), claim)
+        own = await self._own_gift(vector, desk.samples_of(claim.unchecked().steps[-1]), claim, digests)
         await self._all_here(collection, deadline_ms)
         began_ms = desk.now_ms()
         gifts = self._sift(collection, own)
@@ -235,15 +235,17 @@ class FounderSeat(Seat):
     def _weights(self, gifts: dict[PublicKey, _Gift]) -> list[int]:
         return [self._desk.weight_of(gift.samples) for gift in gifts.values()]
 
-    async def _own_gift(self, vector: Vector, samples: int, claim: Signed[Claim]) -> _Gift:
-        said = await described(vector, self._desk.links.linked())
+    async def _own_gift(self, vector: Vector, samples: int, claim: Signed[Claim], digests: bytes | None = None) -> _Gift:
+        said = await described(vector, self._desk.links.linked(), digests)
         return _Gift(said, norm_of(said), samples, claim)
 
     def _begin(self, step: int, vector: Vector) -> AllReduce:
         """Take part in adding the vectors of a step; H stands for what is given at the end."""
         for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
             self._reducing.pop(earlier).close()
-        reducing = self._reducing[step] = AllReduce(self._desk.links, self.key, self.base.commit, step, vector)
+        reducing = self._reducing[step] = AllReduce(
+            self._desk.links, self.key, self.base.commit, step, vector, is_audited=self._desk.manifest.is_audited
+        )
         return reducing
 
     def _begin_step(self, step: int) -> None:

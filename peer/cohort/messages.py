@@ -147,7 +147,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What came of one member's vector to an owner, whole: the digests and norms of its parts."""
+    """What came of one member's vector to an owner, whole: the norms of its parts, and their digests in an audited run."""
 
     key: bytes
     digests: bytes
@@ -155,7 +155,10 @@ class Share:
 
     def __post_init__(self) -> None:
         check_digest(self.key, "key")
-        _check_parts(self.digests, self.norms)
+        if self.digests:
+            _check_parts(self.digests, self.norms)
+        if not self.norms or len(self.norms) % NORM_BYTES or len(self.norms) > MAX_PARTS * NORM_BYTES:
+            raise ValueError("norms of no parts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,13 +190,13 @@ class Seat:
         del step
         return None
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
         """Return the roster's mean of a step; the same object where this peer is alone, from here on.
 
         Nobody may change ``vector`` after this: a mate may still be reading it. ``claimed`` makes the claim up to this step, which names
-        the vector; who is alone needs none.
+        the vector; who is alone needs none. ``digests`` are those of the vector's parts, where they are known.
         """
-        del step, claimed
+        del step, claimed, digests
         return vector
 
     def work_over(self) -> None:
@@ -275,7 +275,7 @@ class MemberSeat(Seat):
         """See ``Seat``."""
         return self._may_be_listed
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed) -> Vector:
+    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
         """See ``Seat``."""
         if self._is_alone:
             return vector
@@ -285,7 +285,7 @@ class MemberSeat(Seat):
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S
         reducing = self._begin(step, vector)
         try:
-            request = pack(Give(self._base.commit, step, claim, await described(vector, desk.links.linked())))
+            request = pack(Give(self._base.commit, step, claim, await described(vector, desk.links.linked(), digests)))
             counted_before, self._may_be_listed = self._may_be_listed, desk.lists_dropped
             answer = await desk.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             opened = unpack(GiveAnswer, answer, max_bytes=MAX_WORD_BYTES)
@@ -306,7 +306,9 @@ class MemberSeat(Seat):
         """Take part in adding the vectors of a step; H stands for what is given at the end."""
         for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
             self._reducing.pop(earlier).close()
-        reducing = self._reducing[step] = AllReduce(self._desk.links, self._founder, self._base.commit, step, vector)
+        reducing = self._reducing[step] = AllReduce(
+            self._desk.links, self._founder, self._base.commit, step, vector, is_audited=self._desk.manifest.is_audited
+        )
         return reducing
 
     async def _mean(self, reducing: AllReduce, step: int, turn: int, digests: bytes) -> Vector:

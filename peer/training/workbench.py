@@ -16,7 +16,7 @@ from automl.training.course import RunCourse
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot
 from automl.training.update import State
-from exact.residuals import vector_digest
+from exact.residuals import digest_of_parts, part_digests, vector_digest
 from peer.cohort.cohort import Seat
 from peer.crew.crew import Crew
 from peer.rounds.delivery import open_ms
@@ -197,7 +197,8 @@ class Workbench:
     async def _take_step(self, base: Standing, cohort: str, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
         gradient: Vector = pile.gradient()
-        own = await self._compute.run(vector_digest, gradient)
+        digests = await self._compute.run(part_digests, gradient)
+        own = digest_of_parts(digests)
 
         async def claimed() -> Signed[Claim]:
             return await self._compute.run(
@@ -215,7 +216,7 @@ class Workbench:
                 partner=self._partner(),
             )
 
-        mean = await seat.average(step, gradient, claimed)
+        mean = await seat.average(step, gradient, claimed, digests)
         of_mean = own if mean is gradient else await self._compute.run(vector_digest, mean)
         pile.end_step(own, of_mean)
         if self._evidence is not None:

@@ -203,6 +203,17 @@ def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: s
     play(story, local_steps=STEPS)
 
 
+def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        sends(mates[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
+        *means, own = await averaged(mates)
+        assert same(*means, mean_of(mates[:3], 0))
+        assert same(own, vector_of(3, 0))
+
+    play(story, local_steps=STEPS, is_audited=True)
+
+
 def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
@@ -255,7 +266,7 @@ def test_only_the_founder_says_what_is_added() -> None:
 
 def side(number: int) -> AllReduce:
     endpoint = MemoryNetwork().endpoint(PEERS[number].public_key)
-    return AllReduce(LinksInMemory(endpoint), PEERS[0].public_key, base_of(0).commit, 0, vector_of(number))
+    return AllReduce(LinksInMemory(endpoint), PEERS[0].public_key, base_of(0).commit, 0, vector_of(number), is_audited=False)
 
 
 @pytest.mark.parametrize(
