@@ -7,6 +7,7 @@ cut off.
 
 import asyncio
 import itertools
+import socket
 import struct
 from typing import Protocol, cast
 
@@ -23,7 +24,8 @@ _HEADER = struct.Struct(">BQI16sHQ")  # kind, number of the call, bytes that fol
 _CALL, _ANSWER, _CANCEL, _CHUNK = range(4)
 _MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 1024
 _MAX_ANSWERING = 64  # calls of the other side at a time
-_WRITE_AHEAD_BYTES = 2**19  # that wait in this process until the other side takes them
+_WRITE_AHEAD_BYTES = 2**16  # of TLS, that wait in this process
+_SEND_BUFFER_BYTES = 2**20  # that are asked of the system for what is under way; it gives what it allows
 _NO_TAG = bytes(TAG_BYTES)
 
 
@@ -107,7 +109,10 @@ class Link(asyncio.BufferedProtocol):
         if self._certificate and (tls is None or tls.getpeercert(binary_form=True) != self._certificate):
             self._cut("another certificate than its key's")
             return
-        self._transport.set_write_buffer_limits(high=_WRITE_AHEAD_BYTES)
+        # What waits in this process has been copied once more. (Of 0 asyncio's TLS makes a pause without an end.)
+        self._transport.set_write_buffer_limits(high=0 if tls is None else _WRITE_AHEAD_BYTES)
+        if self.is_local and (connected := transport.get_extra_info("socket")) is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._may_write.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
