@@ -81,7 +81,7 @@ class ProcessEvaluator:
         waiting = list(enumerate(architectures))[::-1]
         found: asyncio.Queue[tuple[int, Measured | MantaError]] = asyncio.Queue()
         ready: dict[int, Measured] = {}
-        is_over = False
+        is_over = not architectures
         try:
             self._loop.run(self._begin(waiting, part, found))
             for following in range(len(architectures)):
@@ -90,8 +90,8 @@ class ProcessEvaluator:
                     if isinstance(measured, MantaError):
                         raise measured
                     ready[index] = measured
+                is_over = following + 1 == len(architectures)  # who has the last one may not ask for more
                 yield ready.pop(following)
-            is_over = True
         finally:
             if not is_over:  # an error, a Ctrl-C, or nobody wants the rest: the answers would be taken for those to the next question
                 self.close()

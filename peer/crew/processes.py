@@ -181,8 +181,10 @@ class ProcessCrew:
         """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
         child = post.child
-        if child is None or not post.is_free:
+        if post.slot is not None or not self._free_slots:
             raise RuntimeError("a lot is for a worker that is free")
+        if child is None or not post.is_ready:  # since it was seen to be free
+            raise WorkerLost("it has ended, or everything is paused")
         slot = post.slot = heapq.heappop(self._free_slots)
         architecture, teaches = lot.architecture.text, int(self._teacher is not None)
         identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)

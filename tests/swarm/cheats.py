@@ -227,7 +227,7 @@ def cheat(kind: str) -> None:
         VectorsFolder.page = lambda *_: None  # type: ignore[method-assign]
     elif kind == "step":
 
-        async def averaged(_seat: Seat, step: int, vector: Any, _claimed: Any) -> Any:
+        async def averaged(_seat: Seat, step: int, vector: Any, _claimed: Any, _digests: Any = None) -> Any:
             return _noise_like(torch.from_numpy(vector)).numpy() if step == 1 else vector
 
         for kind_of_seat in (Seat, FounderSeat):  # it is alone in either

@@ -49,7 +49,7 @@ def test_a_peer_is_limited_looked_at_and_left_from_another_terminal(tmp_path: Pa
         assert "205,696 weights" in command("about", *there, "--dir", tmp_path / "doctor")
         assert not (tmp_path / "doctor").exists()
 
-        path = asyncio.run(newest_state(load_config({"dir": tmp_path / "doctor", "initial_peers": (address,)}), tmp_path, print))
+        path = asyncio.run(newest_state(load_config({"dir": tmp_path / "doctor", "initial_peers": (address,)}), tmp_path))
         state, metadata = load_snapshot(path)
         assert state_digest(state).hex() == metadata["state"]
         assert state.round >= 1

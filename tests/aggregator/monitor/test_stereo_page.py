@@ -81,7 +81,7 @@ def test_the_api_gives_what_was_recorded(directory: Path) -> None:
 def address(directory: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         program = Program(directory, listening)
-        with program.process:
+        with program.process, program.line:
             try:
                 wait_for(lambda: program.round() == 0, "the monitor answers")
                 yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
