@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.residuals import DIGEST_BYTES, PART_VALUES, near_mean, part_digests
-from peer.cohort.messages import NORM_BYTES, Add, Plan, Share, Vectorial
+from peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
 from protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from protocol.signing import PublicKey, sha256
 from swarm import waits
@@ -49,9 +49,9 @@ def squared_norms(vector: Vector) -> bytes:
     return norms.tobytes()
 
 
-async def described(vector: Vector, linked: tuple[PublicKey, ...], digests: bytes | None = None) -> Vectorial:
+async def described(vector: Vector, linked: tuple[PublicKey, ...], digests: bytes | None = None) -> VectorSummary:
     """Return what a member says of its vector; ``digests``: of its parts, where they are known."""
-    return await off_loop(vector.size, lambda: Vectorial(vector.size, digests or part_digests(vector), squared_norms(vector), linked))
+    return await off_loop(vector.size, lambda: VectorSummary(vector.size, digests or part_digests(vector), squared_norms(vector), linked))
 
 
 class _Filling:
@@ -351,14 +351,14 @@ class AllReduce:
         return await off_loop(values.size, lambda: Share(sender, digests(values), squared_norms(values)))
 
 
-def norm_of(vector: Vectorial) -> float:
+def norm_of(vector: VectorSummary) -> float:
     """Return the length of a vector, as its member says."""
     norms = np.frombuffer(vector.norms, "<f8")
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(norms.sum()))
 
 
-def is_same(share: Share, vector: Vectorial, first_part: int, *, is_audited: bool) -> bool:
+def is_same(share: Share, vector: VectorSummary, first_part: int, *, is_audited: bool) -> bool:
     """Return whether an owner got what the member said that it has, from that part on; see ``AllReduce``."""
     count = len(share.norms) // NORM_BYTES
     digests = vector.digests[first_part * DIGEST_BYTES : (first_part + count) * DIGEST_BYTES] if is_audited else b""

@@ -16,6 +16,7 @@ from exact.residuals import DIGEST_BYTES
 from peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
 from peer.cohort.messages import (
     ADD,
+    MAX_ATTEMPTS,
     MAX_SHARES_BYTES,
     NORM_BYTES,
     PLAN,
@@ -24,7 +25,7 @@ from peer.cohort.messages import (
     Plan,
     PlanAnswer,
     Share,
-    Vectorial,
+    VectorSummary,
 )
 from peer.cohort.seat import Desk
 from protocol.encoding import pack, unpack
@@ -73,11 +74,11 @@ class Coordinator:
         self._is_audited = desk.manifest.is_audited
         self._reducing = reducing
         self._plan: Plan | None = None  # by which all parts came
-        self._said: Mapping[PublicKey, Vectorial] = {}
+        self._said: Mapping[PublicKey, VectorSummary] = {}
         self._turn = 0
         self.refused: dict[PublicKey, str] = {}  # who did not bring what it said, and why
 
-    async def gather(self, said: Mapping[PublicKey, Vectorial], patience_ms: float) -> tuple[PublicKey, ...]:
+    async def gather(self, said: Mapping[PublicKey, VectorSummary], patience_ms: float) -> tuple[PublicKey, ...]:
         """Let the members send each owner its part; return those whose vectors are there, as they said. The others are in ``refused``.
 
         Args:
@@ -87,7 +88,7 @@ class Coordinator:
         self._said = said
         members = tuple(sorted(said))
         owners = self._owners(members)
-        for attempt in range(2):
+        for attempt in range(MAX_ATTEMPTS):
             plan = self._plan = Plan(self._base.commit, self._step, attempt, round(patience_ms), owners, members)
             poor = await self._carry_out(plan)
             members = tuple(key for key in members if key not in self.refused)
@@ -109,12 +110,13 @@ class Coordinator:
         if isinstance(made, Reduced):
             return made
         self._blame(made)
-        again = Plan(self._base.commit, self._step, self._plan.attempt + 1, round(patience_ms), (self._key,), tuple(keys))
-        self._plan = again
-        if again.attempt < 2 and await self._carry_out(again) is None and not self.refused.keys() & set(keys):
-            made = await self._add_by(again, keys, weights, readers, patience_ms)
-            if isinstance(made, Reduced):
-                return made
+        if self._plan.attempt + 1 < MAX_ATTEMPTS:
+            again = Plan(self._base.commit, self._step, self._plan.attempt + 1, round(patience_ms), (self._key,), tuple(keys))
+            self._plan = again
+            if await self._carry_out(again) is None and not self.refused.keys() & set(keys):
+                made = await self._add_by(again, keys, weights, readers, patience_ms)
+                if isinstance(made, Reduced):
+                    return made
         raise Unreachable("parts of the members' vectors are gone with who had them")
 
     def _owners(self, members: Sequence[PublicKey]) -> tuple[PublicKey, ...]:

@@ -18,7 +18,7 @@ from math import isfinite
 from exact.residuals import digest_of_parts, near_mean
 from peer.cohort.all_reduce import AllReduce, described, norm_of
 from peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
-from peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Vectorial, Word
+from peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
 from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector
 from protocol.errors import EncodingError, RemoteFault, Unreachable
 from protocol.listed import trained_fault
@@ -40,7 +40,7 @@ logger = logging.getLogger("manta.cohort")
 class _Gift:
     """What a member gave, or says that it has to give."""
 
-    vector: Vectorial
+    vector: VectorSummary
     norm: float
     samples: int
     claim: Signed[Claim]
@@ -411,7 +411,7 @@ class FounderSeat(Seat):
     # Both.
 
     def _take(
-        self, collection: _Collection, caller: PublicKey, vector: Vectorial, samples: int, claim: Signed[Claim], *, names: bytes
+        self, collection: _Collection, caller: PublicKey, vector: VectorSummary, samples: int, claim: Signed[Claim], *, names: bytes
     ) -> None:
         """Take a member's word of its vector; it is left out if that has another digest than its claim ``names``."""
         if digest_of_parts(vector.digests) != names:

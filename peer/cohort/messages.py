@@ -8,6 +8,7 @@ from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_
 from protocol.fields import MAX_ROUND, check_digest, check_name
 from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
 from protocol.signed import Signed
+from swarm.links import MAX_LINKS
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods: a member calls its founder
 PLAN, ADD, SUM = "near.plan", "near.add", "near.sum"  # the founder calls members, and owners; anybody asks the founder for a part
@@ -20,7 +21,6 @@ MAX_HAND_OVER_BYTES = MAX_CLAIM_BYTES + MAX_SMALL_BYTES + MAX_PARTS * _PART_BYTE
 MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + MAX_SMALL_BYTES + MAX_PARTS * DIGEST_BYTES
 MAX_SHARES_BYTES = 2**20 + 2**19  # what an owner says of its part of the members' vectors
 MAX_ATTEMPTS = 2
-MAX_LINKS = 4 * MAX_COHORT
 _MAX_SAMPLES = 2**53
 _MAX_REASON = 100
 
@@ -76,7 +76,7 @@ class JoinAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorial:
+class VectorSummary:
     """What a member says of the vector that it has for the others; the founder compares it with what the owners got."""
 
     count: int  # of its values
@@ -101,7 +101,7 @@ class Give:
     base: bytes
     step: int
     claim: Signed[Claim]
-    vector: Vectorial
+    vector: VectorSummary
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
@@ -224,7 +224,7 @@ class HandOver:
 
     base: bytes
     claim: Signed[Claim]
-    vector: Vectorial
+    vector: VectorSummary
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")

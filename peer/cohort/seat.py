@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.residuals import PART_VALUES, near_mean
-from peer.cohort.all_reduce import AllReduce, described
+from peer.cohort.all_reduce import AllReduce, described, squared_norms
 from peer.cohort.messages import (
     GIVE,
     HAND_OVER,
@@ -50,7 +50,6 @@ MeanOf = Callable[[Sequence[PublicKey], Sequence[int]], Awaitable[Vector]]  # th
 
 GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
-_STEP = 2**16  # values at a time: they stay in a cache
 
 logger = logging.getLogger("manta.cohort")
 
@@ -414,12 +413,7 @@ class MemberSeat(Seat):
 
 def norm_of(vector: Vector) -> float:
     """Return about how long a vector is; not finite if a value of it is not, or its square is none."""
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, vector.size, _STEP):
-            part = vector[start : start + _STEP]
-            total += float(np.dot(part, part))
-    return float(np.sqrt(total))
+    return float(np.sqrt(np.frombuffer(squared_norms(vector), "<f8").sum()))
 
 
 def _check_finite(vector: Vector) -> None:

@@ -41,7 +41,7 @@ from peer.cohort.messages import (
     Plan,
     PlanAnswer,
     Share,
-    Vectorial,
+    VectorSummary,
     Word,
 )
 from peer.cohort.seat import GONE
@@ -1101,7 +1101,7 @@ def test_rounds_leave_no_files_open() -> None:
 
 # What strangers send.
 
-SAID = Vectorial(1, b"d" * 32, b"n" * 8, ())
+SAID = VectorSummary(1, b"d" * 32, b"n" * 8, ())
 SIGNED = so_far(PEERS[1], PEERS[0].public_key, vector_of(1))
 messages: list[Any] = [
     Join(b"b" * 32, 1, 1, 1, "here"),
@@ -1147,11 +1147,11 @@ def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
         lambda: Give(b"b", 0, SIGNED, SAID),
         lambda: Give(b"b" * 32, -1, SIGNED, SAID),
         lambda: Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, SAID),
-        lambda: Vectorial(1, b"d" * 31, b"n" * 8, ()),
-        lambda: Vectorial(1, b"d" * 32, b"n" * 16, ()),
-        lambda: Vectorial(1, b"", b"", ()),
-        lambda: Vectorial(-1, b"d" * 32, b"n" * 8, ()),
-        lambda: Vectorial(1, b"d" * 32, b"n" * 8, (b"k" * 32, b"j" * 32)),
+        lambda: VectorSummary(1, b"d" * 31, b"n" * 8, ()),
+        lambda: VectorSummary(1, b"d" * 32, b"n" * 16, ()),
+        lambda: VectorSummary(1, b"", b"", ()),
+        lambda: VectorSummary(-1, b"d" * 32, b"n" * 8, ()),
+        lambda: VectorSummary(1, b"d" * 32, b"n" * 8, (b"k" * 32, b"j" * 32)),
         lambda: Plan(b"b" * 32, 0, 0, 1, (), (b"k" * 32,)),
         lambda: Plan(b"b" * 32, 0, 0, 1, (b"j" * 32,), (b"k" * 32,)),
         lambda: Plan(b"b" * 32, 0, 2, 1, (b"k" * 32,), (b"k" * 32,)),
