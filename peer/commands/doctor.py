@@ -127,7 +127,7 @@ def _links(directory: Path) -> Finding:
         return Finding("links", State.NOTE, "no mates are known here: a peer links itself to those of its cohort when it runs")
     is_slow = "libp2p" in status.links
     said = "let mates reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
-    return Finding("links", State.NOTE if is_slow else State.GOOD, f"{status.mates} mates: {status.links}", said)
+    return Finding("links", State.NOTE if is_slow else State.GOOD, f"mates: {status.links}", said)
 
 
 def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:
