@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from protocol.ledger import Ledger
-from swarm.gate import Gate, Known, stranger_told
-from swarm.rpc import OwnNode
+from manta_swarm.network.gate import Gate, Known, stranger_told
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.ledger import Ledger
 
 
 async def held_to_admission(node: OwnNode, ledger: Callable[[], Ledger]) -> OwnNode:

@@ -12,16 +12,16 @@ from typing import Any
 
 import click
 
-from aggregator.commands import DATA_ROOT, DIRECTORY, FILE, RUN_FILE, clear_errors
-from aggregator.commands import folder as cli_folder
-from aggregator.commands import invitations as cli_invitations
-from aggregator.commands import ledger as cli_ledger
-from aggregator.commands import settings as cli_settings
-from aggregator.commands import witness as cli_witness
-from protocol.errors import UserError
-from runtime.commands import end_soon, ending_at_ctrl_c
-from swarm.logs import FORMATS, json_line, set_up_logging
-from swarm.voice import Voice
+from manta_swarm.aggregator.commands import DATA_ROOT, DIRECTORY, FILE, RUN_FILE, clear_errors
+from manta_swarm.aggregator.commands import folder as cli_folder
+from manta_swarm.aggregator.commands import invitations as cli_invitations
+from manta_swarm.aggregator.commands import ledger as cli_ledger
+from manta_swarm.aggregator.commands import settings as cli_settings
+from manta_swarm.aggregator.commands import witness as cli_witness
+from manta_swarm.network.logs import FORMATS, json_line, set_up_logging
+from manta_swarm.network.voice import Voice
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,8 +69,8 @@ def start(
     voice = Voice()
     say = partial(_say_json, voice) if log_format == "json" else voice.say
     with clear_errors():
-        from aggregator.settings.config import load_run_file
-        from aggregator.settings.start import Start, door_of
+        from manta_swarm.aggregator.settings.config import load_run_file
+        from manta_swarm.aggregator.settings.start import Start, door_of
 
         if no_monitor and monitor is not None:
             raise UserError("--monitor and --no-monitor do not go together")
@@ -82,7 +82,7 @@ def start(
         with ending_at_ctrl_c():
             import torch
 
-            from aggregator.operator import Operator
+            from manta_swarm.aggregator.operator import Operator
 
         if asked.threads is not None:
             torch.set_num_threads(asked.threads)

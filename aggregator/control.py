@@ -1,14 +1,14 @@
-"""What an operator tells a running aggregator from another terminal, over the socket in its folder (``swarm.control``)."""
+"""What an operator tells a running aggregator from another terminal, over the socket in its folder (``network.control``)."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from protocol.errors import RemoteFault, Unreachable, UserError
-from runtime.disk import DirectoryLock
-from swarm import control
-from swarm.farewells import Farewell
+from manta_swarm.network import control
+from manta_swarm.network.farewells import Farewell
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.runtime.disk import DirectoryLock
 
 WHO = "aggregator"
 REVOKED = "taken back"

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from aggregator.listening import best_first
-from aggregator.monitor.door import address_to_show
-from aggregator.settings.forecast import held_bytes
-from aggregator.status import AggregatorStatus
-from exact.coding import body_num_bytes
-from protocol.admission import INVITATION, LIST
-from protocol.footprint import in_words
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest
+from manta_swarm.aggregator.listening import best_first
+from manta_swarm.aggregator.monitor.door import address_to_show
+from manta_swarm.aggregator.settings.forecast import held_bytes
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.protocol.admission import INVITATION, LIST
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest
 
 
 def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ import contextlib
 import re
 from pathlib import Path
 
-from aggregator.log.contents import LISTEN
-from runtime.disk import replace_file
+from manta_swarm.aggregator.log.contents import LISTEN
+from manta_swarm.runtime.disk import replace_file
 
 _DEFAULT = "/ip4/0.0.0.0/tcp/0"
 _WRITTEN = re.compile(r"(/[A-Za-z0-9.:_%-]+){2,16}")  # an address, else nobody wrote it

@@ -23,66 +23,66 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aggregator.admitting import held_to_admission
-from aggregator.attendants.auditor import audit_beside, is_named
-from aggregator.attendants.gateway import Gateway
-from aggregator.attendants.gateway_key import invitation_for
-from aggregator.attendants.onlookers import Onlookers
-from aggregator.attendants.sidecar import Met
-from aggregator.attendants.watched import Watched
-from aggregator.audits.audits import Audits
-from aggregator.control import Stopping
-from aggregator.introduction import introduction, join_lines
-from aggregator.listening import LastAddress
-from aggregator.log.announcing import Announcing
-from aggregator.log.contents import MEASURES, RUN_FILE, SNAPSHOTS
-from aggregator.log.cosigning import CosigningDesk
-from aggregator.log.guard import RollbackGuard, refuse_handed_over
-from aggregator.log.heads import HeadsDesk
-from aggregator.log.storage import DATABASE, log_key
-from aggregator.monitor.door import open_door
-from aggregator.operators.contact import Contact
-from aggregator.operators.etcd import Etcd
-from aggregator.operators.joining import join
-from aggregator.operators.lease import Lease
-from aggregator.operators.seat import Seat
-from aggregator.operators.turns import Turns
-from aggregator.rounds.bodies import Kept
-from aggregator.rounds.commits import Others, Write
-from aggregator.rounds.evaluating import Evaluating
-from aggregator.rounds.fronts import Fronts
-from aggregator.rounds.intake import Store
-from aggregator.rounds.measures import Measures
-from aggregator.rounds.news import NewsDesk
-from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.shards import lend_shards
-from aggregator.rounds.verdicts import KeepVerdicts
-from aggregator.rounds.waiting import Waiting
-from aggregator.rounds.weights import Weights
-from aggregator.rounds.writing import Writing
-from aggregator.settings.config import load_run_file, template
-from aggregator.settings.start import Start
-from aggregator.status import AggregatorStatus, unix_ms
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.training.update import self_test
-from protocol.admission import INVITATION
-from protocol.errors import LedgerError, Unreachable, UserError
-from protocol.operators import Operators
-from protocol.signing import Identity, PublicKey, key_named
-from runtime.commands import told_to_stop
-from runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
-from swarm.blobs import Shelf
-from swarm.budget import Faults
-from swarm.control import ControlSocket
-from swarm.distances import serve_pings
-from swarm.farewells import say_farewell
-from swarm.local_runs import LocalRun, listed
-from swarm.log_client import serve_manifest
-from swarm.node import Node
-from swarm.reach import DialBackDesk
-from swarm.rpc import Endpoint, OwnNode
+from manta_swarm.aggregator.admitting import held_to_admission
+from manta_swarm.aggregator.attendants.auditor import audit_beside, is_named
+from manta_swarm.aggregator.attendants.gateway import Gateway
+from manta_swarm.aggregator.attendants.gateway_key import invitation_for
+from manta_swarm.aggregator.attendants.onlookers import Onlookers
+from manta_swarm.aggregator.attendants.sidecar import Met
+from manta_swarm.aggregator.attendants.watched import Watched
+from manta_swarm.aggregator.audits.audits import Audits
+from manta_swarm.aggregator.control import Stopping
+from manta_swarm.aggregator.introduction import introduction, join_lines
+from manta_swarm.aggregator.listening import LastAddress
+from manta_swarm.aggregator.log.announcing import Announcing
+from manta_swarm.aggregator.log.contents import MEASURES, RUN_FILE, SNAPSHOTS
+from manta_swarm.aggregator.log.cosigning import CosigningDesk
+from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
+from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.storage import DATABASE, log_key
+from manta_swarm.aggregator.monitor.door import open_door
+from manta_swarm.aggregator.operators.contact import Contact
+from manta_swarm.aggregator.operators.etcd import Etcd
+from manta_swarm.aggregator.operators.joining import join
+from manta_swarm.aggregator.operators.lease import Lease
+from manta_swarm.aggregator.operators.seat import Seat
+from manta_swarm.aggregator.operators.turns import Turns
+from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.aggregator.rounds.commits import Others, Write
+from manta_swarm.aggregator.rounds.evaluating import Evaluating
+from manta_swarm.aggregator.rounds.fronts import Fronts
+from manta_swarm.aggregator.rounds.intake import Store
+from manta_swarm.aggregator.rounds.measures import Measures
+from manta_swarm.aggregator.rounds.news import NewsDesk
+from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.shards import lend_shards
+from manta_swarm.aggregator.rounds.verdicts import KeepVerdicts
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.aggregator.rounds.writing import Writing
+from manta_swarm.aggregator.settings.config import load_run_file, template
+from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.update import self_test
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.control import ControlSocket
+from manta_swarm.network.distances import serve_pings
+from manta_swarm.network.farewells import say_farewell
+from manta_swarm.network.local_runs import LocalRun, listed
+from manta_swarm.network.log_client import serve_manifest
+from manta_swarm.network.node import Node
+from manta_swarm.network.reach import DialBackDesk
+from manta_swarm.network.rpc import Endpoint, OwnNode
+from manta_swarm.protocol.admission import INVITATION
+from manta_swarm.protocol.errors import LedgerError, Unreachable, UserError
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import Identity, PublicKey, key_named
+from manta_swarm.runtime.commands import told_to_stop
+from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 
 
 class Operator:

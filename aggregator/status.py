@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from aggregator.log.contents import STATUS
-from aggregator.rounds.timeline import Times
-from protocol.errors import RemoteFault, StorageError
-from protocol.measures import Spread
-from protocol.private import SHARED
-from runtime.disk import replace_file
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.rounds.timeline import Times
+from manta_swarm.protocol.errors import RemoteFault, StorageError
+from manta_swarm.protocol.measures import Spread
+from manta_swarm.protocol.private import SHARED
+from manta_swarm.runtime.disk import replace_file
 
 if TYPE_CHECKING:
-    from automl.evaluation.held_out import QualityReport
+    from manta_swarm.automl.evaluation.held_out import QualityReport
 
 _MAX_BYTES = 8 * 1024 * 1024
 

@@ -21,7 +21,7 @@ class _Commands(click.Group):
         """Import and return a command."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"automl.commands.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"manta_swarm.automl.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from protocol.errors import StorageError, UserError
-from runtime.disk import write_durably
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.runtime.disk import write_durably
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:

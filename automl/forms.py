@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from protocol.errors import UserError
+from manta_swarm.protocol.errors import UserError
 
 PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
 INT8 = "int8"  # ONNX too, with weights and activations of 8 bits; made where it is asked for

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from automl.models.networks import build
-from automl.models.supernet import Supernet
-from automl.spaces.space import space_named
-from automl.training.snapshot import load_snapshot
-from automl.training.update import State
-from protocol.errors import UserError
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import State
+from manta_swarm.protocol.errors import UserError
 
 
 def checked_device(name: str) -> str:

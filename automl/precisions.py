@@ -1,6 +1,6 @@
 """What networks compute in, by name. No torch: ``automl.rounding`` makes it so."""
 
-from protocol.errors import UserError
+from manta_swarm.protocol.errors import UserError
 
 FP32 = "fp32"
 TF32 = "tf32"  # what a convolution multiplies is rounded to 10 bits

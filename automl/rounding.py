@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from automl.precisions import BF16, TF32
+from manta_swarm.automl.precisions import BF16, TF32
 
 
 def convolutions(precision: str) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.errors import StorageError
+from manta_swarm.protocol.errors import StorageError
 
 ALIGNED_BYTES = 64  # as torch aligns what it allocates: kernels add in another order otherwise
 

@@ -35,24 +35,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.data.pairs import PairFiles, pairs
-from automl.data.views import StereoDataset
-from automl.evaluation.held_out import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
-from automl.models.networks import build
-from automl.models.stereo import PlainStereo
-from automl.models.supernet import draw
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture, SearchSpace
-from automl.training.decay import is_matrix
-from automl.training.objective import classification_loss, stereo_loss
-from automl.training.schedule import Plan
-from automl.training.settings import recipe_for, usual
-from automl.training.trainer import Trainer
-from protocol.lots import lot_seed, sample_indices
-from protocol.manifest import SCHEDULES
-from protocol.signing import sha256
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.pairs import PairFiles, pairs
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.evaluation.held_out import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.stereo import PlainStereo
+from manta_swarm.automl.models.supernet import draw
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.decay import is_matrix
+from manta_swarm.automl.training.objective import classification_loss, stereo_loss
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import recipe_for, usual
+from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.protocol.lots import lot_seed, sample_indices
+from manta_swarm.protocol.manifest import SCHEDULES
+from manta_swarm.protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
 _CHOOSE_IMAGES = slice(50_000, 60_000)

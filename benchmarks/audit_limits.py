@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tolerances import SEED, lot_at, states_of
 
-from automl.data.catalog import load_dataset
-from automl.spaces.space import space_named
-from automl.training.lots import Worker
-from automl.training.microbatches import FP32, Part, StepGradient
-from automl.training.settings import usual
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.microbatches import FP32, Part, StepGradient
+from manta_swarm.automl.training.settings import usual
 
 Gradients = NDArray[np.float32]  # (microbatches, N)
 DRAWS = 50

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from protocol.exchange import codec_named
+from manta_swarm.protocol.exchange import codec_named
 
 
 def codec(text: str) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from exact.coding import encode, parse
-from exact.mean import Sum
-from exact.residuals import left_over
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.codec.mean import Sum
+from manta_swarm.codec.residuals import left_over
 
 _FLOOR = -30
 _WEIGHT = 65535

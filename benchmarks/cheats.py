@@ -4,10 +4,10 @@
         [--local-steps 1] [--codec int16] [--audit-percent 100] [--newcomer-percent 100] [--kept-rounds 4] [--pending-rounds 8]
         [--audit-share 1] [--open-s 6]
 
-Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says
-what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many
-microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the log,
-and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what it is
+Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and a peer for each cheat (``tests.network.cheats``
+says what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how
+many microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the
+log, and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what it is
 paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside the CPU's
 time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then the others
 begin. With --every each kind of cheat has a swarm of its own, one after the other.
@@ -24,12 +24,12 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import ExchangeSection, TrustSection
-from automl.training.settings import first_floor
-from protocol.ledger import Ledger
-from tests.swarm.cheats import KINDS, LIARS
-from tests.swarm.processes import Programs, small_run
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
+from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.protocol.ledger import Ledger
+from tests.network.cheats import KINDS, LIARS
+from tests.network.processes import Programs, small_run
 
 _SAMPLES = 16
 _POLL_S = 0.5

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from automl.memory import keep_freed_memory
-from automl.models.expansion import projected
-from automl.models.gradients import doubled
-from automl.models.layers import BATCH_NORM_EPSILON
-from automl.models.narrow import convolved
+from manta_swarm.automl.memory import keep_freed_memory
+from manta_swarm.automl.models.expansion import projected
+from manta_swarm.automl.models.gradients import doubled
+from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON
+from manta_swarm.automl.models.narrow import convolved
 
 _WARM_UP = 3
 _EXPANSIONS = ((32, 16, 64, 32, 64), (2, 32, 96, 160, 320), (2, 32, 192, 160, 320))  # batch, channels, expanded ones, height, width

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crowd_rounds import FASTEST_LOT_MS, LOT_SAMPLES, OPERATOR, UNEVEN, Log, Peer, World
 
-from protocol.exchange import Exchange
-from protocol.manifest import Manifest, Optimizer
-from protocol.signing import sha256
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.signing import sha256
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How long until a crowd has a round, and who sends how much for it: spread from peer to peer, or all from the log. In virtual time.
 
-What is told to whom and asked of whom decides ``swarm.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean
-are as in ``swarm.gossip`` and ``peer.contact.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
+What is told to whom and asked of whom decides ``network.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean
+are as in ``network.gossip`` and ``peer.contact.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
 after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log
 gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
 later.
@@ -26,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from crowd_rounds import COMMIT_MS, ROW_MS, World
 
-from exact.coding import body_num_bytes
-from exact.vectors import vector_group_sizes
-from peer.contact.spread import LOG_BYTES, LOG_FIRST
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
-from swarm.pushes import Push, Shown
-from swarm.rumours import Book
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
+from manta_swarm.network.pushes import Push, Shown
+from manta_swarm.network.rumours import Book
+from manta_swarm.peer.contact.spread import LOG_BYTES, LOG_FIRST
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 ROUND = 1
 SIZES = {"tiny": 226_000, "2.9M": 2_900_000}  # weights
@@ -129,7 +129,7 @@ class Peer(Node):
         self.is_silent = False
         self.wakes_at = math.inf
 
-    # Bodies: as ``swarm.gossip``.
+    # Bodies: as ``network.gossip``.
 
     def close_headers(self, offer: Any, near: Sequence["Peer"], far: Sequence["Peer"]) -> None:
         if self.is_silent:
@@ -207,7 +207,7 @@ class Peer(Node):
         if other.is_silent:
             crowd.world.after(1000, overdue)
 
-    # The table and the mean: as ``peer.contact.spread`` and ``swarm.fetching``.
+    # The table and the mean: as ``peer.contact.spread`` and ``network.fetching``.
 
     def want(self, root: bytes, sizes: Sequence[int]) -> None:
         if self.is_silent:

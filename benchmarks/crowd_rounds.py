@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from protocol.closing import Closing, NotTaken
-from protocol.exchange import MAX_AGE, next_open_ms
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.records import Claim, ClaimStep, Contribution, Round, StepMean, Ticket
-from protocol.rounds import Phase, RoundMachine, Standing
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.closing import Closing, NotTaken
+from manta_swarm.protocol.exchange import MAX_AGE, next_open_ms
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Round, StepMean, Ticket
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
+from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"crowd")
 OPERATOR = Identity(sha256(b"operator"))

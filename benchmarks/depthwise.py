@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.memory import keep_freed_memory
-from automl.models.depthwise import convolve
+from manta_swarm.automl.memory import keep_freed_memory
+from manta_swarm.automl.models.depthwise import convolve
 
 _SHAPES = ((144, 32, 7), (144, 32, 5), (240, 16, 7), (240, 16, 5), (480, 8, 7), (480, 8, 5), (960, 4, 7), (960, 4, 5), (960, 7, 7))
 

@@ -21,20 +21,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from automl.data.digits import digits
-from automl.models.networks import build
-from automl.spaces.space import TINY
-from automl.training.lots import Lot
-from peer.crew.devices import Device
-from peer.crew.processes import ProcessCrew
-from peer.crew.worker_data import WorkerData
-from peer.evaluation.desk import EvaluationDesk, Subject
-from peer.evaluation.measurer import Measured, Measurer
-from protocol.encoding import pack, unpack
-from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
-from protocol.signing import Identity, sha256
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.tasks import within
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.crew.devices import Device
+from manta_swarm.peer.crew.processes import ProcessCrew
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.evaluation.desk import EvaluationDesk, Subject
+from manta_swarm.peer.evaluation.measurer import Measured, Measurer
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
+from manta_swarm.protocol.signing import Identity, sha256
 
 _PATIENCE_S = 600.0  # until a process has loaded its libraries, on a busy machine
 

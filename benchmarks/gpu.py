@@ -23,19 +23,19 @@ import torch
 from torch import Tensor
 from workers import architectures_of, timed
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.graphs import CudaGraphs
-from automl.models.networks import build
-from automl.precisions import PRECISIONS
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.lots import Lot, LotResult, Worker, fetch
-from peer.crew.devices import Device
-from peer.crew.processes import ProcessCrew
-from peer.crew.worker_data import WorkerData
-from protocol.errors import UserError
-from protocol.lots import lot_seed, sample_indices
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.graphs import CudaGraphs
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.precisions import PRECISIONS
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker, fetch
+from manta_swarm.peer.crew.devices import Device
+from manta_swarm.peer.crew.processes import ProcessCrew
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.lots import lot_seed, sample_indices
 
 _IMAGES = 512  # of noise
 _RATE = 0.05

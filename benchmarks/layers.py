@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.datasets import FashionMNIST
 
-from automl.models.networks import build
-from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.spaces.units import units_alike
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.cost import macs, num_weights
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.spaces.units import units_alike
 
 _SIDE = 48
 _BATCH = 32

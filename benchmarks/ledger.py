@@ -29,21 +29,21 @@ from pathlib import Path
 
 import psutil
 
-from protocol.signed import Signed
+from manta_swarm.protocol.signed import Signed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from aggregator.log.log import Log
-from aggregator.log.verify import verify_directory
-from aggregator.settings.config import RunConfig
-from automl.data.digits import digits
-from automl.training.asked import AskedCourse
-from protocol.course import Course
-from protocol.exchange import MAX_COHORT, next_open_ms
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
-from protocol.signing import Identity
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.exchange import MAX_COHORT, next_open_ms
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
+from manta_swarm.protocol.signing import Identity
 
 SEED = bytes(32)  # of the operator
 SINGLE_ROUNDS = 200

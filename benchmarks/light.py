@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aggregator.log.verify import verify_directory
-from aggregator.settings.config import RunConfig, write_run_file
-from aggregator.settings.sections import RoundSection
-from automl.training.settings import TASKS, thin, usual
-from protocol.errors import MantaError
-from protocol.signing import peer_name
-from runtime.child import Child, Program, python, stop
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig, write_run_file
+from manta_swarm.aggregator.settings.sections import RoundSection
+from manta_swarm.automl.training.settings import TASKS, thin, usual
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.child import Child, Program, python, stop
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _START_S, _RUN_S = 240.0, 600.0
@@ -115,11 +115,11 @@ class _Programs:
         config = config.model_copy(update={"round": RoundSection(**{**config.round.model_dump(), **opened})})
         write_run_file(self.directory / "run.toml", config)
         where = ("--dir", str(self.directory / "aggregator"), "--listen", _LISTEN, "--no-monitor")
-        self.start("aggregator", "aggregator.cli", "start", str(self.directory / "run.toml"), *where)
+        self.start("aggregator", "manta_swarm.aggregator.cli", "start", str(self.directory / "run.toml"), *where)
         self._until(lambda: bool(self.aggregator().get("addresses")))
         address = self.aggregator()["addresses"][0]
         where = ("--dir", str(self.directory / "gateway"), "--listen", _LISTEN, "--gateway", "127.0.0.1:0")
-        self.start("gateway", "peer.cli", "join", "--gpus", "none", "--initial-peers", address, *where)
+        self.start("gateway", "manta_swarm.peer.cli", "join", "--gpus", "none", "--initial-peers", address, *where)
         log_path = self.directory / "gateway.log"
         self._until(lambda: "--gateway http" in log_path.read_text())
         return log_path.read_text().rpartition("--gateway ")[2].split()[0]
@@ -127,7 +127,7 @@ class _Programs:
     def start_light(self, number: int, url: str) -> None:
         directory = self.directory / f"light-{number}"
         group = _group(str(number), self.arguments.memory_mb * 2**20)
-        command = [self.arguments.python, "-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--dir", str(directory)]
+        command = [self.arguments.python, "-P", "-m", "manta_swarm.peer.cli", "join", "--light", "--gateway", url, "--dir", str(directory)]
         if group is not None:
             command = ["sh", "-c", _JOIN, str(group / "cgroup.procs"), *command]
         path = "" if self.arguments.python != sys.executable else os.environ.get("PYTHONPATH", "")

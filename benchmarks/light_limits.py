@@ -19,20 +19,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from automl.data.digits import digits
-from automl.models.networks import build
-from automl.spaces.space import TINY
-from automl.training.lots import Lot, Worker
-from peer.gateway.http import serving
-from peer.light.client import GatewayClient, GatewayUrl
-from peer.light.traffic import BlockingTraffic
-from peer.light.valve import Valve
-from peer.limits.limits import Limits
-from protocol.errors import RemoteFault
-from protocol.light import RETURNS
-from protocol.signing import sha256
-from swarm.door import Door
-from swarm.traffic import Flow, Traffic
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.network.door import Door
+from manta_swarm.network.traffic import Flow, Traffic
+from manta_swarm.peer.gateway.http import serving
+from manta_swarm.peer.light.client import GatewayClient, GatewayUrl
+from manta_swarm.peer.light.traffic import BlockingTraffic
+from manta_swarm.peer.light.valve import Valve
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.light import RETURNS
+from manta_swarm.protocol.signing import sha256
 
 BLOB = bytes(512 * 1024)
 

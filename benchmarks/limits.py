@@ -27,8 +27,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peer.limits.limits import Limits
-from protocol.signing import Identity, PublicKey
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.namespaces import cable, give_address, make, on_host, remove, run, take
 
 PREFIX = "manta-limits-"
@@ -45,14 +45,14 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     """Print what share of the time a worker computes at each limit."""
     import torch
 
-    from automl.data.digits import digits
-    from automl.models.networks import build
-    from automl.spaces.space import TINY
-    from automl.training.lots import Lot
-    from peer.crew.devices import Device
-    from peer.crew.processes import ProcessCrew
-    from peer.crew.resting import RestingCrew
-    from peer.crew.worker_data import WorkerData
+    from manta_swarm.automl.data.digits import digits
+    from manta_swarm.automl.models.networks import build
+    from manta_swarm.automl.spaces.space import TINY
+    from manta_swarm.automl.training.lots import Lot
+    from manta_swarm.peer.crew.devices import Device
+    from manta_swarm.peer.crew.processes import ProcessCrew
+    from manta_swarm.peer.crew.resting import RestingCrew
+    from manta_swarm.peer.crew.worker_data import WorkerData
 
     processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
     crew, changed = RestingCrew(processes), asyncio.Event()
@@ -155,7 +155,7 @@ def _network() -> Iterator[None]:
 
 async def be_child(folder: Path, way: str, rate: int, address: str | None) -> None:
     """Give, or take without an end, at most at ``rate``; 0: without a limit."""
-    from swarm.node import Node, parse_address
+    from manta_swarm.network.node import Node, parse_address
 
     identity = Identity(secrets.token_bytes(32))
     path = folder / f"{identity.public_key.hex()[:8]}.key"

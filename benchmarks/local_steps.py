@@ -27,13 +27,13 @@ from pathlib import Path
 
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.evaluation.held_out import metric_of, quality_report
-from automl.training.schedule import Plan
-from automl.training.settings import thin, usual
-from automl.training.trainer import Trainer
-from protocol.exchange import codec_named
-from protocol.manifest import ALGORITHMS, SCHEDULES
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.evaluation.held_out import metric_of, quality_report
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import thin, usual
+from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES
 
 _UPDATES = {"classification": 200, "stereo": 100}
 _SETTING = re.compile(r"([a-z0-9-]+)@([1-9][0-9]*)((?:,(?:residual|rate|momentum|lr)=[0-9.]+)*)")

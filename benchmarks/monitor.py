@@ -29,10 +29,10 @@ os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve(
 import psutil
 from monitor_log import MadeUpRun
 
-from aggregator.monitor.kept import KEPT
-from aggregator.monitor.settings import DIRECTORY, MonitorSection
-from runtime.child import TOLD, Child, Program, python
-from runtime.line import BEATS, Beat
+from manta_swarm.aggregator.monitor.kept import KEPT
+from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
+from manta_swarm.runtime.child import TOLD, Child, Program, python
+from manta_swarm.runtime.line import BEATS, Beat
 
 REPEATS = 15
 START_S = 900.0
@@ -173,7 +173,7 @@ async def started(directory: Path, clients: int) -> AsyncIterator[tuple[Page, ps
     settings = MonitorSection(streams=clients).model_dump_json()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
-        command = python("-m", "aggregator.monitor.program", str(directory), settings, where)
+        command = python("-m", "manta_swarm.aggregator.monitor.program", str(directory), settings, where)
         child = Child.start(Program("monitor", command, messages=BEATS, pass_fds=[listening.fileno()], steps=TOLD))
         hearing = asyncio.create_task(heard(child))
         try:

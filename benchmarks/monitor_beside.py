@@ -35,13 +35,13 @@ import psutil
 from monitor import Page  # before what is Manta's: it says where that is
 from rich.console import Console
 
-from aggregator.local.settings import Wishes, make_settings
-from aggregator.local.swarm import LocalSwarm
-from aggregator.log.storage import read_manifest
-from aggregator.log.stored import StoredLog
-from aggregator.monitor.opened import opened
-from protocol.records import Round
-from runtime import tether
+from manta_swarm.aggregator.local.settings import Wishes, make_settings
+from manta_swarm.aggregator.local.swarm import LocalSwarm
+from manta_swarm.aggregator.log.storage import read_manifest
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.monitor.opened import opened
+from manta_swarm.protocol.records import Round
+from manta_swarm.runtime import tether
 
 WAYS = ("none", "page", "whole", "clients")
 POLL_S = 0.05
@@ -55,7 +55,7 @@ while time.monotonic() < end:
 print(round(time.process_time() - began, 2))
 """
 PARTS = ("monitor", "evaluator", "the rest of the swarm", "all else on this computer")
-_MODULES = ("aggregator.monitor.program", "aggregator.monitor.evaluator")
+_MODULES = ("manta_swarm.aggregator.monitor.program", "manta_swarm.aggregator.monitor.evaluator")
 
 
 @dataclass
@@ -174,7 +174,7 @@ def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float
 def one_core() -> None:
     """Print what is left for a loop of niceness 19 beside one of niceness 0, by how it was made nice."""
     tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), "19", ""]
-    for name, nice in (("the process", ["nice", "-n", "19"]), ("runtime.tether", tethered)):
+    for name, nice in (("the process", ["nice", "-n", "19"]), ("manta_swarm.runtime.tether", tethered)):
         loops = [
             subprocess.Popen(
                 [*start, sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -7,21 +7,21 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-from aggregator.log.contents import STATUS
-from aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
-from aggregator.rounds.timeline import Times
-from aggregator.settings.config import RunConfig
-from aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
-from automl.data.digits import digits
-from automl.training.asked import AskedCourse
-from protocol.encoding import pack
-from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity
-from runtime.disk import make_directory, replace_file
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
+from manta_swarm.aggregator.rounds.timeline import Times
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.disk import make_directory, replace_file
 
 COHORT = 10
 _BATCH = 20  # rounds of a transaction

@@ -39,7 +39,7 @@ def parse() -> argparse.Namespace:
 def start_swarm(settings: argparse.Namespace, directory: Path) -> "subprocess.Popen[str]":
     """Start a swarm that would go on for much longer than it has to."""
     size = ("--peers", str(settings.peers), "--cohorts", str(settings.cohorts), "--rounds", str(10 * settings.after))
-    command = [sys.executable, "-P", "-m", "aggregator.local.cli", "up", "--dir", str(directory), *size]
+    command = [sys.executable, "-P", "-m", "manta_swarm.aggregator.local.cli", "up", "--dir", str(directory), *size]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 

@@ -27,13 +27,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from aggregator.log.storage import is_at_rest, reading
-from protocol.records import Round, open_entry
+from manta_swarm.aggregator.log.storage import is_at_rest, reading
+from manta_swarm.protocol.records import Round, open_entry
 from tests.etcds import etcds_in
 from tests.faults.split_network import why_not
-from tests.swarm.operators import OperatorPrograms, name_of
-from tests.swarm.operators_apart import OperatorsApart, operators_apart
-from tests.swarm.processes import small_run
+from tests.network.operators import OperatorPrograms, name_of
+from tests.network.operators_apart import OperatorsApart, operators_apart
+from tests.network.processes import small_run
 
 STANDSTILL_S = 10.0
 CUT_S = 15.0

@@ -33,18 +33,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset
-from automl.data.private_folder import is_held_out
-from automl.data.splitting import dirichlet_split, part_of
-from automl.evaluation.held_out import evaluate, quality_report
-from automl.models.networks import build
-from automl.spaces.space import fitted_name, space_named
-from automl.training.cohorts import Cohort
-from automl.training.schedule import Plan
-from automl.training.settings import thin
-from automl.training.trainer import Trainer
-from peer.training.noise import noisy
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.private_folder import is_held_out
+from manta_swarm.automl.data.splitting import dirichlet_split, part_of
+from manta_swarm.automl.evaluation.held_out import evaluate, quality_report
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import fitted_name, space_named
+from manta_swarm.automl.training.cohorts import Cohort
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import thin
+from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.peer.training.noise import noisy
 
 _LEAST = 60  # images of a peer
 _SETTINGS = ("pooled", "private")

@@ -39,17 +39,17 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.wan_network import BURST_BYTES, QUEUE_MS, why_not
-from exact.residuals import part_digests, vector_digest
-from peer.cohort.cohort import Cohort
-from protocol.exchange import Exchange
-from protocol.manifest import Manifest, Optimizer
-from protocol.records import Claim, ClaimStep
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.links import TLS, UNIX, Links
-from swarm.neighbours import Neighbours
-from swarm.node import Node
+from manta_swarm.codec.residuals import part_digests, vector_digest
+from manta_swarm.network.links import TLS, UNIX, Links
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import Node
+from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.records import Claim, ClaimStep
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests import namespaces
 
 LOOPBACK = "127.0.0.1"

@@ -32,8 +32,8 @@ from beginning import codec, ending_when_told, scratch
 from scale_programs import METHODS, RECEIVED, SENT, Place
 from scale_swarm import Moment, Swarm, Usage, run_config
 
-from aggregator.settings.sections import DataSection, ExchangeSection
-from protocol.exchange import MAX_AGE
+from manta_swarm.aggregator.settings.sections import DataSection, ExchangeSection
+from manta_swarm.protocol.exchange import MAX_AGE
 
 REST_S = 20.0  # before the first lot: what it costs to be there
 LEAST_LOTS = 4  # a local step: a cohort takes whose lot fits a third of one

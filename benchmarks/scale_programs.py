@@ -23,16 +23,16 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from aggregator.operator import Operator
-from aggregator.settings.config import load_run_file
-from aggregator.settings.start import Start
-from automl.data.dataset import Dataset
-from automl.training.lots import Lot, LotResult, Worker
-from peer.config import PeerConfig
-from peer.session import join
-from runtime.tether import ask_for_end_with_parent
-from swarm.node import Node
-from swarm.rpc import Handler
+from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.settings.config import load_run_file
+from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import Handler
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.session import join
+from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as standing still

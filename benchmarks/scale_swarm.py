@@ -18,13 +18,13 @@ from typing import Any, Literal
 import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
-from aggregator.log.verify import verify_directory
-from aggregator.settings.config import RunConfig, template
-from aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
-from aggregator.status import AggregatorStatus
-from protocol.ledger import Ledger
-from runtime.child import Child, Program, stop
-from swarm.peer_status import PeerStatus
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig, template
+from manta_swarm.aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.runtime.child import Child, Program, stop
 
 STARTING_AT_ONCE = 4
 START_S, STALL_S, END_S = 600.0, 180.0, 120.0

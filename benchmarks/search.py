@@ -26,21 +26,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import SEARCH, TEST, Dataset
-from automl.data.images import ImageDataset
-from automl.evaluation.held_out import check_fit
-from automl.evaluation.samples import Measured
-from automl.opening import opened_snapshot
-from automl.search.constraints import Constraint, Cost, Region
-from automl.search.evaluators import LocalEvaluator
-from automl.search.evolution import Effort
-from automl.search.journal import Journal
-from automl.search.search import Found, Strategy, search
-from automl.search.unseen import Comparison
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import MantaError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import SEARCH, TEST, Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.evaluation.held_out import check_fit
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.opening import opened_snapshot
+from manta_swarm.automl.search.constraints import Constraint, Cost, Region
+from manta_swarm.automl.search.evaluators import LocalEvaluator
+from manta_swarm.automl.search.evolution import Effort
+from manta_swarm.automl.search.journal import Journal
+from manta_swarm.automl.search.search import Found, Strategy, search
+from manta_swarm.automl.search.unseen import Comparison
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import MantaError
 
 
 class Quiet:

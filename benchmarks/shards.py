@@ -54,7 +54,7 @@ def main() -> None:
 def _measure(folder: Path, samples: int, lots: int, threads: int) -> None:
     import torch
 
-    from automl.data.shards.writing import shard_images
+    from manta_swarm.automl.data.shards.writing import shard_images
 
     torch.set_num_threads(threads)
     _write(folder / "own", samples)
@@ -86,7 +86,7 @@ def _write(folder: Path, samples: int) -> None:
 def _read(folder: Path, lots: int, threads: int) -> None:
     import torch
 
-    from automl.data.catalog import load_dataset
+    from manta_swarm.automl.data.catalog import load_dataset
 
     torch.set_num_threads(threads)
     dataset = load_dataset("shards-noise", folder)
@@ -100,12 +100,12 @@ def _read(folder: Path, lots: int, threads: int) -> None:
 
 async def _travel(folder: Path, size_mib: int) -> None:
     """Time files on their way, against the same bytes copied and hashed by one process."""
-    from protocol.shards import PIECE_BYTES
-    from runtime.disk import load_identity, make_directory
-    from swarm.blobs import Blob, Shelf
-    from swarm.fetching import fetch_file
-    from swarm.file_blobs import FileBlob, FileName
-    from swarm.node import Node
+    from manta_swarm.network.blobs import Blob, Shelf
+    from manta_swarm.network.fetching import fetch_file
+    from manta_swarm.network.file_blobs import FileBlob, FileName
+    from manta_swarm.network.node import Node
+    from manta_swarm.protocol.shards import PIECE_BYTES
+    from manta_swarm.runtime.disk import load_identity, make_directory
 
     sizes = [min(_SHARD_MIB, size_mib - start) << 20 for start in range(0, size_mib, _SHARD_MIB)]
     nodes = []

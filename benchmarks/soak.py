@@ -40,10 +40,10 @@ from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
 
-from aggregator.rounds.replay import replay_directory
-from automl.training.settings import thin
-from protocol.errors import MantaError
-from protocol.exchange import grace_ms
+from manta_swarm.aggregator.rounds.replay import replay_directory
+from manta_swarm.automl.training.settings import thin
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import grace_ms
 
 POLL_S, SAMPLE_S, LINE_S = 0.1, 10.0, 60.0
 SETTLE_ROUNDS = 3  # before the first strike

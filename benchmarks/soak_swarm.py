@@ -18,7 +18,7 @@ import psutil
 from scale_programs import Place
 from scale_swarm import Swarm
 
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.peer_status import PeerStatus
 
 NUM_SPARED = 2
 FEWER = 3  # peers than were asked for, before the next thing that happens is a join

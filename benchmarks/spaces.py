@@ -15,8 +15,8 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from automl.spaces.cost import fixed_num_weights, macs, unit_macs, unit_num_weights
-from automl.spaces.space import BASE
+from manta_swarm.automl.spaces.cost import fixed_num_weights, macs, unit_macs, unit_num_weights
+from manta_swarm.automl.spaces.space import BASE
 
 _SIDE = 224
 _STRIDES = (2, 4, 8, 16, 32)

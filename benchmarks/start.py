@@ -16,33 +16,33 @@ import tempfile
 import time
 
 _HELP = {
-    "peer.cli": ("", "join", "status", "tables", "pause", "resume", "leave", "limits"),
-    "aggregator.cli": ("", "init", "start", "ledger verify", "ledger replay", "ledger check-proof"),
-    "aggregator.local.cli": ("", "up"),
-    "automl.cli": ("", "data", "split", "space", "train", "evaluate", "profile", "find", "export"),
+    "manta_swarm.peer.cli": ("", "join", "status", "tables", "pause", "resume", "leave", "limits"),
+    "manta_swarm.aggregator.cli": ("", "init", "start", "ledger verify", "ledger replay", "ledger check-proof"),
+    "manta_swarm.aggregator.local.cli": ("", "up"),
+    "manta_swarm.automl.cli": ("", "data", "split", "space", "train", "evaluate", "profile", "find", "export"),
 }
 _NODE = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooW"  # nobody's: too short
 _MISTAKES = (
-    ("a wrong flag", "peer.cli join --wrong"),
-    ("a wrong address", f"peer.cli join --initial-peers {_NODE}"),
-    ("a missing file", "peer.cli join --latency-table missing --gpus none"),
-    ("a wrong GPU", "peer.cli join --gpus 0,99"),
-    ("no peer there", "peer.cli status --dir missing"),
-    ("no peer there", "peer.cli pause --dir missing"),
-    ("a missing file", "aggregator.cli start missing.toml --dir new"),
-    ("a wrong file", "aggregator.cli start wrong.toml --dir new"),
-    ("no log there", "aggregator.cli ledger verify --dir missing"),
-    ("a wrong value", "aggregator.local.cli up --peers 0"),
-    ("a wrong name", "aggregator.local.cli up --data faces"),
-    ("a missing file", "automl.cli find --snapshot missing"),
-    ("a wrong file", "automl.cli evaluate wrong.toml"),
-    ("a wrong name", "automl.cli data faces"),
+    ("a wrong flag", "manta_swarm.peer.cli join --wrong"),
+    ("a wrong address", f"manta_swarm.peer.cli join --initial-peers {_NODE}"),
+    ("a missing file", "manta_swarm.peer.cli join --latency-table missing --gpus none"),
+    ("a wrong GPU", "manta_swarm.peer.cli join --gpus 0,99"),
+    ("no peer there", "manta_swarm.peer.cli status --dir missing"),
+    ("no peer there", "manta_swarm.peer.cli pause --dir missing"),
+    ("a missing file", "manta_swarm.aggregator.cli start missing.toml --dir new"),
+    ("a wrong file", "manta_swarm.aggregator.cli start wrong.toml --dir new"),
+    ("no log there", "manta_swarm.aggregator.cli ledger verify --dir missing"),
+    ("a wrong value", "manta_swarm.aggregator.local.cli up --peers 0"),
+    ("a wrong name", "manta_swarm.aggregator.local.cli up --data faces"),
+    ("a missing file", "manta_swarm.automl.cli find --snapshot missing"),
+    ("a wrong file", "manta_swarm.automl.cli evaluate wrong.toml"),
+    ("a wrong name", "manta_swarm.automl.cli data faces"),
 )
 _PROGRAMS = {
-    "peer.cli": "manta-peer",
-    "aggregator.cli": "manta-aggregator",
-    "aggregator.local.cli": "manta-swarm",
-    "automl.cli": "manta-search",
+    "manta_swarm.peer.cli": "manta-peer",
+    "manta_swarm.aggregator.cli": "manta-aggregator",
+    "manta_swarm.aggregator.local.cli": "manta-swarm",
+    "manta_swarm.automl.cli": "manta-search",
 }
 _SHOWN = 12  # modules
 

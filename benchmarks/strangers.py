@@ -35,7 +35,7 @@ from scale_swarm import Swarm, run_config
 from soak import lateness
 from soak_swarm import Use, use_of
 
-from runtime.child import Child, Program, stop
+from manta_swarm.runtime.child import Child, Program, stop
 from tests.faults import strangers
 
 PEERS = ("peer-0", "peer-1", "peer-2")
@@ -111,7 +111,11 @@ def suffer(arguments: argparse.Namespace, directory: Path, attack: str, say: Cal
         if attack == GATEWAY_ATTACK:
             url = _gateway_url(swarm)
             beside.append(
-                _start("light", ["-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--dir", f"{directory}/light"], directory)
+                _start(
+                    "light",
+                    ["-P", "-m", "manta_swarm.peer.cli", "join", "--light", "--gateway", url, "--dir", f"{directory}/light"],
+                    directory,
+                )
             )
             words.append(url.removeprefix("http://").partition("/")[0])
             swarm.until(lambda: bool(_light_status(directory).get("taken")), "the light contributor works", deadline_s=START_S)

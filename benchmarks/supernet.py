@@ -28,11 +28,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from automl.models.networks import build
-from automl.models.stereo import PlainStereo
-from automl.spaces.cost import macs
-from automl.spaces.space import BASE, Architecture, SearchSpace, space_named
-from automl.training.objective import classification_loss, stereo_loss
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.stereo import PlainStereo
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import BASE, Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.objective import classification_loss, stereo_loss
 
 _NUM_RANDOM = 5
 _WARM_UP = 3

@@ -37,21 +37,21 @@ def first_of(*names: str) -> Any:
 def data_for(space: Any) -> Any:
     """Return what the lots are drawn from."""
     if space.task == "stereo":
-        return first_of("automl.data.catalog").load_dataset("layers", None)
+        return first_of("manta_swarm.automl.data.catalog").load_dataset("layers", None)
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (_IMAGES, space.image_channels, _SIDE, _SIDE), dtype=np.uint8)
     labels = generator.integers(0, space.num_classes, _IMAGES)
-    data = first_of("automl.data.images")
+    data = first_of("manta_swarm.automl.data.images")
     return data.ImageDataset("noise", 255, space.num_classes, images, labels, images[:8], labels[:8], flips=True)
 
 
 def main(name: str, resolution: int, samples: int, threads: int, num_lots: int) -> None:
     """Train lots and print what they took."""
-    lots = first_of("automl.training.lots", "automl.training")
-    space = first_of("automl.spaces.space", "automl.space").space_named(name)
+    lots = first_of("manta_swarm.automl.training.lots", "manta_swarm.automl.training")
+    space = first_of("manta_swarm.automl.spaces.space", "automl.space").space_named(name)
     torch.set_num_threads(threads)
     worker = lots.Worker(name, data_for(space))
-    supernet = first_of("automl.models.networks", "automl.networks").build(space)
+    supernet = first_of("manta_swarm.automl.models.networks", "automl.networks").build(space)
     supernet.initialise(torch.Generator().manual_seed(0))
     worker.load(supernet.flat_weights_N)
     chosen = [space.largest(), space.smallest(), *(space.sample(random.Random(f"lot:{index}")) for index in range(_RANDOM))]
@@ -81,7 +81,7 @@ if __name__ == "__main__":
         parser.add_argument(number, type=int, metavar="LOTS" if number == "num_lots" else number.upper())
     given = vars(parser.parse_args())
     import_only_from_path()
-    memory = importlib.util.find_spec("automl.memory") and importlib.import_module("automl.memory")
+    memory = importlib.util.find_spec("manta_swarm.automl.memory") and importlib.import_module("manta_swarm.automl.memory")
     if memory:
         memory.keep_freed_memory()  # as the programs that train do
     main(**given)

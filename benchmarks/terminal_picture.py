@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from peer.control import look
-from peer.dashboard.dashboard import Dashboard
-from protocol.errors import MantaError
+from manta_swarm.peer.control import look
+from manta_swarm.peer.dashboard.dashboard import Dashboard
+from manta_swarm.protocol.errors import MantaError
 
 _OUT = Path(__file__).parents[1] / "docs" / "terminal.svg"
 _SIZE = (100, 30)
@@ -58,7 +58,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        words = ["-P", "-m", "aggregator.local.cli", "up", "--no-monitor", "--dir", f"{folder}/run", "--rounds", str(20 * rounds)]
+        words = [
+            "-P",
+            "-m",
+            "manta_swarm.aggregator.local.cli",
+            "up",
+            "--no-monitor",
+            "--dir",
+            f"{folder}/run",
+            "--rounds",
+            str(20 * rounds),
+        ]
         swarm = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             peer = Path(folder, "run", "peer-0")

@@ -39,12 +39,12 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.data.catalog import load_dataset
-from automl.models.networks import build
-from automl.spaces.space import SearchSpace, space_named
-from automl.training.lots import Lot, Worker
-from automl.training.microbatches import FP32, Part, StepGradient
-from automl.training.settings import usual
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import SearchSpace, space_named
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import FP32, Part, StepGradient
+from manta_swarm.automl.training.settings import usual
 
 BASE, KEY, SEED = b"b" * 32, b"k" * 32, 1
 LAYOUTS = ("last", "first")

@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 import torch
 
-from automl.memory import keep_freed_memory
-from automl.models.networks import build
-from automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY
-from automl.training.optimizers import own_step
-from automl.training.update import State, state_digest
-from protocol.manifest import Optimizer
+from manta_swarm.automl.memory import keep_freed_memory
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY
+from manta_swarm.automl.training.optimizers import own_step
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.manifest import Optimizer
 
 _OPTIMIZER = Optimizer("adamw", "0.002", "0.9", "0.999", "0.00000001", "0.01", 30, "0.9", "0.5")
 

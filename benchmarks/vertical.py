@@ -19,21 +19,21 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.data.views import LEFT, RIGHT
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY
-from automl.training.lots import Lot, LotResult, Worker
-from automl.training.settings import usual
-from automl.training.vertical import SiteWorker
-from peer.crew.crew import WorkerLost
-from peer.training.work import ComputeThread
-from peer.views.partner import Site
-from peer.views.views import SiteCrew
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.links import Links
-from swarm.near_mates import Mates, NotAMate
-from swarm.node import Node
-from swarm.rpc import Handler
+from manta_swarm.automl.data.views import LEFT, RIGHT
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.network.links import Links
+from manta_swarm.network.near_mates import Mates, NotAMate
+from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import Handler
+from manta_swarm.peer.crew.crew import WorkerLost
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.peer.views.partner import Site
+from manta_swarm.peer.views.views import SiteCrew
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs
 

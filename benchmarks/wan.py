@@ -35,10 +35,10 @@ from wan_hivemind import Averaged
 from wan_manta import COHORTS, Exchanged, Setting, Vector
 from wan_network import Network, failed, why_not
 
-from automl.data.catalog import load_dataset
-from automl.models.networks import build
-from automl.spaces.space import fitted_name, space_named
-from automl.training.settings import thin
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import fitted_name, space_named
+from manta_swarm.automl.training.settings import thin
 
 HOSTS_A_SITE = 4
 LOTS = 4  # a step: a cohort takes whose lot fits a third of one

@@ -25,19 +25,19 @@ import psutil
 import torch
 from torch import Tensor
 
-from automl.data.catalog import load_dataset
-from automl.models.networks import build
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.lots import Lot, Worker
-from peer.cohort.cohort import Seat
-from peer.crew.crew import Crew, InProcess
-from peer.crew.devices import Device
-from peer.crew.processes import ProcessCrew
-from peer.crew.worker_data import WorkerData
-from peer.training.shift import Shift, Task
-from peer.training.work import ComputeThread, Pile
-from protocol.errors import UserError
-from protocol.pace import Pace
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.crew.crew import Crew, InProcess
+from manta_swarm.peer.crew.devices import Device
+from manta_swarm.peer.crew.processes import ProcessCrew
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.training.shift import Shift, Task
+from manta_swarm.peer.training.work import ComputeThread, Pile
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.pace import Pace
 
 _KEY, _BASE = b"k" * 32, b"b" * 32
 _ADDED = 50  # gradients, to measure how long adding takes

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, clear_errors, directory_in, given
-from peer.commands.credits import credits_command
-from peer.commands.limits import limit_options, limits_command
-from peer.commands.upkeep import COMMANDS
-from protocol.errors import UserError
-from runtime.commands import end_soon, ending_at_ctrl_c
-from swarm.logs import FORMATS, set_up_logging
+from manta_swarm.network.logs import FORMATS, set_up_logging
+from manta_swarm.peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, clear_errors, directory_in, given
+from manta_swarm.peer.commands.credits import credits_command
+from manta_swarm.peer.commands.limits import limit_options, limits_command
+from manta_swarm.peer.commands.upkeep import COMMANDS
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from peer.config import PeerConfig
-    from swarm.voice import Voice
+    from manta_swarm.network.voice import Voice
+    from manta_swarm.peer.config import PeerConfig
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,9 +83,9 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
-        from automl.memory import keep_freed_memory
-        from peer.config import check_join, load_config
-        from swarm.voice import Form, Voice
+        from manta_swarm.automl.memory import keep_freed_memory
+        from manta_swarm.network.voice import Form, Voice
+        from manta_swarm.peer.config import check_join, load_config
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
@@ -106,7 +106,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands. It may be at work or have ended; why it is in its cohort is said too."""
     with clear_errors():
-        from peer.commands.report import lines_of
+        from manta_swarm.peer.commands.report import lines_of
 
         for line in lines_of(directory_in(options)):
             click.echo(line)
@@ -118,13 +118,13 @@ def dashboard_command(**options: Any) -> None:
     """Show the peer of this folder on the whole terminal. It may be one of another terminal, or a service; closing this changes nothing
     for it."""
     with clear_errors():
-        from peer.control import look
+        from manta_swarm.peer.control import look
 
         directory = directory_in(options)
         look(directory)  # else there is nothing to see
         _check_dashboard()
         with ending_at_ctrl_c():
-            from peer.dashboard.dashboard import watch
+            from manta_swarm.peer.dashboard.dashboard import watch
 
         watch(directory)
 
@@ -139,12 +139,12 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that a run's members hand out. One file a device, for manta-search find --latency-table."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
-        from peer.config import check_visit, load_config
+        from manta_swarm.peer.config import check_visit, load_config
 
         config = load_config(given(options))
         check_visit(config)
         with ending_at_ctrl_c():
-            from peer.commands.tables import collect
+            from manta_swarm.peer.commands.tables import collect
 
         for path, found in asyncio.run(collect(config, out)):
             conditions = found.table.conditions
@@ -157,7 +157,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 def pause_command(**options: Any) -> None:
     """Let the peer of a directory compute nothing until resume. What is trained is handed in, GPUs are free at once."""
     with clear_errors():
-        from peer.control import PAUSE, tell
+        from manta_swarm.peer.control import PAUSE, tell
 
         click.echo(tell(directory_in(options), PAUSE))
 
@@ -167,7 +167,7 @@ def pause_command(**options: Any) -> None:
 def resume_command(**options: Any) -> None:
     """Let a peer that was paused go on."""
     with clear_errors():
-        from peer.control import RESUME, tell
+        from manta_swarm.peer.control import RESUME, tell
 
         click.echo(tell(directory_in(options), RESUME))
 
@@ -179,7 +179,7 @@ def leave_command(now: bool, **options: Any) -> None:
     """Let the peer of a directory hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
     second one does."""
     with clear_errors():
-        from peer.control import LEAVE, STOP, tell
+        from manta_swarm.peer.control import LEAVE, STOP, tell
 
         click.echo(tell(directory_in(options), STOP if now else LEAVE))
 
@@ -187,7 +187,7 @@ def leave_command(now: bool, **options: Any) -> None:
 def _contribute(config: "PeerConfig", voice: "Voice") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
-        from peer.light.session import contribute
+        from manta_swarm.peer.light.session import contribute
 
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
@@ -201,9 +201,9 @@ def _contribute(config: "PeerConfig", voice: "Voice") -> None:
 
 def _voice_of(config: "PeerConfig", *, is_plain: bool) -> "Voice":
     """Return what says lines: with a live view below them, where there is a terminal for it."""
-    from peer.config import directory_of
-    from peer.dashboard.live import LiveView, is_possible
-    from swarm.voice import Voice
+    from manta_swarm.network.voice import Voice
+    from manta_swarm.peer.config import directory_of
+    from manta_swarm.peer.dashboard.live import LiveView, is_possible
 
     if is_plain or not is_possible():
         return Voice()
@@ -225,7 +225,7 @@ def _check_dashboard() -> None:
 
 def _join(config: "PeerConfig", voice: "Voice") -> None:
     with ending_at_ctrl_c():
-        from peer.session import Stopped, join
+        from manta_swarm.peer.session import Stopped, join
 
     try:
         with voice:

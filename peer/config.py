@@ -15,25 +15,25 @@ from typing import Any, Literal
 import platformdirs
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from automl.data.names import check_root
-from automl.latency.table import LatencyTable
-from peer.cohort.token import check_token
-from peer.contact.invitation import check_invitation
-from peer.contact.whereabouts import find_addresses
-from peer.light.client import GatewayUrl
-from peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
-from peer.limits.limits import LightLimits, Limits, read_size
-from peer.limits.sensors import THIS_COMPUTER
-from peer.store import read_last_run
-from protocol.cohorts import cohort_name
-from protocol.errors import SignatureError, UserError
-from protocol.signing import PublicKey, key_named
-from protocol.sizes import NUM_SIZES
-from runtime.commands import check_installed
-from runtime.disk import IDENTITY, load_identity, only_process
-from swarm.addresses import check_listen, check_peer_address
-from swarm.door import Door
-from swarm.invitation import read_invitation
+from manta_swarm.automl.data.names import check_root
+from manta_swarm.automl.latency.table import LatencyTable
+from manta_swarm.network.addresses import check_listen, check_peer_address
+from manta_swarm.network.door import Door
+from manta_swarm.network.invitation import read_invitation
+from manta_swarm.peer.cohort.token import check_token
+from manta_swarm.peer.contact.invitation import check_invitation
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.light.client import GatewayUrl
+from manta_swarm.peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
+from manta_swarm.peer.limits.limits import LightLimits, Limits, read_size
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER
+from manta_swarm.peer.store import read_last_run
+from manta_swarm.protocol.cohorts import cohort_name
+from manta_swarm.protocol.errors import SignatureError, UserError
+from manta_swarm.protocol.signing import PublicKey, key_named
+from manta_swarm.protocol.sizes import NUM_SIZES
+from manta_swarm.runtime.commands import check_installed
+from manta_swarm.runtime.disk import IDENTITY, load_identity, only_process
 
 _NO_USE_TO_LIGHT = (
     *("view", "private_data", "latency_table", "workers", "cuda_graphs", "size"),

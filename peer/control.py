@@ -1,4 +1,4 @@
-"""How a person tells a running peer what to do: words over its socket (``swarm.control``).
+"""How a person tells a running peer what to do: words over its socket (``network.control``).
 
 A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
 ``status`` what is told is a ``PeerStatus``.
@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Protocol
 
-from protocol.errors import MantaError, UserError
-from swarm import control
-from swarm.peer_status import PeerStatus
+from manta_swarm.network import control
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.errors import MantaError, UserError
 
 PAUSE, RESUME, LEAVE, STOP, LIMITS, STATUS = "pause", "resume", "leave", "stop", "limits", "status"
 

@@ -1,7 +1,7 @@
 """What audits found against a peer, as plain values and in words: what it means, and what its person can do about it."""
 
-from protocol.reputation import FALSE, WITHHELD, Fault
-from swarm.peer_status import FaultSeen
+from manta_swarm.network.peer_status import FaultSeen
+from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
 
 _MEANS = {
     WITHHELD: (

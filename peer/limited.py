@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from peer.auditing.auditor import Auditor
-from peer.crew.devices import Devices
-from peer.crew.processes import ProcessCrew
-from peer.crew.resting import RestingCrew
-from peer.evaluation.desk import EvaluationDesk
-from peer.limits.limits import Limits
-from peer.loop import PeerLoop
-from peer.status import StatusBoard
-from peer.training.work import ComputeThread
-from swarm.traffic import Traffic
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.auditing.auditor import Auditor
+from manta_swarm.peer.crew.devices import Devices
+from manta_swarm.peer.crew.processes import ProcessCrew
+from manta_swarm.peer.crew.resting import RestingCrew
+from manta_swarm.peer.evaluation.desk import EvaluationDesk
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.loop import PeerLoop
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import ComputeThread
 
 
 class LimitedPeer:

@@ -9,54 +9,54 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
-from automl.training.course import RunCourse
-from exact.coding import group_sizes
-from exact.vectors import vector_group_sizes
-from peer.auditing.auditor import Known
-from peer.cohort.cohort import Cohort
-from peer.cohort.company import Choice
-from peer.contact.heads import Heads
-from peer.contact.news import Ear
-from peer.contact.one_history import OneHistory
-from peer.contact.operators_word import OperatorsWord
-from peer.contact.others import Others
-from peer.contact.spread import Spread
-from peer.crew.crew import Crew
-from peer.faults import verdict
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.payroll import Payroll
-from peer.limits.absence import Absences
-from peer.rounds.base_work import BaseWork
-from peer.rounds.catching_up import CatchingUp
-from peer.rounds.check import Checker
-from peer.rounds.commits import Commits
-from peer.rounds.credit import Credit
-from peer.rounds.delivery import Delivery, open_ms
-from peer.rounds.evidence import Evidence
-from peer.rounds.handing import Handing
-from peer.rounds.measuring import Measuring
-from peer.rounds.residuals import Residuals
-from peer.rounds.seating import Seating
-from peer.rounds.states import States
-from peer.status import YOU, StatusBoard
-from peer.store import VECTORS, PeerStore
-from peer.training.noise import Noise
-from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, Lap, nobody, now_ms
-from peer.training.workbench import Workbench
-from protocol.manifest import Manifest, SignedManifest
-from protocol.pace import Pace
-from protocol.records import Claim, Round
-from protocol.reputation import Fault
-from protocol.rounds import Phase, RoundMachine
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm import waits
-from swarm.blobs import Shelf
-from swarm.log_client import Counted, LogClient
-from swarm.rpc import OwnNode
-from swarm.tasks import unless, within
-from swarm.wrong_group import Measure
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.log_client import Counted, LogClient
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.tasks import unless, within
+from manta_swarm.network.wrong_group import Measure
+from manta_swarm.peer.auditing.auditor import Known
+from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.peer.cohort.company import Choice
+from manta_swarm.peer.contact.heads import Heads
+from manta_swarm.peer.contact.news import Ear
+from manta_swarm.peer.contact.one_history import OneHistory
+from manta_swarm.peer.contact.operators_word import OperatorsWord
+from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.peer.crew.crew import Crew
+from manta_swarm.peer.faults import verdict
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.payroll import Payroll
+from manta_swarm.peer.limits.absence import Absences
+from manta_swarm.peer.rounds.base_work import BaseWork
+from manta_swarm.peer.rounds.catching_up import CatchingUp
+from manta_swarm.peer.rounds.check import Checker
+from manta_swarm.peer.rounds.commits import Commits
+from manta_swarm.peer.rounds.credit import Credit
+from manta_swarm.peer.rounds.delivery import Delivery, open_ms
+from manta_swarm.peer.rounds.evidence import Evidence
+from manta_swarm.peer.rounds.handing import Handing
+from manta_swarm.peer.rounds.measuring import Measuring
+from manta_swarm.peer.rounds.residuals import Residuals
+from manta_swarm.peer.rounds.seating import Seating
+from manta_swarm.peer.rounds.states import States
+from manta_swarm.peer.status import YOU, StatusBoard
+from manta_swarm.peer.store import VECTORS, PeerStore
+from manta_swarm.peer.training.noise import Noise
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.training.work import ComputeThread, Lap, nobody, now_ms
+from manta_swarm.peer.training.workbench import Workbench
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.records import Claim, Round
+from manta_swarm.protocol.reputation import Fault
+from manta_swarm.protocol.rounds import Phase, RoundMachine
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 _ASKED_ROUNDS = 3  # until a peer that leaves knows what audits want: what is left of the present one, the next one, and their closing
 _BY_YOU = {YOU: "by you"}

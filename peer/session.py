@@ -10,67 +10,67 @@ from dataclasses import dataclass
 
 import torch
 
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from automl.data.views import StereoDataset
-from automl.latency.table import TORCH, LatencyTable
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.lots import Worker
-from automl.training.schedule import Plan
-from automl.training.update import self_test
-from peer.auditing.opening import auditor_of, audits_open
-from peer.auditing.opening import check_run as check_audits
-from peer.cohort.company import Choice
-from peer.cohort.token import load_token
-from peer.commands.keys import own_identity
-from peer.commands.tables import load_table, publish_table
-from peer.config import PeerConfig
-from peer.contact.admission import enter
-from peer.contact.finding import NotThere, fetch_checked_manifest, start_node
-from peer.contact.whereabouts import find_addresses
-from peer.control import Control
-from peer.crew.crew import Crew, InProcess
-from peer.crew.devices import Devices, choose_devices
-from peer.crew.idle import IdleCrew
-from peer.crew.processes import ProcessCrew
-from peer.crew.resting import RestingCrew
-from peer.crew.worker_data import WorkerData
-from peer.dashboard.live import shown_live
-from peer.evaluation.opening import desk_of_evaluations
-from peer.faults import advice
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.session import check_run, desk_of, gateway_open
-from peer.limited import LimitedPeer
-from peer.limits.limiter import Limiter
-from peer.limits.limits import Limits
-from peer.limits.sensors import THIS_COMPUTER, Sensors
-from peer.loop import PeerLoop
-from peer.rounds.measuring import Measuring
-from peer.shards.session import Held, data_here
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from peer.training.data import check_supported, load_data
-from peer.training.private import described, noise_of
-from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, nobody
-from peer.views.views import SiteCrew, make_site_crew
-from protocol.cohorts import affinity_token, cohort_name
-from protocol.errors import FoundGuilty, MantaError, UserError
-from protocol.footprint import in_words, usual_vectors_bytes
-from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import Identity, peer_name
-from runtime.disk import only_process
-from swarm import waits
-from swarm.log_client import LogClient, serve_manifest
-from swarm.node import Node
-from swarm.peer_status import SEEKING, PeerStatus
-from swarm.rpc import OwnNode
-from swarm.tasks import unless
-from swarm.traffic import Traffic
-from swarm.voice import Voice
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.latency.table import TORCH, LatencyTable
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import self_test
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import LogClient, serve_manifest
+from manta_swarm.network.node import Node
+from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.tasks import unless
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.network.voice import Voice
+from manta_swarm.peer.auditing.opening import auditor_of, audits_open
+from manta_swarm.peer.auditing.opening import check_run as check_audits
+from manta_swarm.peer.cohort.company import Choice
+from manta_swarm.peer.cohort.token import load_token
+from manta_swarm.peer.commands.keys import own_identity
+from manta_swarm.peer.commands.tables import load_table, publish_table
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.admission import enter
+from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.control import Control
+from manta_swarm.peer.crew.crew import Crew, InProcess
+from manta_swarm.peer.crew.devices import Devices, choose_devices
+from manta_swarm.peer.crew.idle import IdleCrew
+from manta_swarm.peer.crew.processes import ProcessCrew
+from manta_swarm.peer.crew.resting import RestingCrew
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.dashboard.live import shown_live
+from manta_swarm.peer.evaluation.opening import desk_of_evaluations
+from manta_swarm.peer.faults import advice
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.session import check_run, desk_of, gateway_open
+from manta_swarm.peer.limited import LimitedPeer
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
+from manta_swarm.peer.loop import PeerLoop
+from manta_swarm.peer.rounds.measuring import Measuring
+from manta_swarm.peer.shards.session import Held, data_here
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.training.data import check_supported, load_data
+from manta_swarm.peer.training.private import described, noise_of
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.training.work import ComputeThread, nobody
+from manta_swarm.peer.views.views import SiteCrew, make_site_crew
+from manta_swarm.protocol.cohorts import affinity_token, cohort_name
+from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
+from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.disk import only_process
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all

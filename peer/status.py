@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from peer.faults import fault_line, plain_fault
-from peer.store import PeerStore
-from protocol.errors import StorageError
-from protocol.verdicts import AuditRules
-from swarm.log_client import CreditWord
-from swarm.peer_status import PeerStatus
-from swarm.voice import Form, Voice
+from manta_swarm.network.log_client import CreditWord
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.voice import Form, Voice
+from manta_swarm.peer.faults import fault_line, plain_fault
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.verdicts import AuditRules
 
 _ROUNDS = 40  # of which it is known how many samples they had
 

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protocol.errors import StorageError
-from protocol.records import Header
-from runtime.atomic_file import AtomicFile
-from runtime.disk import IDENTITY, make_directory, replace_file
-from swarm.peer_status import STATUS_FILE, PeerStatus
+from manta_swarm.network.peer_status import STATUS_FILE, PeerStatus
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.records import Header
+from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.disk import IDENTITY, make_directory, replace_file
 
 RUNS, SLIPS, VECTORS, FETCHED = "runs", "slips", "vectors", "fetched"
 _LAST = "last.json"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from swarm.tasks import first_of, within
+from manta_swarm.network.tasks import first_of, within
 
 Result = TypeVar("Result")
 

@@ -22,7 +22,7 @@ _MISTAKE = 2
 def peer() -> None:
     """Be manta-peer."""
     _end_at_ctrl_c("manta-peer")
-    from peer.cli import main
+    from manta_swarm.peer.cli import main
 
     _run("manta-peer", main)
 
@@ -30,7 +30,7 @@ def peer() -> None:
 def aggregator() -> None:
     """Be manta-aggregator."""
     _end_at_ctrl_c("manta-aggregator")
-    from aggregator.cli import main
+    from manta_swarm.aggregator.cli import main
 
     _run("manta-aggregator", main)
 
@@ -38,7 +38,7 @@ def aggregator() -> None:
 def swarm() -> None:
     """Be manta-swarm."""
     _end_at_ctrl_c("manta-swarm")
-    from aggregator.local.cli import main
+    from manta_swarm.aggregator.local.cli import main
 
     _run("manta-swarm", main)
 
@@ -46,9 +46,9 @@ def swarm() -> None:
 def search() -> None:
     """Be manta-search."""
     _end_at_ctrl_c("manta-search")
-    from automl.cli import main
-    from automl.commands.doors import Doors
-    from programs.doors import run_at
+    from manta_swarm.automl.cli import main
+    from manta_swarm.automl.commands.doors import Doors
+    from manta_swarm.programs.doors import run_at
 
     _run("manta-search", main, obj=Doors(run_at))
 

@@ -15,15 +15,15 @@ from typing import NoReturn
 
 import click
 
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import state_digest
-from peer.config import PeerConfig
-from peer.contact.visiting import Visit, visiting
-from protocol.errors import OwnFault, Unreachable, UserError
-from protocol.evaluations import Result
-from protocol.signing import PublicKey, peer_name
-from swarm.asked_members import AskedMembers
-from swarm.neighbours import Neighbours
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.network.asked_members import AskedMembers
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.visiting import Visit, visiting
+from manta_swarm.protocol.errors import OwnFault, Unreachable, UserError
+from manta_swarm.protocol.evaluations import Result
+from manta_swarm.protocol.signing import PublicKey, peer_name
 
 GUEST = "guest"  # in a search's folder: the key that a run's invitation let in
 _END_S = 30.0  # for the node to say goodbye

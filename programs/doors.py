@@ -3,9 +3,9 @@
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from automl.commands.doors import AskedRun, Opens
-from peer.config import check_visit, config_of
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands.doors import AskedRun, Opens
+from manta_swarm.peer.config import check_visit, config_of
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 def run_at(address: str, run: str | None, invitation: str | None) -> Opens:
@@ -21,7 +21,7 @@ def run_at(address: str, run: str | None, invitation: str | None) -> Opens:
 
     def opens(folder: Path) -> AbstractContextManager[AskedRun]:
         with ending_at_ctrl_c():
-            from programs.asked_run import opened
+            from manta_swarm.programs.asked_run import opened
         return opened(config, folder)
 
     return opens

@@ -1,7 +1,7 @@
 """Who may take part in a run: everybody, whoever was invited, or those that its manifest lists; and the records of an invitation.
 
 An operator signs an invitation, which names a public key of its own. Whoever has the secret half of that key lets keys in, each by an entry
-of the log: so the log counts them, and nobody has to be asked. People hand on both, in one token (``swarm.invitation``). The log never
+of the log: so the log counts them, and nobody has to be asked. People hand on both, in one token (``network.invitation``). The log never
 shows the secret, so who reads the log cannot use the places left. What the log's entries add up to is in ``protocol.admitted``.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.fields import MAX_ROUND, check_digest, check_key, require
-from protocol.signed import Signed, Signing
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, require
+from manta_swarm.protocol.signed import Signed, Signing
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)

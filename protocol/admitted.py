@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from protocol.admission import GUEST, INVITATION, MEMBER, Admission, Invitation
-from protocol.errors import LedgerError
-from protocol.manifest import Manifest
-from protocol.revocation import PEER, TAKEN_BACK, Revocation
-from protocol.signed import Signed
+from manta_swarm.protocol.admission import GUEST, INVITATION, MEMBER, Admission, Invitation
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.revocation import PEER, TAKEN_BACK, Revocation
+from manta_swarm.protocol.signed import Signed
 
 NOT_ADMITTED = "its key was not admitted to the run"
 LOOKS_ON = "its key was admitted as a guest, who trains nothing"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from protocol.signing import sha256
+from manta_swarm.protocol.signing import sha256
 
 MAX_GROUP = 8  # members of a cohort that comes of itself; a founder receives all their vectors
 MAX_DISTANCES = 16  # that a position names

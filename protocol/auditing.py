@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, check_digest, require
-from protocol.merkle import MAX_SIZE
-from protocol.records import Claim, Contribution, Header
-from protocol.signed import Signed, Signing
-from protocol.verdicts import MAX_VERDICT_BYTES, Outcome
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MIN_FLOOR
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, require
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.records import Claim, Contribution, Header
+from manta_swarm.protocol.signed import Signed, Signing
+from manta_swarm.protocol.verdicts import MAX_VERDICT_BYTES, Outcome
 
 WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
 DUTIES, NEED, FINDING, VERDICT = "audit.duties", "audit.need", "audit.finding", "audit.verdict"  # for auditors

@@ -17,12 +17,12 @@ No I/O: a method returns what has to be on the disk before its answer is given.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.encoding import pack
-from protocol.errors import EncodingError, ProofError, RemoteFault
-from protocol.fields import MAX_ROUND, check_digest
-from protocol.manifest import MAX_OPERATORS
-from protocol.merkle import MAX_SIZE
-from protocol.signing import Identity, verify
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest
+from manta_swarm.protocol.manifest import MAX_OPERATORS
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.signing import Identity, verify
 
 MAX_TERM = 2**62
 MAX_KEPT = 4096  # contributions that one operator keeps for the rounds that are open: two tables, and what was superseded in them

@@ -6,7 +6,7 @@
 
 The caller says what happened (a header was checked, the last byte of a body came, it was found good, time passed); the answers say what it
 means. Times are milliseconds of any clock that does not go back. What a header or body must be to count at all is not decided here
-(``protocol.ledger``, ``exact.coding``), nor are bytes kept.
+(``protocol.ledger``, ``codec.coding``), nor are bytes kept.
 
 A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round.
 Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list
@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from protocol.errors import RemoteFault
-from protocol.exchange import grace_ms
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.exchange import grace_ms
 
 BAD_BODY, NO_BODY, LATE_BODY = "bad body", "no body", "no body by the deadline"
 CROWDED_OUT = "no body while others wait"

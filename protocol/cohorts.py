@@ -7,10 +7,10 @@ import hmac
 import re
 from dataclasses import dataclass
 
-from protocol.errors import UserError
-from protocol.fields import check_name
-from protocol.signing import PublicKey, sha256
-from protocol.sizes import ALL, size_of
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.fields import check_name
+from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.protocol.sizes import ALL, size_of
 
 TOKEN_BYTES = 32
 AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change from round to round

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.notes import key_id, signature_line, split_note, verifier_key
-from protocol.signing import Identity, PublicKey, verify_note
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.notes import key_id, signature_line, split_note, verifier_key
+from manta_swarm.protocol.signing import Identity, PublicKey, verify_note
 
 COSIGNATURE = b"\x04"  # C2SP's signature type
 MAX_COSIGNATURES = 32  # that a log hands out with a head

@@ -5,7 +5,7 @@ A model of the audit economy (``tests/protocol/audit_model.py``) plays the same 
 
 from itertools import count
 
-from protocol.verdicts import LEAST_PENDING, AuditRules
+from manta_swarm.protocol.verdicts import LEAST_PENDING, AuditRules
 
 MOST_GAIN = 1.0  # contributions: making a new key proven costs more work than that
 

@@ -7,9 +7,9 @@ their parameters follow from a model of what audits cost and what lying gains.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from protocol.encoding import encode
-from protocol.signing import sha256
-from protocol.verdicts import AuditRules
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.verdicts import AuditRules
 
 KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that were found good before
 

@@ -9,13 +9,13 @@ Here too: what a contribution weighs in the mean, and a claim in the rewards, wh
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.course import Course
-from protocol.manifest import Manifest
-from protocol.merkle import leaf_hash, verify_range
-from protocol.receipts import ProvenRound
-from protocol.records import Claim, Contribution, Header, open_entry
-from protocol.rewards import claim_weight, share_out
-from protocol.table import TableError, Weighing
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.merkle import leaf_hash, verify_range
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Claim, Contribution, Header, open_entry
+from manta_swarm.protocol.rewards import claim_weight, share_out
+from manta_swarm.protocol.table import TableError, Weighing
 
 MAX_CLAIMS_BYTES = 2**20  # of the entries of one answer, or of what is kept of a whole round
 MAX_RANGE_HASHES = 128  # of a proof: two paths

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, g
 
 import cbor2
 
-from protocol.errors import EncodingError
+from manta_swarm.protocol.errors import EncodingError
 
 Value: TypeAlias = Union[int, str, bytes, tuple["Value", ...]]  # noqa: UP007 - the recursive alias needs a string inside
 Record = TypeVar("Record")

@@ -6,14 +6,14 @@ MantaError
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
 │   ├── NoSuchFile            a copy of a log has no file of that name (aggregator.log.copies)
 │   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
-│   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
+│   └── NobodyRuns            no program runs on the directory of a command that tells it something (network.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── OtherVersion          nobody's fault: a run of another version of the protocol; say what to install (protocol.versions)
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
 │   │   └── NothingProven         what was kept as a proof is whole, and shows no fault of anybody; exit code 5 (ledger check-proof)
-│   │       └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
+│   │       └── RightGroup            what would prove a wrong group of a mean shows a right one (network.wrong_group)
 │   ├── LedgerError           an entry that may not follow the log it is offered to
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            contributions, or weights, that are not those of a round (protocol.table)
@@ -23,19 +23,19 @@ MantaError
 │   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.partner)
-│   ├── NotAdmitted           a caller that the run has not let in (swarm.gate)
-│   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
+│   ├── NotAdmitted           a caller that the run has not let in (network.gate)
+│   ├── NotAMate              a caller without the cohort's token (network.near_mates)
 │   ├── NotCosigned           a tree head that a witness does not sign (aggregator.witness.rule)
 │   │   ├── OtherLog              of a log that it does not know
 │   │   ├── OtherSize             with a proof that does not begin where it stands
 │   │   └── OtherTree             as large as the last one that it signed, and another: the log has two histories
 │   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light.client)
 │   ├── NotLetIn              a gateway's run does not let this key in (peer.light.client)
-│   ├── AskAnother            an operator cannot do what is asked now, another one may (swarm.operator_line)
-│   └── Refused               a node answered a call with no (swarm.rpc)
+│   ├── AskAnother            an operator cannot do what is asked now, another one may (network.operator_line)
+│   └── Refused               a node answered a call with no (network.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
-│   │   └── Busy                  by its own word: it may soon (swarm.rpc)
+│   │   └── Busy                  by its own word: it may soon (network.rpc)
 │   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views.views)
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew.crew)

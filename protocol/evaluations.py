@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from protocol.encoding import pack
-from protocol.errors import EncodingError
-from protocol.fields import MAX_ROUND, check_digest
-from protocol.signed import Signed, Signing
-from protocol.signing import Digest, sha256
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest
+from manta_swarm.protocol.signed import Signed, Signing
+from manta_swarm.protocol.signing import Digest, sha256
 
 METHOD = "evaluate"
 PARTS = ("search", "test")  # halves of the held-out data

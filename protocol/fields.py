@@ -2,8 +2,8 @@
 
 import re
 
-from protocol.errors import SignatureError
-from protocol.signing import check_public_key
+from manta_swarm.protocol.errors import SignatureError
+from manta_swarm.protocol.signing import check_public_key
 
 MAX_ROUND = 2**40
 DIGEST_BYTES = 32

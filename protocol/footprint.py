@@ -6,12 +6,12 @@ one that hands in alone, and a round one of ``Table``: contributions of a claim 
 
 from dataclasses import dataclass
 
-from protocol.exchange import MAX_AGE, Exchange, codec_named
-from protocol.manifest import Manifest
-from protocol.records import Claim, ClaimStep, Contribution, Header, StepMean, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules
+from manta_swarm.protocol.exchange import MAX_AGE, Exchange, codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Header, StepMean, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules
 
 MAX_SLIPS_BYTES = 64 << 20  # that one peer keeps
 VALUE_BYTES = 4

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from protocol.errors import NothingProven, ProofError, SignatureError
-from protocol.manifest import SignedManifest
-from protocol.merkle import verify_consistency
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Included, Receipt
-from protocol.signing import Digest, PublicKey
+from manta_swarm.protocol.errors import NothingProven, ProofError, SignatureError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import verify_consistency
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
+from manta_swarm.protocol.records import Included, Receipt
+from manta_swarm.protocol.signing import Digest, PublicKey
 
 
 class Departure(Enum):

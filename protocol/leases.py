@@ -8,7 +8,7 @@ and more again with each one that comes back in time.
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.exchange import MAX_COHORT
 
 TARGET_MS = 7_500  # that the lots of a lease take: between 5 and 10 s
 MAX_PLACES = MAX_COHORT - 1  # one is the gateway's own

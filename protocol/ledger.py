@@ -16,22 +16,22 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from protocol.admission import PROVEN, Admission
-from protocol.admitted import Admitted
-from protocol.course import Course
-from protocol.earnings import shares_of
-from protocol.errors import ClaimError, LedgerError
-from protocol.exchange import MAX_AGE, codec_named
-from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, paid_once, work_fault
-from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
-from protocol.reputation import Pools, Reputation
-from protocol.revocation import Revocation
-from protocol.signed import Signed, is_signed
-from protocol.signing import Digest
-from protocol.turns import Settled, Step, Turn
-from protocol.verdicts import Settlement, Verdict
-from protocol.verified import Verified
+from manta_swarm.protocol.admission import PROVEN, Admission
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import shares_of
+from manta_swarm.protocol.errors import ClaimError, LedgerError
+from manta_swarm.protocol.exchange import MAX_AGE, codec_named
+from manta_swarm.protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, paid_once, work_fault
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
+from manta_swarm.protocol.reputation import Pools, Reputation
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import Digest
+from manta_swarm.protocol.turns import Settled, Step, Turn
+from manta_swarm.protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.verified import Verified
 
 KEPT_TABLES = 8  # newest tables that are kept whole
 MAX_VERDICTS = 2048  # before the contributions of one round

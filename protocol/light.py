@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from protocol.admission import Admission, Pass
-from protocol.encoding import pack
-from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, check_digest, check_name
-from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
-from protocol.private import NO_LEASES
-from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
-from protocol.signed import Signed, Signing
-from protocol.signing import Digest, sha256
+from manta_swarm.protocol.admission import Admission, Pass
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
+from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
+from manta_swarm.protocol.private import NO_LEASES
+from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from manta_swarm.protocol.signed import Signed, Signing
+from manta_swarm.protocol.signing import Digest, sha256
 
 PREFIX = "/light/v1"
 WELCOME, PASSES, LEASES, BLOBS, RETURNS, WORDS = (

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from protocol.course import Course
-from protocol.earnings import capped_samples, reward_weight, weighing_of
-from protocol.errors import ClaimError, LedgerError
-from protocol.exchange import Exchange, codec_named, next_open_ms
-from protocol.lots import work_of
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution
-from protocol.reputation import Work
-from protocol.table import Weighed, Weighing
-from protocol.verdicts import Verdict
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import capped_samples, reward_weight, weighing_of
+from manta_swarm.protocol.errors import ClaimError, LedgerError
+from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
+from manta_swarm.protocol.lots import work_of
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.reputation import Work
+from manta_swarm.protocol.table import Weighed, Weighing
+from manta_swarm.protocol.verdicts import Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
 
@@ -196,5 +196,5 @@ def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
 
 
 def weighed_in(listed: Sequence[Listed], weights: Sequence[int], clipped: Sequence[int]) -> tuple[Weighed, ...]:
-    """Return what a table's contributions weigh in the mean, as ``exact.outcome`` has it."""
+    """Return what a table's contributions weigh in the mean, as ``codec.outcome`` has it."""
     return tuple(Weighed(one.body, one.round, one.cohort, weight, less) for one, weight, less in zip(listed, weights, clipped, strict=True))

@@ -7,9 +7,9 @@ knows the data.
 from collections.abc import Iterable, Iterator
 from itertools import count as count_from
 
-from protocol.encoding import encode
-from protocol.records import ClaimStep
-from protocol.signing import sha256
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.records import ClaimStep
+from manta_swarm.protocol.signing import sha256
 
 _WORD_BITS = 64
 

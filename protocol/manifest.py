@@ -6,17 +6,17 @@ Real numbers are decimal text ("0.002"): a float has no canonical form.
 import re
 from dataclasses import dataclass
 
-from protocol.admission import EVERYBODY, AdmissionRule
-from protocol.encoding import decode, from_value, pack, unpack
-from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
-from protocol.exchange import Exchange
-from protocol.fields import MAX_ROUND, check_digest, check_name, require
-from protocol.private import DATA, PRIVATE, SHARED, PrivateData
-from protocol.recipe import USUAL, Recipe
-from protocol.shards import TravellingShards
-from protocol.signing import Digest, Identity, check_public_key, sha256, verify
-from protocol.verdicts import AuditRules
-from protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
+from manta_swarm.protocol.admission import EVERYBODY, AdmissionRule
+from manta_swarm.protocol.encoding import decode, from_value, pack, unpack
+from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name, require
+from manta_swarm.protocol.private import DATA, PRIVATE, SHARED, PrivateData
+from manta_swarm.protocol.recipe import USUAL, Recipe
+from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.signing import Digest, Identity, check_public_key, sha256, verify
+from manta_swarm.protocol.verdicts import AuditRules
+from manta_swarm.protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
 
 MAX_MANIFEST_BYTES = 262_144
 MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from protocol.fields import MAX_ROUND, check_digest
-from protocol.signed import Signing
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest
+from manta_swarm.protocol.signed import Signing
 
 MAX_MEASURE_BYTES = 256
 MAX_SIGNED_BYTES = 384

@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from protocol.errors import ProofError, StorageError
+from manta_swarm.protocol.errors import ProofError, StorageError
 
 HASH_BYTES = 32
 MAX_SIZE = 2**62  # leaves; keeps every number in a proof's arithmetic a small one

@@ -18,10 +18,10 @@ say to another one: two whose disks are lost at once stay out for good.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from protocol.ballots import NOBODY, Ballot
-from protocol.fields import MAX_ROUND
-from protocol.manifest import MAX_OPERATORS
-from protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.ballots import NOBODY, Ballot
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import MAX_OPERATORS
+from manta_swarm.protocol.merkle import MAX_SIZE
 
 LATER = 3  # rounds after the newest of its log for which an operator keeps contributions at most
 _BEHIND = 1  # a round that the old self had in its log, and another one has accepted only

@@ -9,9 +9,9 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.merkle import HASH_BYTES, MAX_SIZE
-from protocol.signing import Identity, verify_note
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.merkle import HASH_BYTES, MAX_SIZE
+from manta_swarm.protocol.signing import Identity, verify_note
 
 MAX_NOTE_BYTES = 131_072  # room for 16 post-quantum signatures, which C2SP wants accepted
 MAX_SIGNATURES = 100  # of a note: what Go's x/mod takes too

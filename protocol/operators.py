@@ -7,11 +7,11 @@ different operators in its note: Ed25519 signatures under the log's name, at lea
 
 from dataclasses import dataclass
 
-from protocol.cosignatures import COSIGNATURE, cosignature_in, witness_name
-from protocol.errors import ProofError, SignatureError
-from protocol.manifest import Manifest, SignedManifest
-from protocol.notes import ED25519, TreeHead, key_id, origin, parse_tree_head, signature_line, split_note
-from protocol.signing import PublicKey, verify_note
+from manta_swarm.protocol.cosignatures import COSIGNATURE, cosignature_in, witness_name
+from manta_swarm.protocol.errors import ProofError, SignatureError
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.notes import ED25519, TreeHead, key_id, origin, parse_tree_head, signature_line, split_note
+from manta_swarm.protocol.signing import PublicKey, verify_note
 
 MAX_COUNTED_BYTES = 2048  # of a note with one line of each of the most operators, and a little more
 

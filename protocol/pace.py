@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.exchange import MAX_LOT_MS
 
 _REMEMBERED = 16  # lots, and times of handing in
 _FIRST_PART = 8  # of the round's time, for handing in, before anything was measured

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from protocol.errors import EncodingError, ProofError
-from protocol.merkle import leaf_hash, verify_inclusion
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, open_entry
-from protocol.signing import Digest
+from manta_swarm.protocol.errors import EncodingError, ProofError
+from manta_swarm.protocol.merkle import leaf_hash, verify_inclusion
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, open_entry
+from manta_swarm.protocol.signing import Digest
 
 
 @dataclass(frozen=True, slots=True)

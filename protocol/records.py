@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, get_args
 
-from protocol.admission import Admission
-from protocol.affinity import NOWHERE, Position
-from protocol.encoding import pack, unpack
-from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
-from protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
-from protocol.merkle import MAX_SIZE
-from protocol.revocation import Revocation
-from protocol.shards import MAX_SHARDS
-from protocol.signed import Signed, Signing
-from protocol.signing import Digest, sha256
-from protocol.sizes import ALL, is_size, size_of
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.affinity import NOWHERE, Position
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.shards import MAX_SHARDS
+from manta_swarm.protocol.signed import Signed, Signing
+from manta_swarm.protocol.signing import Digest, sha256
+from manta_swarm.protocol.sizes import ALL, is_size, size_of
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 MAX_ENTRY_BYTES = 65_535  # what a bundle of C2SP's tlog-tiles has room for
 MAX_HEADER_BYTES = MAX_ENTRY_BYTES - 32  # the kind of its entry and the framing are fewer bytes

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from protocol.draws import Candidate, auditor_of, drawn
-from protocol.errors import LedgerError
-from protocol.rewards import share_out
-from protocol.verdicts import AuditRules, Outcome, Verdict
+from manta_swarm.protocol.draws import Candidate, auditor_of, drawn
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.rewards import share_out
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 
 WITHHELD, FALSE = "withheld", "false"  # why a key was demoted; why it is guilty
 

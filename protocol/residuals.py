@@ -6,7 +6,7 @@ last, so it always finds one. A residual that was spent already is found as well
 
 from collections.abc import Callable, Iterable, Mapping
 
-from protocol.records import Claim, Header
+from manta_swarm.protocol.records import Claim, Header
 
 RESIDUAL_ROUNDS = 32  # a residual is added to work on the bases of so many rounds after the table that left it, and then forgotten
 

@@ -6,8 +6,8 @@ A key is out from then on, for good. An invitation lets nobody in any more; thos
 from dataclasses import dataclass
 from typing import ClassVar
 
-from protocol.fields import check_digest, require
-from protocol.signed import Signed, Signing
+from manta_swarm.protocol.fields import check_digest, require
+from manta_swarm.protocol.signed import Signed, Signing
 
 PEER, INVITED = "peer", "invitation"
 TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out

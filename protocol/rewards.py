@@ -6,7 +6,7 @@ Which claims and rounds are valid is not decided here (see ``protocol.ledger``).
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from protocol.errors import LedgerError
+from manta_swarm.protocol.errors import LedgerError
 
 _LEADING_LETTERS = re.compile(r"[a-z]*")
 _WIDTH = re.compile(r"[^.:]+:.*", re.DOTALL)  # a gene of a width; the place of a layer's has a dot

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from protocol.exchange import CLIP, MAX_COHORT
-from protocol.signing import PublicKey
+from manta_swarm.protocol.exchange import CLIP, MAX_COHORT
+from manta_swarm.protocol.signing import PublicKey
 
 _REMEMBERED = 8  # durations
 SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is not waited for

@@ -24,12 +24,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from protocol.course import Course
-from protocol.errors import LedgerError
-from protocol.exchange import MAX_AGE
-from protocol.manifest import Manifest
-from protocol.records import Contribution, Header, Round, Ticket, commit_digest, entry_of
-from protocol.signed import Signed
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Contribution, Header, Round, Ticket, commit_digest, entry_of
+from manta_swarm.protocol.signed import Signed
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 

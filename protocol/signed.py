@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from protocol.encoding import NOT_ENCODED, pack, unpack
-from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
+from manta_swarm.protocol.encoding import NOT_ENCODED, pack, unpack
+from manta_swarm.protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -12,8 +12,8 @@ from typing import NewType
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.versions import PROTOCOL
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.versions import PROTOCOL
 
 PublicKey = NewType("PublicKey", bytes)
 Digest = NewType("Digest", bytes)

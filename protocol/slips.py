@@ -7,18 +7,18 @@ what the round paid. It proves nothing of what came after: whether a verdict too
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protocol.course import Course
-from protocol.earnings import RoundContributions, earned
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, ProofError
-from protocol.fields import require
-from protocol.manifest import Manifest
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.receipts import open_listing
-from protocol.records import Claim, Listing, Round
-from protocol.signed import Signed
-from protocol.signing import Digest, sha256
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import RoundContributions, earned
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, LedgerError, ProofError
+from manta_swarm.protocol.fields import require
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_listing
+from manta_swarm.protocol.records import Claim, Listing, Round
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest, sha256
 
 MAX_SLIP_BYTES = 2**20 + 2**18
 

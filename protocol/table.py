@@ -1,6 +1,6 @@
 """What a round's contributions weigh in its mean. Integers only.
 
-The mean is a pure function of the contributions, their bodies and the round entry before it (``exact.outcome``); what of it needs no body
+The mean is a pure function of the contributions, their bodies and the round entry before it (``codec.outcome``); what of it needs no body
 is here. Norms are those of coded vectors: integers in units of 2^floor of the entry that a vector's base is.
 """
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault
-from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
-from protocol.fields import MAX_ROUND, check_digest, check_name, require
-from protocol.merkle import leaf_hash, root
-from protocol.records import MAX_NORM, Round, Threshold
-from protocol.signing import Digest
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name, require
+from manta_swarm.protocol.merkle import leaf_hash, root
+from manta_swarm.protocol.records import MAX_NORM, Round, Threshold
+from manta_swarm.protocol.signing import Digest
 
 MAX_WEIGHED_BYTES = 128 * MAX_ROWS  # a Weighed packed has at most 115
 _MAX_WEIGHT = 2**WEIGHT_BITS - 1

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.errors import EncodingError
-from protocol.merkle import HASH_BYTES, MAX_SIZE, Subtrees
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.merkle import HASH_BYTES, MAX_SIZE, Subtrees
 
 WIDTH = 256
 MAX_TILE_BYTES = WIDTH * HASH_BYTES

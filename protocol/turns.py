@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.admission import Admission
-from protocol.listed import Table
-from protocol.records import Round
-from protocol.revocation import Revocation
-from protocol.signed import Signed
-from protocol.signing import Digest
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.listed import Table
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 
 @dataclass(frozen=True, slots=True)

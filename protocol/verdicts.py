@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from protocol.exchange import MAX_COHORT
-from protocol.fields import MAX_ROUND, check_digest, check_key, require
-from protocol.signed import Signing
+from manta_swarm.protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, require
+from manta_swarm.protocol.signed import Signing
 
 MAX_VERDICT_BYTES = 1024  # of a packed one
 MAX_PROVEN = 1024

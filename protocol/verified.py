@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from protocol.records import Claim, Contribution, Logged, open_entry
-from protocol.signed import Signed
-from protocol.verdicts import Verdict
+from manta_swarm.protocol.records import Claim, Contribution, Logged, open_entry
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.verdicts import Verdict
 
 MAX_BYTES = 4 << 20  # of entries, of claims, of contributions and of verdicts each
 

@@ -7,7 +7,7 @@ its own version; whatever is signed is signed for that version alone (``protocol
 
 import re
 
-from protocol.errors import OtherVersion
+from manta_swarm.protocol.errors import OtherVersion
 
 PROTOCOL = 12  # grows with every change of what is signed, logged or sent; it is the version of all signatures, too
 PROGRAM = "0.1.0"  # the oldest release of manta-swarm that takes part in runs of this version

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from protocol.errors import StorageError
-from protocol.signing import sha256
-from runtime.disk import disk_errors, make_parent, sync_directory, write_durably
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.disk import disk_errors, make_parent, sync_directory, write_durably
 
 _NUMBER_BYTES = 8
 _HEAD_BYTES = 2 * _NUMBER_BYTES

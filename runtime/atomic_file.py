@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, StorageError
-from protocol.signing import sha256
-from runtime.disk import disk_errors, replace_file, sync_directory, write_durably
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault, StorageError
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.disk import disk_errors, replace_file, sync_directory, write_durably
 
 DIGEST_BYTES = 32
 

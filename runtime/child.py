@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import psutil
 
-from protocol.errors import EncodingError, UserError, Weather
-from runtime.line import HEAD_BYTES, Beat, Failed, Messages
+from manta_swarm.protocol.errors import EncodingError, UserError, Weather
+from manta_swarm.runtime.line import HEAD_BYTES, Beat, Failed, Messages
 
 Message = TypeVar("Message")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import click
 
-from protocol.errors import FoundGuilty, MantaError, NothingProven, OtherHistory, UserError
+from manta_swarm.protocol.errors import FoundGuilty, MantaError, NothingProven, OtherHistory, UserError
 
 _CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4), (NothingProven, 5))
 _OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")

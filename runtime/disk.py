@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from protocol.errors import EncodingError, StorageError, UserError
-from protocol.signing import Identity
+from manta_swarm.protocol.errors import EncodingError, StorageError, UserError
+from manta_swarm.protocol.signing import Identity
 
 IDENTITY = "identity.key"
 _MAX_SETTINGS_BYTES = 1 << 20

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, UserError
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 
 MAX_REASON = 300
 BEAT_S = 1.0

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from protocol.errors import RemoteFault
-from runtime.disk import disk_errors
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.runtime.disk import disk_errors
 
 
 class NoRoom(RemoteFault):

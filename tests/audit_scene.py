@@ -8,31 +8,31 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aggregator.audits.brought import Audited, Brought
-from aggregator.audits.duties import DutiesDesk
-from exact.residuals import Vector, vector_digest
-from peer.auditing.auditor import Auditor, Known
-from peer.auditing.bringing import Bringing
-from peer.auditing.computing import Ask, Found, Rest, Said
-from peer.auditing.fetching import Fetching
-from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
-from protocol.encoding import unpack
-from protocol.errors import LedgerError
-from protocol.operators import Operators
-from protocol.records import ClaimStep, Contribution, Header, StepMean
-from protocol.reputation import Pools, Reputation, Work
-from protocol.signed import Signed
-from protocol.signing import Digest, Identity, PublicKey, sha256
-from protocol.verdicts import AuditRules, Outcome, Verdict
-from swarm.budget import Faults
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.operator_line import OperatorLine
-from swarm.peer_status import PeerStatus
-from swarm.vectors import VectorsFolder, serve_vectors
-from swarm.voice import Voice
+from manta_swarm.aggregator.audits.brought import Audited, Brought
+from manta_swarm.aggregator.audits.duties import DutiesDesk
+from manta_swarm.codec.residuals import Vector, vector_digest
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.vectors import VectorsFolder, serve_vectors
+from manta_swarm.network.voice import Voice
+from manta_swarm.peer.auditing.auditor import Auditor, Known
+from manta_swarm.peer.auditing.bringing import Bringing
+from manta_swarm.peer.auditing.computing import Ask, Found, Rest, Said
+from manta_swarm.peer.auditing.fetching import Fetching
+from manta_swarm.peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.records import ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from tests.claim_steps import all_of
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Header, entry_of
-from protocol.reputation import Audit
-from protocol.signed import Signed
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules, Outcome, Settlement, Verdict
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.reputation import Audit
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Settlement, Verdict
 from tests.contributions import header_of, in_order, round_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 

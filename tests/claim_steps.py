@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from protocol.lots import place_of_lot
-from protocol.records import Claim, ClaimStep, StepMean
-from protocol.signing import sha256
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.records import Claim, ClaimStep, StepMean
+from manta_swarm.protocol.signing import sha256
 
 VECTOR, MEAN = sha256(b"vector of a step"), sha256(b"mean of a step")
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from tests.swarm.processes import DEADLINE_S, wait_for
+from tests.network.processes import DEADLINE_S, wait_for
 
 _HOME = "MANTA_TEST_HOME"  # marks the processes of one home
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from protocol.ledger import Ledger
-from protocol.listed import Listed, open_ms_after, paid_once, weighed_in
-from protocol.records import Claim, Contribution, Header, Round, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.table import weights, weights_root
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed, open_ms_after, paid_once, weighed_in
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.table import weights, weights_root
 from tests.claim_steps import means_of, steps_of
 
 PEERS = sorted((Identity(bytes([seed]) * 32) for seed in range(11, 19)), key=lambda peer: peer.public_key)

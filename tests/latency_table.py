@@ -1,8 +1,8 @@
 """A latency table that nobody measured."""
 
-from automl.latency.table import Accuracy, Conditions, LatencyTable
-from automl.spaces.cost import cost_table
-from automl.spaces.space import TINY
+from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import TINY
 
 
 def table_of(name: str = "A Processor (R) v2", supernet: str = TINY.name) -> LatencyTable:

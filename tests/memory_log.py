@@ -9,39 +9,39 @@ from typing import Any
 
 import torch
 
-from aggregator.audits.brought import Brought
-from aggregator.rounds.news import credit_word
-from automl.spaces.cost import cost_table
-from automl.spaces.space import space_named
-from automl.training.course import RunCourse
-from automl.training.schedule import Plan
-from automl.training.update import State, initial_state, next_state, state_digest, state_pieces
-from exact.coding import body_groups, encode, group_sizes, parse
-from exact.outcome import outcome
-from exact.vectors import vector_groups
-from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
-from protocol.cosignatures import cosign, with_cosignatures
-from protocol.earnings import RoundContributions
-from protocol.encoding import pack, unpack
-from protocol.errors import ClaimError, LedgerError, Unreachable
-from protocol.ledger import Ledger
-from protocol.listed import Listed, open_ms_after, weighed_in
-from protocol.manifest import Manifest, SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, head_text, origin, sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from protocol.table import Weighed, weighed_bytes, weights_root
-from protocol.verdicts import Verdict
-from swarm import log_client, log_proofs
-from swarm.blobs import Blob, Shelf
-from swarm.budget import Faults
-from swarm.distances import serve_pings
-from swarm.memory import MemoryNetwork
-from swarm.vectors import serve_vectors
+from manta_swarm.aggregator.audits.brought import Brought
+from manta_swarm.aggregator.rounds.news import credit_word
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest, state_pieces
+from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
+from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.vectors import vector_groups
+from manta_swarm.network import log_client, log_proofs
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.distances import serve_pings
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.vectors import serve_vectors
+from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
+from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
+from manta_swarm.protocol.earnings import RoundContributions
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import ClaimError, LedgerError, Unreachable
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed, open_ms_after, weighed_in
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, head_text, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.table import Weighed, weighed_bytes, weights_root
+from manta_swarm.protocol.verdicts import Verdict
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.exchange import Exchange
-from protocol.manifest import Manifest, Optimizer
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.signing import Identity, sha256
 
 EXCHANGE = Exchange(
     codec="int16",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from automl.data.layered import layers
-from automl.data.pairs import LazyPairs
-from automl.data.views import LEFT, RIGHT, UNKNOWN, Pair, StereoDataset
+from manta_swarm.automl.data.layered import layers
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.views import LEFT, RIGHT, UNKNOWN, Pair, StereoDataset
 from tests.automl.data.files import write_pfm, write_picture
 
 

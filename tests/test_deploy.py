@@ -13,9 +13,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from aggregator.cli import main as aggregator
-from peer.cli import main as peer
-from peer.commands.service import unit_text
+from manta_swarm.aggregator.cli import main as aggregator
+from manta_swarm.peer.cli import main as peer
+from manta_swarm.peer.commands.service import unit_text
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("protocol", "exact", "runtime", "runtime", "automl", "swarm", "peer", "aggregator", "programs")
+PACKAGES = ("protocol", "codec", "runtime", "automl", "network", "peer", "aggregator", "programs")
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +22,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if listed.returncode != 0:
         pytest.skip("this is no checkout: which files belong to the project is not known")
     for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_symlink() or (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     quiet = ["--quiet", "--disable-pip-version-check"]
     build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", "--wheel-dir", str(wheels), str(copy)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=300)
@@ -36,9 +37,24 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(installed: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "--", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    here = {name for name in listed if (ROOT / name).is_file()}
+    here = {f"manta_swarm/{name}" for name in listed if (ROOT / name).is_file()}
     there = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    assert {name for name in there if ".dist-info" not in name} == here
+    assert {name for name in there if ".dist-info" not in name} == here | {"manta_swarm/__init__.py", "manta_swarm/py.typed"}
+
+
+def test_an_install_adds_one_name(installed: Path) -> None:
+    assert sorted(path.name for path in installed.iterdir() if path.suffix != ".dist-info") == ["manta_swarm"]
+
+
+def test_every_package_of_the_checkout_is_a_link_to_the_folder_at_the_top() -> None:
+    links = {path.name: path.readlink() for path in (ROOT / "manta_swarm").iterdir() if path.is_symlink()}
+    assert links == {name: Path("..", name) for name in PACKAGES}
+
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    program = "import sys; before = set(sys.modules); import manta_swarm; print(*sorted(set(sys.modules) - before))"
+    ended = subprocess.run([sys.executable, "-P", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["manta_swarm"]), ended.stderr
 
 
 def test_its_programs_start_and_say_their_version(installed: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from programs.asked_run import ending_at_sigterm
-from protocol.signing import Identity, peer_name
+from manta_swarm.programs.asked_run import ending_at_sigterm
+from manta_swarm.protocol.signing import Identity, peer_name
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,8 +26,8 @@ class Presses(importlib.abc.MetaPathFinder):
         return None
 
 sys.meta_path.insert(0, Presses())
-import programs
-getattr(programs, program)()
+import manta_swarm.programs
+getattr(manta_swarm.programs, program)()
 """
 
 
@@ -79,7 +79,7 @@ def test_a_program_alone_shows_its_help(tmp_path: Path) -> None:
         ("pydantic", ("peer", "specialise", "--latency-ms", "5")),
         ("pydantic", ("aggregator", "check", "run.toml")),
         ("pydantic", ("swarm", "up")),
-        ("automl.commands.space", ("search", "space")),
+        ("manta_swarm.automl.commands.space", ("search", "space")),
     ],
 )
 def test_ctrl_c_while_what_is_typed_is_read_ends_it_with_a_line(module: str, typed: tuple[str, ...], tmp_path: Path) -> None:

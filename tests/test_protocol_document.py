@@ -14,35 +14,38 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from automl.data.catalog import load_dataset
-from automl.models.networks import build
-from automl.spaces.cost import cost_table
-from automl.spaces.space import SearchSpace, space_named
-from automl.training.cohort_sizes import bound_macs
-from automl.training.schedule import Plan
-from automl.training.update import State, known_digest, state_digest, state_pieces
-from exact.coding import Body, body_groups, encode, group_sizes, parse
-from exact.mean import Sum
-from exact.outcome import Outcome, outcome
-from exact.residuals import vector_digest
-from exact.vectors import vector_groups
-from peer.commands.tables import TableOffer
-from peer.contact.one_history import MAX_HISTORIES_BYTES
-from protocol import auditing
-from protocol.admission import Admission, Invitation, Pass
-from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
-from protocol.cohorts import cohort_name, mate_proof, meeting_secret
-from protocol.draws import auditor_of, number
-from protocol.encoding import Value, pack, to_value
-from protocol.encoding import encode as encode_value
-from protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
-from protocol.exchange import Exchange, next_open_ms
-from protocol.lots import lot_seed, sample_indices, work_of
-from protocol.manifest import Manifest, Optimizer, SignedManifest
-from protocol.merkle import EMPTY_ROOT, leaf_hash, root
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.private import PrivateData
-from protocol.records import (
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import SearchSpace, space_named
+from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State, known_digest, state_digest, state_pieces
+from manta_swarm.codec.coding import Body, body_groups, encode, group_sizes, parse
+from manta_swarm.codec.mean import Sum
+from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.codec.vectors import vector_groups
+from manta_swarm.network import log_client, log_proofs
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.commands.tables import TableOffer
+from manta_swarm.peer.contact.one_history import MAX_HISTORIES_BYTES
+from manta_swarm.protocol import auditing
+from manta_swarm.protocol.admission import Admission, Invitation, Pass
+from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
+from manta_swarm.protocol.cohorts import cohort_name, mate_proof, meeting_secret
+from manta_swarm.protocol.draws import auditor_of, number
+from manta_swarm.protocol.encoding import Value, pack, to_value
+from manta_swarm.protocol.encoding import encode as encode_value
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
+from manta_swarm.protocol.exchange import Exchange, next_open_ms
+from manta_swarm.protocol.lots import lot_seed, sample_indices, work_of
+from manta_swarm.protocol.manifest import Manifest, Optimizer, SignedManifest
+from manta_swarm.protocol.merkle import EMPTY_ROOT, leaf_hash, root
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.records import (
     MAX_HEADER_BYTES,
     Announcement,
     Claim,
@@ -56,12 +59,12 @@ from protocol.records import (
     commit_digest,
     entry_of,
 )
-from protocol.revocation import Revocation
-from protocol.rewards import architecture_cost, share_out
-from protocol.signed import Signed
-from protocol.signing import Identity, peer_name, sha256
-from protocol.sizes import NUM_SIZES, sized_name
-from protocol.table import (
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.rewards import architecture_cost, share_out
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, peer_name, sha256
+from manta_swarm.protocol.sizes import NUM_SIZES, sized_name
+from manta_swarm.protocol.table import (
     MAX_WEIGHED_BYTES,
     Weighed,
     Weighing,
@@ -72,11 +75,8 @@ from protocol.table import (
     weights,
     weights_root,
 )
-from protocol.verdicts import Verdict
-from protocol.versions import PROGRAM, PROTOCOL
-from swarm import log_client, log_proofs
-from swarm.memory import MemoryNetwork
-from swarm.neighbours import Neighbours
+from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.protocol.versions import PROGRAM, PROTOCOL
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT = (DOCS / "protocol.md").read_text(encoding="utf-8")
@@ -88,36 +88,37 @@ PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0)
 SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0)
 
 BLOCKS = {  # records that the document has as a block of fields, by the module that has them
-    "protocol.admission": "AdmissionRule Invitation Admission",
-    "protocol.affinity": "Position",
-    "protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskDuties Needed Duty Duties Need Finding",
-    "protocol.earnings": "RoundContributions",
-    "protocol.exchange": "Exchange",
-    "protocol.manifest": "SignedManifest Manifest Optimizer",
-    "protocol.measures": "Measure",
-    "peer.commands.tables": "TableOffer",
-    "protocol.private": "PrivateData",
-    "protocol.recipe": "Recipe",
-    "protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round Ticket Receipt Included Listing",
-    "protocol.revocation": "Revocation",
-    "protocol.shards": "TravellingShards",
-    "protocol.table": "Weighed",
-    "protocol.verdicts": "AuditRules Verdict Settlement",
-    "swarm.log_client": "CreditWord",
+    "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission",
+    "manta_swarm.protocol.affinity": "Position",
+    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskDuties Needed Duty Duties Need Finding",
+    "manta_swarm.protocol.earnings": "RoundContributions",
+    "manta_swarm.protocol.exchange": "Exchange",
+    "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer",
+    "manta_swarm.protocol.measures": "Measure",
+    "manta_swarm.peer.commands.tables": "TableOffer",
+    "manta_swarm.protocol.private": "PrivateData",
+    "manta_swarm.protocol.recipe": "Recipe",
+    "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round Ticket "
+    "Receipt Included Listing",
+    "manta_swarm.protocol.revocation": "Revocation",
+    "manta_swarm.protocol.shards": "TravellingShards",
+    "manta_swarm.protocol.table": "Weighed",
+    "manta_swarm.protocol.verdicts": "AuditRules Verdict Settlement",
+    "manta_swarm.network.log_client": "CreditWord",
 }
 TOLD = {  # records that the document tells in a sentence
-    "peer.views.partner": "Site",
-    "peer.views.views": "LotName Begin",
-    "protocol.admission": "Pass",
-    "protocol.evaluations": "Question Result Answer EvaluationWord",
-    "protocol.histories": "Histories",
-    "protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
-    "protocol.revocation": "AskRevoked Revoked",
-    "swarm.blobs": "ProvenPiece",
-    "swarm.invitation": "Token",
-    "swarm.light_pay": "LightPay",
-    "swarm.pushes": "BodyOffer Shown Push Heard",
-    "swarm.wrong_group": "WrongGroup",
+    "manta_swarm.peer.views.partner": "Site",
+    "manta_swarm.peer.views.views": "LotName Begin",
+    "manta_swarm.protocol.admission": "Pass",
+    "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
+    "manta_swarm.protocol.histories": "Histories",
+    "manta_swarm.protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
+    "manta_swarm.protocol.revocation": "AskRevoked Revoked",
+    "manta_swarm.network.blobs": "ProvenPiece",
+    "manta_swarm.network.invitation": "Token",
+    "manta_swarm.network.light_pay": "LightPay",
+    "manta_swarm.network.pushes": "BodyOffer Shown Push Heard",
+    "manta_swarm.network.wrong_group": "WrongGroup",
 }
 
 

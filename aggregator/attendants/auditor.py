@@ -7,12 +7,12 @@ its named auditors are.
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.attendants.sidecar import Met, Sidecar
-from aggregator.log.contents import AUDITOR
-from protocol.errors import UserError
-from protocol.signing import PublicKey
-from protocol.verdicts import AuditRules
-from runtime.disk import IDENTITY, load_identity, make_directory
+from manta_swarm.aggregator.attendants.sidecar import Met, Sidecar
+from manta_swarm.aggregator.log.contents import AUDITOR
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import AuditRules
+from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory
 
 
 async def audit_beside(directory: Path, met: Met, share: float, *, data_root: Path | None, say: Callable[[str], None]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.attendants.gateway_key import FOLDER
-from aggregator.attendants.sidecar import Met, Sidecar
-from swarm.door import Door
-from swarm.peer_status import PeerStatus
+from manta_swarm.aggregator.attendants.gateway_key import FOLDER
+from manta_swarm.aggregator.attendants.sidecar import Met, Sidecar
+from manta_swarm.network.door import Door
+from manta_swarm.network.peer_status import PeerStatus
 
 _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from aggregator.settings.inviting import invitation, write_invitation
-from aggregator.settings.sections import AdmissionSection
-from protocol.admission import LIST
-from protocol.errors import UserError
-from protocol.signing import peer_name
-from runtime.disk import IDENTITY, load_identity, make_directory
+from manta_swarm.aggregator.settings.inviting import invitation, write_invitation
+from manta_swarm.aggregator.settings.sections import AdmissionSection
+from manta_swarm.protocol.admission import LIST
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory
 
 FOLDER = "gateway"
 _INVITATION = "invitation.txt"

@@ -9,22 +9,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from aggregator.attendants.watched import Tally
-from aggregator.log.storage import BUSY_TIMEOUT_S
-from aggregator.monitor.door import MonitorDoor
-from aggregator.monitor.settings import DIRECTORY, MonitorSection
-from aggregator.rounds.intake import now_ms
-from aggregator.rounds.refusals import refused_of
-from aggregator.rounds.timeline import Timeline
-from aggregator.status import AggregatorStatus, Handed, OpenRound, StatusFile, unix_ms
-from protocol.closing import Closing, Stage
-from protocol.signing import peer_name
-from runtime.child import TOLD, Program, keep, python
-from runtime.line import BEATS
-from swarm.budget import Faults
-from swarm.traffic import Traffic
+from manta_swarm.aggregator.attendants.watched import Tally
+from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
+from manta_swarm.aggregator.monitor.door import MonitorDoor
+from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
+from manta_swarm.aggregator.rounds.intake import now_ms
+from manta_swarm.aggregator.rounds.refusals import refused_of
+from manta_swarm.aggregator.rounds.timeline import Timeline
+from manta_swarm.aggregator.status import AggregatorStatus, Handed, OpenRound, StatusFile, unix_ms
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.closing import Closing, Stage
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.child import TOLD, Program, keep, python
+from manta_swarm.runtime.line import BEATS
 
-_PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
+_PROGRAM, _EVALUATOR = "manta_swarm.aggregator.monitor.program", "manta_swarm.aggregator.monitor.evaluator"
 # Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
 # evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
 _NICENESS, _OF_EVALUATOR = 5, 10

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.errors import RemoteFault, StorageError, UserError
-from runtime.child import Child, Program, Restart, python, stop
-from runtime.disk import make_directory
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
+from manta_swarm.runtime.child import Child, Program, Restart, python, stop
+from manta_swarm.runtime.disk import make_directory
 
 _AGAIN = Restart()
 _LOOK_S = 0.25
@@ -90,7 +90,7 @@ class Sidecar:
         address = min(met.addresses, key=lambda address: "/ip4/127." not in address)
         invited = () if met.invitation is None else ("--invitation", str(met.invitation))
         where = ("--initial-peers", address, "--run", met.run, "--listen", "none", "--dir", str(self.directory), *invited)
-        return python("-m", "peer.cli", "join", *where, *self._options)
+        return python("-m", "manta_swarm.peer.cli", "join", *where, *self._options)
 
     def _program(self, command: Sequence[str]) -> Program:
         foreign = {name: "" for name in os.environ if name.startswith("MANTA_") and name not in _KEPT}

@@ -9,14 +9,14 @@ witnesses, other operators, and who fetches a state or copies the log.
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from aggregator.status import Calls
-from protocol.auditing import BRING
-from protocol.encoding import unpack
-from protocol.errors import EncodingError
-from protocol.signing import PublicKey
-from swarm.log_client import TRAINING, AfterRound
-from swarm.rpc import Endpoint, Handler
-from swarm.through import Through
+from manta_swarm.aggregator.status import Calls
+from manta_swarm.network.log_client import TRAINING, AfterRound
+from manta_swarm.network.rpc import Endpoint, Handler
+from manta_swarm.network.through import Through
+from manta_swarm.protocol.auditing import BRING
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.signing import PublicKey
 
 MAX_HEARD = 4096  # keys
 _HANDING_IN = ("header", "body", BRING)
@@ -86,7 +86,7 @@ def takes_part(method: str, request: bytes) -> bool:
 
 
 class Watched(Through):
-    """An endpoint, each of whose calls is counted. Implements ``swarm.rpc.Endpoint``."""
+    """An endpoint, each of whose calls is counted. Implements ``network.rpc.Endpoint``."""
 
     def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
         """Count what comes through this object, whatever else uses ``endpoint``."""

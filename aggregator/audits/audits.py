@@ -4,18 +4,18 @@ import asyncio
 import time
 from pathlib import Path
 
-from aggregator.audits.brought import Brought
-from aggregator.audits.duties import DutiesDesk
-from aggregator.audits.facts import LogFacts
-from aggregator.audits.lending import Lending
-from aggregator.log.log import Log
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.snapshots import Snapshots
-from aggregator.status import AuditCounts
-from swarm.blobs import Shelf
-from swarm.budget import Faults
-from swarm.rpc import Endpoint
-from swarm.vectors import serve_vectors
+from manta_swarm.aggregator.audits.brought import Brought
+from manta_swarm.aggregator.audits.duties import DutiesDesk
+from manta_swarm.aggregator.audits.facts import LogFacts
+from manta_swarm.aggregator.audits.lending import Lending
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.snapshots import Snapshots
+from manta_swarm.aggregator.status import AuditCounts
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.vectors import serve_vectors
 
 
 class Audits:

@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aggregator.rounds.refusals import NotTheirs, is_too_much, noted
-from protocol.auditing import (
+from manta_swarm.aggregator.rounds.refusals import NotTheirs, is_too_much, noted
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.rpc import Busy, Endpoint
+from manta_swarm.network.vectors import VectorPart, VectorsFolder
+from manta_swarm.protocol.auditing import (
     BRING,
     MAX_ASK_BYTES,
     MAX_PAGE_BYTES,
@@ -33,18 +36,15 @@ from protocol.auditing import (
     WantedOf,
     vectors_of,
 )
-from protocol.closing import NotTaken
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, StorageError
-from protocol.records import Claim, Contribution, Header
-from protocol.reputation import Audit, Reputation
-from protocol.signing import PublicKey
-from runtime.atomic_file import AtomicFile
-from runtime.disk import disk_errors
-from runtime.round_folder import NoRoom, round_path
-from swarm.budget import Faults
-from swarm.rpc import Busy, Endpoint
-from swarm.vectors import VectorPart, VectorsFolder
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, StorageError
+from manta_swarm.protocol.records import Claim, Contribution, Header
+from manta_swarm.protocol.reputation import Audit, Reputation
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.disk import disk_errors
+from manta_swarm.runtime.round_folder import NoRoom, round_path
 
 FOLDER = "brought"
 MAX_COMING = 16  # vectors that come at the same time

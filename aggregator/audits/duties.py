@@ -9,18 +9,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from aggregator.audits.brought import Audited, Brought
-from aggregator.rounds.refusals import NotTheirs, is_too_much, noted
-from protocol.auditing import DUTIES, FINDING, MAX_DUTIES, MAX_SIGNED_FINDING_BYTES, NEED, AskDuties, Duties, Duty, Finding, Need, Needed
-from protocol.closing import NotTaken
-from protocol.draws import number
-from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError
-from protocol.reputation import Audit, Reputation
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from swarm.budget import Faults
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.audits.brought import Audited, Brought
+from manta_swarm.aggregator.rounds.refusals import NotTheirs, is_too_much, noted
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.auditing import (
+    DUTIES,
+    FINDING,
+    MAX_DUTIES,
+    MAX_SIGNED_FINDING_BYTES,
+    NEED,
+    AskDuties,
+    Duties,
+    Duty,
+    Finding,
+    Need,
+    Needed,
+)
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.draws import number
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.reputation import Audit, Reputation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
 
 THERE = 3  # rounds that a volunteer is counted on that asked for work
 WAIT = 6  # rounds that a contribution is left to a volunteer, once all of it is here

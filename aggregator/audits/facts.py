@@ -5,13 +5,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
-from aggregator.audits.brought import Audited
-from aggregator.log.log import Log
-from protocol.errors import StorageError
-from protocol.exchange import codec_named
-from protocol.records import Header, Round, open_entry
-from protocol.reputation import Reputation
-from protocol.residuals import left_by, was_left
+from manta_swarm.aggregator.audits.brought import Audited
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.records import Header, Round, open_entry
+from manta_swarm.protocol.reputation import Reputation
+from manta_swarm.protocol.residuals import left_by, was_left
 
 _PAGE_BYTES = 1 << 20  # of entries that are read at once
 _MAX_LEFT = 1 << 17  # residuals of keys that are remembered

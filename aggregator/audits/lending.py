@@ -1,6 +1,6 @@
 """Hands out what audits begin with, of rounds that newcomers need no more: states, and bodies of contributions, from the disk.
 
-What is handed out of the newest rounds lies in memory (``swarm.blobs``). What an auditor asks for may be as old as a contribution that is
+What is handed out of the newest rounds lies in memory (``network.blobs``). What an auditor asks for may be as old as a contribution that is
 not paid yet.
 """
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from aggregator.audits.brought import Brought
-from aggregator.log.log import Log
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.snapshots import Snapshots
-from automl.training.update import state_piece_sizes, state_pieces
-from exact.coding import body_groups, group_sizes
-from protocol.errors import StorageError
-from protocol.exchange import MAX_AGE
-from swarm.blobs import Blob, Lent
+from manta_swarm.aggregator.audits.brought import Brought
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.snapshots import Snapshots
+from manta_swarm.automl.training.update import state_piece_sizes, state_pieces
+from manta_swarm.codec.coding import body_groups, group_sizes
+from manta_swarm.network.blobs import Blob, Lent
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.exchange import MAX_AGE
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One that is on the disk; implements ``swarm.blobs.Lent``."""
+    """One that is on the disk; implements ``network.blobs.Lent``."""
 
     root: bytes
     num_pieces: int
@@ -41,7 +41,7 @@ class _Kept:
 
 
 class Lending:
-    """One operator's; implements ``swarm.blobs.Lender``."""
+    """One operator's; implements ``network.blobs.Lender``."""
 
     def __init__(self, log: Log, snapshots: Snapshots, bodies: Bodies, brought: Brought, num_weights: int) -> None:
         """Read what ``snapshots`` and ``bodies`` keep, bodies of contributions that ``brought`` opened lately; of N weights."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.stored import StoredLog
-from protocol.notes import parse_tree_head, split_note
-from protocol.records import Header, Round, open_entry
-from protocol.signed import is_signed
-from protocol.verdicts import Outcome, Verdict
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.protocol.notes import parse_tree_head, split_note
+from manta_swarm.protocol.records import Header, Round, open_entry
+from manta_swarm.protocol.signed import is_signed
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 
 _AT_A_TIME = 256  # entries
 

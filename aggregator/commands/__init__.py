@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from runtime.commands import ending_in_a_line
+from manta_swarm.runtime.commands import ending_in_a_line
 
 clear_errors = partial(ending_in_a_line, "manta-aggregator")
 

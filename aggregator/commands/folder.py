@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
-from protocol.errors import RemoteFault, StorageError, UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
+from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from aggregator.log.moving import Copied
-    from aggregator.status import AggregatorStatus, AmongOthers
+    from manta_swarm.aggregator.log.moving import Copied
+    from manta_swarm.aggregator.status import AggregatorStatus, AmongOthers
 
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
@@ -26,9 +26,9 @@ HANDED_OVER = "the run is handed to another operator"
 def status(directory: Path, as_json: bool) -> None:
     """Say where a run stands, and whether its aggregator is at work."""
     with clear_errors():
-        from aggregator.control import is_running
-        from aggregator.log.contents import STATUS
-        from aggregator.status import AggregatorStatus
+        from manta_swarm.aggregator.control import is_running
+        from manta_swarm.aggregator.log.contents import STATUS
+        from manta_swarm.aggregator.status import AggregatorStatus
 
         try:
             found = AggregatorStatus.read(directory)
@@ -49,8 +49,8 @@ def status(directory: Path, as_json: bool) -> None:
 def key(directory: Path) -> None:
     """Print the key by which you are, or would be, an operator. It belongs to the run in --dir, and is made if there is none."""
     with clear_errors():
-        from protocol.signing import peer_name
-        from runtime.disk import IDENTITY, check_directory, load_identity, make_directory
+        from manta_swarm.protocol.signing import peer_name
+        from manta_swarm.runtime.disk import IDENTITY, check_directory, load_identity, make_directory
 
         check_directory(directory)
         make_directory(directory)
@@ -94,7 +94,7 @@ def stop(directory: Path, reason: str, for_good: bool) -> None:
 
 
 def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
-    from aggregator.control import tell_to_stop, wait_for_end
+    from manta_swarm.aggregator.control import tell_to_stop, wait_for_end
 
     click.echo(tell_to_stop(directory, is_over=is_over, reason=reason))
     asyncio.run(wait_for_end(directory))
@@ -106,11 +106,11 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file). What proves that the log has it is put beside it (.json)."""
     with clear_errors():
-        from aggregator.log.contents import check_snapshot
+        from manta_swarm.aggregator.log.contents import check_snapshot
 
         check_snapshot(directory, out)
         with ending_at_ctrl_c():
-            from aggregator.log.moving import take_snapshot
+            from manta_swarm.aggregator.log.moving import take_snapshot
 
         round_, digest = take_snapshot(directory, out)
         click.echo(f"{out}: the state of round {round_}, digest {digest}; its proof is in {out.with_suffix('.json')}")
@@ -123,12 +123,12 @@ def snapshot(out: Path, directory: Path) -> None:
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, and check the copy. The run may be at work."""
     with clear_errors():
-        from aggregator.log.contents import check_backup
+        from manta_swarm.aggregator.log.contents import check_backup
 
         check_backup(directory, to, with_key=with_key)
         with ending_at_ctrl_c():
-            from aggregator.log.moving import back_up
-            from runtime.disk import IDENTITY
+            from manta_swarm.aggregator.log.moving import back_up
+            from manta_swarm.runtime.disk import IDENTITY
 
         _say_copied(to, back_up(directory, to, with_key=with_key))
         if not with_key:
@@ -142,11 +142,11 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
-        from aggregator.log.contents import RUN_FILE, check_restore
+        from manta_swarm.aggregator.log.contents import RUN_FILE, check_restore
 
         check_restore(source, directory, key=key)
         with ending_at_ctrl_c():
-            from aggregator.log.moving import restore
+            from manta_swarm.aggregator.log.moving import restore
 
         _say_copied(directory, restore(source, directory, key=key))
         run_file = directory / RUN_FILE if (directory / RUN_FILE).exists() else "RUN_FILE"
@@ -162,17 +162,17 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
     """Put back what an older copy of a run's folder lacks. It is in FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():
-        from aggregator.log.copies import copy_at
-        from aggregator.log.storage import read_manifest
-        from swarm.addresses import check_peer_address
+        from manta_swarm.aggregator.log.copies import copy_at
+        from manta_swarm.aggregator.log.storage import read_manifest
+        from manta_swarm.network.addresses import check_peer_address
 
         for address in initial_peers:
             check_peer_address(address)
         read_manifest(directory)
         copy = copy_at(source)
         with ending_at_ctrl_c():
-            from aggregator.log.moving import recover
-            from aggregator.rounds.states_of_peers import fetch_states, lacking
+            from manta_swarm.aggregator.log.moving import recover
+            from manta_swarm.aggregator.rounds.states_of_peers import fetch_states, lacking
 
         done = recover(directory, copy)
         click.echo(f"{directory}: {done.new_entries} entries were put back; {done.head.size} entries, {done.ledger.round} rounds now")
@@ -196,12 +196,12 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
 def hand_over(to: Path, directory: Path, reason: str) -> None:
     """Stop a run for good here, so that another operator goes on. All that they need, the key too, is put in the folder TO."""
     with clear_errors():
-        from aggregator.log.contents import check_backup
+        from manta_swarm.aggregator.log.contents import check_backup
 
         check_backup(directory, to, with_key=True)  # before a run is stopped for it
         with ending_at_ctrl_c():
-            from aggregator.control import is_running
-            from aggregator.log import moving
+            from manta_swarm.aggregator.control import is_running
+            from manta_swarm.aggregator.log import moving
 
         if is_running(directory):
             _stop(directory, reason, is_over=False)
@@ -211,7 +211,7 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
 
 
 def _say_copied(folder: Path, copied: "Copied") -> None:
-    from protocol.footprint import in_words
+    from manta_swarm.protocol.footprint import in_words
 
     log = copied.log
     click.echo(f"{folder}: run {copied.name}, {log.rounds} rounds, {log.size} entries, checked; {in_words(copied.num_bytes)}")

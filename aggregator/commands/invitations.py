@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from aggregator.commands import DIRECTORY, FILE, clear_errors
-from protocol.errors import UserError
+from manta_swarm.aggregator.commands import DIRECTORY, FILE, clear_errors
+from manta_swarm.protocol.errors import UserError
 
 
 @click.command()
@@ -18,8 +18,8 @@ from protocol.errors import UserError
 def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
     """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""
     with clear_errors():
-        from aggregator.settings.inviting import invitation, write_invitation
-        from protocol.admission import GUEST, MEMBER, PROVEN
+        from manta_swarm.aggregator.settings.inviting import invitation, write_invitation
+        from manta_swarm.protocol.admission import GUEST, MEMBER, PROVEN
 
         if guest and proven:
             raise UserError("--guest trains nothing, so there is nothing to be proven by: leave --guest or --proven out")
@@ -55,10 +55,10 @@ def _target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
     Raises:
         UserError: it is not one of the two, or none.
     """
-    from protocol.errors import SignatureError
-    from protocol.revocation import INVITED, PEER
-    from protocol.signing import key_named
-    from swarm.invitation import read_invitation
+    from manta_swarm.network.invitation import read_invitation
+    from manta_swarm.protocol.errors import SignatureError
+    from manta_swarm.protocol.revocation import INVITED, PEER
+    from manta_swarm.protocol.signing import key_named
 
     if (peer is None) == (invitation is None):
         raise UserError("say what is taken back, one of the two: --peer 12D3Koo..., or --invitation FILE")
@@ -79,8 +79,8 @@ def _revoke(directory: Path, what: str, target: bytes) -> str:
         Unreachable: the aggregator at work does not answer.
         StorageError: the disk failed.
     """
-    from aggregator.control import REVOKED, is_running, tell_to_revoke
-    from aggregator.log.storage import log_key, read_manifest
+    from manta_swarm.aggregator.control import REVOKED, is_running, tell_to_revoke
+    from manta_swarm.aggregator.log.storage import log_key, read_manifest
 
     signed = read_manifest(directory)
     if is_running(directory):
@@ -94,11 +94,11 @@ def _revoke(directory: Path, what: str, target: bytes) -> str:
     if len(manifest.operators) > 1:
         raise UserError("not taken back: the run has several operators, of whom one writes: type it there, while its aggregator runs")
     operator = log_key(directory)
-    from aggregator.log.log import Log
-    from aggregator.rounds.revocations import signed_revocation
-    from protocol.errors import LedgerError
-    from protocol.records import entry_of
-    from runtime.disk import only_process
+    from manta_swarm.aggregator.log.log import Log
+    from manta_swarm.aggregator.rounds.revocations import signed_revocation
+    from manta_swarm.protocol.errors import LedgerError
+    from manta_swarm.protocol.records import entry_of
+    from manta_swarm.runtime.disk import only_process
 
     with only_process(directory), Log.open(directory, operator) as log:
         try:

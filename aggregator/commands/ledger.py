@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from aggregator.log.exported import Shown
-    from aggregator.log.verify import Verification
+    from manta_swarm.aggregator.log.exported import Shown
+    from manta_swarm.aggregator.log.verify import Verification
 
 
 @click.group()
@@ -41,7 +41,7 @@ def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tu
         if url is not None:
             _verify_from(url, directory, run_id, keys)
             return
-        from aggregator.log.storage import read_manifest
+        from manta_swarm.aggregator.log.storage import read_manifest
 
         if directory is None:
             raise UserError("give --dir DIR, a run's folder, or --from URL, the address of a log")
@@ -49,7 +49,7 @@ def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tu
             raise UserError("--run and --key say which log has to be at the address of --from: leave them out with a folder alone")
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from aggregator.log.verify import verify_directory
+            from manta_swarm.aggregator.log.verify import verify_directory
 
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
@@ -59,15 +59,15 @@ def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tu
 
 
 def _verify_from(url: str, folder: Path | None, run_id: str | None, keys: tuple[str, ...]) -> None:
-    from aggregator.log.copies import web_copy
-    from aggregator.log.mirror import Known, open_mirror
+    from manta_swarm.aggregator.log.copies import web_copy
+    from manta_swarm.aggregator.log.mirror import Known, open_mirror
 
     web, known = web_copy(url), Known.of(run_id, keys)
     if web.is_open_to_others:
         click.echo("http:// without TLS: whoever is on the line can hold entries back from you, or show you another run", err=True)
     opened = open_mirror(web, known, folder)
     with ending_at_ctrl_c():
-        from aggregator.log.exported import Check
+        from manta_swarm.aggregator.log.exported import Check
 
     check = Check(opened.mirror)
     _show_progress(check.entries(), check.head.size)
@@ -94,7 +94,7 @@ def _show_progress(done: Iterable[int], total: int) -> None:
 
 
 def _say_shown(found: "Shown") -> None:
-    from protocol.signing import peer_name
+    from manta_swarm.protocol.signing import peer_name
 
     click.echo(f"run {found.run.hex()}")
     _say_operators(found.operators)
@@ -106,16 +106,16 @@ def _say_shown(found: "Shown") -> None:
 
 
 def _say_operators(keys: Iterable[bytes]) -> None:
-    from protocol.signing import peer_name
+    from manta_swarm.protocol.signing import peer_name
 
     for key in keys:
         click.echo(f"operator {key.hex()} {peer_name(key)}")
 
 
 def _say_credits(found: "Verification | Shown") -> None:
-    from aggregator.log.credits import fault_in_words, settled_in_words
-    from aggregator.log.earned import earned_by_account, together
-    from protocol.signing import peer_name
+    from manta_swarm.aggregator.log.credits import fault_in_words, settled_in_words
+    from manta_swarm.aggregator.log.earned import earned_by_account, together
+    from manta_swarm.protocol.signing import peer_name
 
     mark = " unaudited" if found.is_unaudited else ""
     for account, of_keys in earned_by_account(found.reputation).items():
@@ -141,13 +141,13 @@ def export(to: Path, directory: Path) -> None:
     Any web server can serve them, and anybody check them: with check-export, or with tools for C2SP's tlog-tiles.
     """
     with clear_errors():
-        from aggregator.log.storage import read_manifest
+        from manta_swarm.aggregator.log.storage import read_manifest
 
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from aggregator.log.contents import CHECKPOINT
-            from aggregator.log.tiles import export as export_log
-            from protocol.footprint import in_words
+            from manta_swarm.aggregator.log.contents import CHECKPOINT
+            from manta_swarm.aggregator.log.tiles import export as export_log
+            from manta_swarm.protocol.footprint import in_words
 
         done = export_log(directory, to)
         click.echo(
@@ -162,11 +162,11 @@ def check_export(folder: Path) -> None:
     """Check an exported log from its files alone. That is every signature, each entry after those before it, and each tile. Prints the
     credits."""
     with clear_errors():
-        from aggregator.log.contents import check_exported
+        from manta_swarm.aggregator.log.contents import check_exported
 
         check_exported(folder)
         with ending_at_ctrl_c():
-            from aggregator.log.exported import verify as verify_export
+            from manta_swarm.aggregator.log.exported import verify as verify_export
 
         _say_shown(verify_export(folder))
 
@@ -178,11 +178,11 @@ def replay(directory: Path, verbose: bool) -> None:
     """Verify the log, then compute every state again. It goes from the oldest snapshot and the kept bodies, and compares each state with
     the log."""
     with clear_errors():
-        from aggregator.log.storage import read_manifest
+        from manta_swarm.aggregator.log.storage import read_manifest
 
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from aggregator.rounds.replay import replay_directory
+            from manta_swarm.aggregator.rounds.replay import replay_directory
 
         def show(round_: int, state: bytes) -> None:
             if verbose:
@@ -209,7 +209,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
     """
     with clear_errors():
         with ending_at_ctrl_c():
-            from aggregator.log.proofs import check_proof as check
+            from manta_swarm.aggregator.log.proofs import check_proof as check
 
         proven = check(proof, run_id)
         click.echo(f"run {proven.run.hex()}")
@@ -224,10 +224,10 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
-        from aggregator.audits.listing import verdicts_in
-        from aggregator.log.storage import read_manifest
-        from protocol.errors import SignatureError
-        from protocol.signing import key_named, peer_name
+        from manta_swarm.aggregator.audits.listing import verdicts_in
+        from manta_swarm.aggregator.log.storage import read_manifest
+        from manta_swarm.protocol.errors import SignatureError
+        from manta_swarm.protocol.signing import key_named, peer_name
 
         read_manifest(directory)
         try:
@@ -256,14 +256,14 @@ def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
     """Verify the log of a folder, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
     run may be at work."""
     with clear_errors():
-        from aggregator.log.storage import read_manifest
+        from manta_swarm.aggregator.log.storage import read_manifest
 
         if is_csv and is_json:
             raise UserError("--csv or --json, not both")
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from aggregator.log import credits
-            from aggregator.log.verify import verify_directory
+            from manta_swarm.aggregator.log import credits
+            from manta_swarm.aggregator.log.verify import verify_directory
 
         found = verify_directory(directory)
         if is_csv:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from aggregator.commands import DATA_ROOT, RUN_FILE, clear_errors
-from protocol.errors import UserError
-from protocol.manifest import TASKS
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.aggregator.commands import DATA_ROOT, RUN_FILE, clear_errors
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import TASKS
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 @click.command()
@@ -34,7 +34,7 @@ def init(run_file: Path, **options: Any) -> None:
         if not given and sys.stdin.isatty() and sys.stdout.isatty():
             given = _asked()
         with ending_at_ctrl_c():
-            from aggregator.settings.config import write_run_file
+            from manta_swarm.aggregator.settings.config import write_run_file
 
         settings = _settings(given)
         settings.check()
@@ -65,7 +65,7 @@ def _settings(given: dict[str, Any]) -> Any:
     """
     from pydantic import ValidationError
 
-    from aggregator.settings.config import RunConfig
+    from manta_swarm.aggregator.settings.config import RunConfig
 
     task = given.get("task", TASKS[0])
     values = (RunConfig.usual(task) if given.get("dense") else RunConfig.thin(task)).model_dump()
@@ -93,8 +93,8 @@ def _settings(given: dict[str, Any]) -> Any:
 def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: tuple[int, ...]) -> None:
     """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""
     with clear_errors():
-        from aggregator.settings.config import load_run_file
-        from automl.data.names import check_name
+        from manta_swarm.aggregator.settings.config import load_run_file
+        from manta_swarm.automl.data.names import check_name
 
         if not math.isfinite(samples_per_s):
             raise UserError(f"--samples-per-s takes a number, not {samples_per_s}")
@@ -102,10 +102,10 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: t
         root = data_root or config.data_root
         check_name(config.data.dataset, root)
         with ending_at_ctrl_c():
-            from aggregator.settings.forecast import PEERS, lines, sizes_of
-            from automl.data.catalog import load_dataset
+            from manta_swarm.aggregator.settings.forecast import PEERS, lines, sizes_of
+            from manta_swarm.automl.data.catalog import load_dataset
 
-        from protocol.signing import Identity
+        from manta_swarm.protocol.signing import Identity
 
         dataset = load_dataset(config.data.dataset, root)
         manifest = config.manifest(Identity(bytes(32)), bytes(32), dataset)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from aggregator.commands import FOLDER, clear_errors
-from protocol.errors import UserError
-from runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
-from swarm.logs import FORMATS, set_up_logging
-from swarm.voice import Voice
+from manta_swarm.aggregator.commands import FOLDER, clear_errors
+from manta_swarm.network.logs import FORMATS, set_up_logging
+from manta_swarm.network.voice import Voice
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
 
 _RUN = re.compile(r"[0-9a-f]{64}")
 
@@ -33,10 +33,10 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
     """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
-        from runtime.commands import check_installed
-        from runtime.disk import check_directory
-        from swarm.addresses import check_peer_address
-        from swarm.door import Door
+        from manta_swarm.network.addresses import check_peer_address
+        from manta_swarm.network.door import Door
+        from manta_swarm.runtime.commands import check_installed
+        from manta_swarm.runtime.disk import check_directory
 
         check_installed()
         if run is not None and not _RUN.fullmatch(run):
@@ -48,7 +48,7 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
             door.listen()[0].close()
         check_directory(directory)
         with ending_at_ctrl_c():
-            from aggregator.witness.program import Asked, be_witness
+            from manta_swarm.aggregator.witness.program import Asked, be_witness
 
         voice = Voice()
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from aggregator.local import MAX_PEERS
-from protocol.errors import MantaError, UserError
-from protocol.exchange import MAX_LOCAL_STEPS
-from protocol.fields import MAX_ROUND
-from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
-from runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
-from runtime.disk import replace_file
+from manta_swarm.aggregator.local import MAX_PEERS
+from manta_swarm.protocol.errors import MantaError, UserError
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
+from manta_swarm.runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
+from manta_swarm.runtime.disk import replace_file
 
 _PEERS = click.IntRange(1, MAX_PEERS)
 _WORKERS = click.IntRange(1, 256)  # as many as a peer takes
@@ -106,15 +106,15 @@ def up(**options: Any) -> None:
 
 
 def _run(options: dict[str, Any]) -> None:
-    from aggregator.local.settings import Wishes, make_settings
+    from manta_swarm.aggregator.local.settings import Wishes, make_settings
 
     check_installed()
     settings = make_settings(Wishes(**options))
     with ending_at_ctrl_c():
         from rich.console import Console
 
-        from aggregator.local.report import show
-        from aggregator.local.swarm import LocalSwarm, Stopped
+        from manta_swarm.aggregator.local.report import show
+        from manta_swarm.aggregator.local.swarm import LocalSwarm, Stopped
 
     try:
         with _signals() as told:

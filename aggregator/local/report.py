@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aggregator.settings.config import RunConfig
-from aggregator.status import AggregatorStatus, OwnQuality, Quality
-from protocol.footprint import in_words
-from protocol.private import SHARED
-from swarm.peer_status import PeerStatus
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.status import AggregatorStatus, OwnQuality, Quality
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.private import SHARED
 
 _AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 

@@ -4,20 +4,20 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aggregator.local import MAX_PEERS
-from aggregator.local.report import Limits
-from aggregator.monitor.door import check_address
-from aggregator.monitor.settings import MonitorSection
-from aggregator.settings.config import RunConfig
-from automl.data.names import BUNDLED, check_name
-from automl.spaces.space import fitted_name, space_named
-from automl.training.settings import usual
-from protocol.errors import UserError
-from protocol.exchange import codec_named
-from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
-from protocol.private import PRIVATE
-from runtime.commands import ending_at_ctrl_c
-from runtime.disk import make_directory
+from manta_swarm.aggregator.local import MAX_PEERS
+from manta_swarm.aggregator.local.report import Limits
+from manta_swarm.aggregator.monitor.door import check_address
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.names import BUNDLED, check_name
+from manta_swarm.automl.spaces.space import fitted_name, space_named
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
+from manta_swarm.protocol.private import PRIVATE
+from manta_swarm.runtime.commands import ending_at_ctrl_c
+from manta_swarm.runtime.disk import make_directory
 
 _PEERS, _COHORTS = 4, 2
 _MAX_NAME = 63
@@ -159,7 +159,7 @@ def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
     said = BUNDLED.get(wishes.data)
     if said is None:
         with ending_at_ctrl_c():
-            from automl.data.catalog import load_dataset  # torch and more, for who has data of other libraries or of their own
+            from manta_swarm.automl.data.catalog import load_dataset  # torch and more, for who has data of other libraries or of their own
         said = load_dataset(wishes.data, root).task
     if wishes.task not in (None, said):
         raise UserError(f"--data {wishes.data} is for {said}, not for {wishes.task}: leave --task out, or choose other data")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from aggregator.local.progress import Progress
-from aggregator.local.report import (
+from manta_swarm.aggregator.local.progress import Progress
+from manta_swarm.aggregator.local.report import (
     Fate,
     LedgerReport,
     PeerReport,
@@ -22,14 +22,14 @@ from aggregator.local.report import (
     fate,
     make_report,
 )
-from aggregator.local.settings import Settings
-from aggregator.log.verify import verify_directory
-from aggregator.monitor.door import address_to_show
-from aggregator.settings.config import write_run_file
-from aggregator.status import AggregatorStatus
-from protocol.errors import MantaError, OwnFault
-from runtime.child import Child, Program, python, stop
-from swarm.peer_status import PeerStatus
+from manta_swarm.aggregator.local.settings import Settings
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.monitor.door import address_to_show
+from manta_swarm.aggregator.settings.config import write_run_file
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.errors import MantaError, OwnFault
+from manta_swarm.runtime.child import Child, Program, python, stop
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _POLL_S = 0.2
@@ -108,7 +108,7 @@ class LocalSwarm:
         write_run_file(run_file, settings.run)
         self._console.print(f"starting an aggregator and {settings.peers} peers in {directory}", highlight=False, soft_wrap=True)
         where = ("--dir", str(directory / "aggregator"), "--listen", _LISTEN, *settings.monitor)
-        self._start("aggregator", "aggregator.cli", "start", str(run_file), *where)
+        self._start("aggregator", "manta_swarm.aggregator.cli", "start", str(run_file), *where)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             self._tick()
@@ -131,7 +131,7 @@ class LocalSwarm:
             cohort = self._settings.cohort(index)
             label = () if cohort is None else ("--cohort", cohort)
             own = ("--private-data", str(self._settings.private[index])) if self._settings.private else data
-            self._start(name, "peer.cli", "join", *what, *label, *own, *where, environment=self._of_peers)
+            self._start(name, "manta_swarm.peer.cli", "join", *what, *label, *own, *where, environment=self._of_peers)
         self._console.print("another peer may join while it runs:")
         shown = ("--private-data", "DIR") if self._settings.private else data
         line = " ".join(("manta-peer join --gpus all --initial-peers", address, "--run", status.run, *shown))
@@ -228,7 +228,7 @@ class LocalSwarm:
     def _verify(self) -> tuple[LedgerReport, dict[str, int]]:
         """Return what ``manta-aggregator ledger verify`` says, and the credits by key in hex."""
         directory = self._settings.directory / "aggregator"
-        verifier = self._start("verify", "aggregator.cli", "ledger", "verify", "--dir", str(directory))
+        verifier = self._start("verify", "manta_swarm.aggregator.cli", "ledger", "verify", "--dir", str(directory))
         try:
             deadline_s = time.monotonic() + _VERIFY_S
             while verifier.returncode is None and time.monotonic() < deadline_s:

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
-from aggregator.log.log import Log
-from protocol.errors import MantaError
-from swarm.newest_head import PUBLISHED_S, publish_newest
-from swarm.rpc import Endpoint
-from swarm.tasks import within
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.newest_head import PUBLISHED_S, publish_newest
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.errors import MantaError
 
 logger = logging.getLogger("manta.heads")
 

@@ -5,12 +5,12 @@ Nothing is made here; ``aggregator.log.moving`` makes copies, and ``aggregator.l
 
 from pathlib import Path
 
-from aggregator.log.guard import EVIDENCE, PLACE, is_marked_restored
-from aggregator.log.storage import DATABASE, LOCK, MANIFEST, NEXT_HEAD, TREE_HEAD, read_manifest
-from aggregator.log.witnessed import WITNESSED
-from protocol.errors import EncodingError, UserError
-from protocol.signing import Identity
-from runtime.disk import IDENTITY, check_directory
+from manta_swarm.aggregator.log.guard import EVIDENCE, PLACE, is_marked_restored
+from manta_swarm.aggregator.log.storage import DATABASE, LOCK, MANIFEST, NEXT_HEAD, TREE_HEAD, read_manifest
+from manta_swarm.aggregator.log.witnessed import WITNESSED
+from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.disk import IDENTITY, check_directory
 
 SNAPSHOTS = "snapshots"  # a folder: states, and what proves that the log has them
 BODIES = "bodies"  # a folder: contributions by round

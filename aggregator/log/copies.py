@@ -10,14 +10,14 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Protocol
 
-from aggregator.log.contents import check_exported
-from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import read_file
-from protocol.errors import NoSuchFile, OtherVersion, RemoteFault, UserError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.notes import MAX_NOTE_BYTES
-from protocol.records import MAX_ENTRY_BYTES
-from protocol.tiles import WIDTH
+from manta_swarm.aggregator.log.contents import check_exported
+from manta_swarm.aggregator.log.storage import MANIFEST
+from manta_swarm.aggregator.log.tiles import read_file
+from manta_swarm.protocol.errors import NoSuchFile, OtherVersion, RemoteFault, UserError
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.records import MAX_ENTRY_BYTES
+from manta_swarm.protocol.tiles import WIDTH
 
 MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
 _SILENCE_S = 30.0  # without a byte

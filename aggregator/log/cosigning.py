@@ -10,16 +10,10 @@ from collections.abc import Callable, Collection
 from itertools import accumulate
 from pathlib import Path
 
-from aggregator.log.lacking import lacking
-from aggregator.log.log import Log
-from aggregator.log.witnessed import Witnessed, keep_witnessed, read_witnessed
-from protocol.cosignatures import MAX_COSIGNATURES
-from protocol.encoding import pack, unpack
-from protocol.errors import ProofError, SignatureError, Unreachable
-from protocol.notes import head_text, origin
-from protocol.signing import PublicKey
-from protocol.tiles import pack_bundle
-from swarm.log_proofs import (
+from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed, read_witnessed
+from manta_swarm.network.log_proofs import (
     MAX_ASK_CONSISTENCY_BYTES,
     MAX_ASK_ENTRIES_BYTES,
     MAX_COSIGNED_BYTES,
@@ -29,7 +23,13 @@ from swarm.log_proofs import (
     Consistency,
     Cosigned,
 )
-from swarm.rpc import Endpoint
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import ProofError, SignatureError, Unreachable
+from manta_swarm.protocol.notes import head_text, origin
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.tiles import pack_bundle
 
 MAX_CLOCK_S = 600  # that a witness's clock may be off the log's
 SILENT_S = 900.0  # who brought none for so long loses its place where there is no other

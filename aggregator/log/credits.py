@@ -10,10 +10,10 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from aggregator.log.earned import Earned, earned_by_account, together
-from aggregator.log.verify import Verification
-from protocol.reputation import FALSE, Fault, Reputation, paid_with
-from protocol.signing import peer_name
+from manta_swarm.aggregator.log.earned import Earned, earned_by_account, together
+from manta_swarm.aggregator.log.verify import Verification
+from manta_swarm.protocol.reputation import FALSE, Fault, Reputation, paid_with
+from manta_swarm.protocol.signing import peer_name
 
 SETTLEMENT = "settlement"  # what pays the rounds that no round's entry pays
 _COLUMNS = ("account", "peer", "paid", "pending", "all_paid_with", "faults")

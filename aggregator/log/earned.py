@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from protocol.reputation import Reputation
+from manta_swarm.protocol.reputation import Reputation
 
 
 @dataclass(frozen=True, slots=True)

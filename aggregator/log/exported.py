@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.contents import CHECKPOINT, check_exported
-from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, signed_manifest_of
-from aggregator.log.tiles import head_of
-from aggregator.log.verify import CourseOf
-from aggregator.log.witnessed import WITNESSED
-from automl.training.asked import AskedCourse
-from protocol.cosignatures import Cosignature, cosignatures_of
-from protocol.errors import NoSuchFile, RemoteFault, UserError
-from protocol.ledger import Ledger
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.reputation import Reputation
-from protocol.signing import PublicKey
-from protocol.tiles import MAX_TILE_BYTES, Tile, open_bundle, tile_hashes, tiles_of
+from manta_swarm.aggregator.log.contents import CHECKPOINT, check_exported
+from manta_swarm.aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, signed_manifest_of
+from manta_swarm.aggregator.log.tiles import head_of
+from manta_swarm.aggregator.log.verify import CourseOf
+from manta_swarm.aggregator.log.witnessed import WITNESSED
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.cosignatures import Cosignature, cosignatures_of
+from manta_swarm.protocol.errors import NoSuchFile, RemoteFault, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.reputation import Reputation
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.tiles import MAX_TILE_BYTES, Tile, open_bundle, tile_hashes, tiles_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aggregator.log.storage import DATABASE
-from protocol.encoding import pack, unpack
-from protocol.errors import OtherHistory, RemoteFault, StorageError, UserError
-from protocol.histories import Departure, Histories, Shown
-from protocol.merkle import Tree
-from protocol.receipts import ProvenRound
-from protocol.signing import PublicKey
-from runtime.atomic_file import AtomicFile
-from runtime.disk import disk_errors
-from swarm import waits
-from swarm.tasks import within
+from manta_swarm.aggregator.log.storage import DATABASE
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import OtherHistory, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.histories import Departure, Histories, Shown
+from manta_swarm.protocol.merkle import Tree
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.disk import disk_errors
 
 if TYPE_CHECKING:
-    from aggregator.log.log import Log
+    from manta_swarm.aggregator.log.log import Log
 
 PLACE = "place.json"
 EVIDENCE = "newer-head.proof"

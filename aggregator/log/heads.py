@@ -8,18 +8,18 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.log.guard import in_words, keep_evidence
-from aggregator.log.log import Log
-from protocol.encoding import pack, unpack
-from protocol.errors import MantaError, OtherHistory, StorageError
-from protocol.histories import Histories
-from protocol.manifest import SignedManifest
-from protocol.operators import Operators
-from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.signing import PublicKey
-from swarm.log_client import MAX_RECEIPT_BYTES
-from swarm.log_proofs import HeldHead, ShownHead
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.log.guard import in_words, keep_evidence
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES
+from manta_swarm.network.log_proofs import HeldHead, ShownHead
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import MantaError, OtherHistory, StorageError
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
+from manta_swarm.protocol.signing import PublicKey
 
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
 

@@ -1,8 +1,8 @@
 """What an operator says that has not got what it is asked for: alone that it is not there, among several that another may have it."""
 
-from protocol.errors import MantaError, Unreachable
-from protocol.ledger import Ledger
-from swarm.operator_line import AskAnother
+from manta_swarm.network.operator_line import AskAnother
+from manta_swarm.protocol.errors import MantaError, Unreachable
+from manta_swarm.protocol.ledger import Ledger
 
 
 def lacking(ledger: Ledger, reason: str) -> MantaError:

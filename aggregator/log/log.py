@@ -26,8 +26,8 @@ from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
-from aggregator.log.guard import check_evidence
-from aggregator.log.storage import (
+from manta_swarm.aggregator.log.guard import check_evidence
+from manta_swarm.aggregator.log.storage import (
     DATABASE,
     LOCK,
     NEXT_HEAD,
@@ -40,18 +40,18 @@ from aggregator.log.storage import (
     sqlite_errors,
     write_manifest,
 )
-from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
-from automl.training.asked import AskedCourse
-from protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.merkle import EMPTY_ROOT, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.operators import Operators
-from protocol.records import Included, Receipt
-from protocol.signing import Identity
-from protocol.turns import Step
-from runtime.disk import DirectoryLock, make_directory, write_durably
+from manta_swarm.aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import EMPTY_ROOT, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.records import Included, Receipt
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.turns import Step
+from manta_swarm.runtime.disk import DirectoryLock, make_directory, write_durably
 
 _CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
 

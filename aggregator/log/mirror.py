@@ -13,21 +13,21 @@ from pathlib import Path
 
 import platformdirs
 
-from aggregator.log.contents import CHECKPOINT
-from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, WebCopy, note_in, signed_manifest_of
-from aggregator.log.storage import DATABASE, MANIFEST
-from aggregator.log.tiles import KEY, forget_parts, head_of, read_file, verifier_keys
-from aggregator.log.witnessed import WITNESSED
-from protocol.encoding import pack
-from protocol.errors import EncodingError, NoSuchFile, OtherHistory, SignatureError, UserError
-from protocol.histories import Histories
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import HASH_BYTES, Subtrees, leaf_hash, root
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.signing import PublicKey, key_named, peer_name, sha256
-from protocol.tiles import HEIGHT, MAX_TILE_BYTES, WIDTH, Tile, bundled
-from runtime.disk import DirectoryLock, disk_errors, make_directory, write_durably
+from manta_swarm.aggregator.log.contents import CHECKPOINT
+from manta_swarm.aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, WebCopy, note_in, signed_manifest_of
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
+from manta_swarm.aggregator.log.tiles import KEY, forget_parts, head_of, read_file, verifier_keys
+from manta_swarm.aggregator.log.witnessed import WITNESSED
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, NoSuchFile, OtherHistory, SignatureError, UserError
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import HASH_BYTES, Subtrees, leaf_hash, root
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import PublicKey, key_named, peer_name, sha256
+from manta_swarm.protocol.tiles import HEIGHT, MAX_TILE_BYTES, WIDTH, Tile, bundled
+from manta_swarm.runtime.disk import DirectoryLock, disk_errors, make_directory, write_durably
 
 EVIDENCE = "two-histories.proof"
 MIN_RUN_DIGITS = 16

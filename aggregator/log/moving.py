@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.contents import (
+from manta_swarm.aggregator.log.contents import (
     AUDITOR_KEY,
     BODIES,
     CHECKPOINT,
@@ -29,9 +29,9 @@ from aggregator.log.contents import (
     check_snapshot,
     part_of,
 )
-from aggregator.log.copies import MAX_BUNDLE_BYTES, Copy
-from aggregator.log.guard import check_evidence, mark_handed_over, mark_restored, refuse_handed_over
-from aggregator.log.storage import (
+from manta_swarm.aggregator.log.copies import MAX_BUNDLE_BYTES, Copy
+from manta_swarm.aggregator.log.guard import check_evidence, mark_handed_over, mark_restored, refuse_handed_over
+from manta_swarm.aggregator.log.storage import (
     DATABASE,
     LOCK,
     MANIFEST,
@@ -44,20 +44,29 @@ from aggregator.log.storage import (
     reading,
     sqlite_errors,
 )
-from aggregator.log.verify import CourseOf, Replay, Verification, check_tree_head, replay, verify_directory
-from automl.training.asked import AskedCourse
-from automl.training.snapshot import load_snapshot
-from automl.training.update import state_digest
-from protocol.encoding import pack
-from protocol.errors import RemoteFault, StorageError, UserError
-from protocol.ledger import Ledger
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import leaf_hash
-from protocol.notes import MAX_NOTE_BYTES, TreeHead
-from protocol.operators import Operators
-from protocol.tiles import WIDTH, Tile, open_bundle
-from runtime.disk import IDENTITY, DirectoryLock, disk_errors, make_directory, make_parent, only_process, sync_directory, write_durably
-from runtime.round_folder import RoundFolder
+from manta_swarm.aggregator.log.verify import CourseOf, Replay, Verification, check_tree_head, replay, verify_directory
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import leaf_hash
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES, TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.tiles import WIDTH, Tile, open_bundle
+from manta_swarm.runtime.disk import (
+    IDENTITY,
+    DirectoryLock,
+    disk_errors,
+    make_directory,
+    make_parent,
+    only_process,
+    sync_directory,
+    write_durably,
+)
+from manta_swarm.runtime.round_folder import RoundFolder
 
 _TRIES = 3  # the run goes on meanwhile: what a snapshot needs may be pruned while it is copied
 _PIECE_BYTES = 1 << 20

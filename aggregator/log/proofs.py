@@ -4,15 +4,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.guard import MAX_EVIDENCE_BYTES
-from automl.files import read_bounded
-from automl.spaces.space import space_named
-from protocol.encoding import unpack
-from protocol.errors import EncodingError, NothingProven, OtherVersion, RemoteFault, UserError
-from protocol.histories import Departure, Histories, Shown
-from protocol.manifest import Manifest
-from protocol.signing import Digest, PublicKey
-from swarm.wrong_group import Measure, WrongGroup
+from manta_swarm.aggregator.log.guard import MAX_EVIDENCE_BYTES
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.network.wrong_group import Measure, WrongGroup
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import EncodingError, NothingProven, OtherVersion, RemoteFault, UserError
+from manta_swarm.protocol.histories import Departure, Histories, Shown
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import Digest, PublicKey
 
 MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of the body of each of the most contributions, dense, and more
 
@@ -111,8 +111,8 @@ def _measure(manifest: Manifest) -> Measure:
     """
     import torch  # here and not above: a file that proves nothing is told before they are loaded
 
-    from automl.models.networks import build
-    from automl.training.course import RunCourse
+    from manta_swarm.automl.models.networks import build
+    from manta_swarm.automl.training.course import RunCourse
 
     try:
         course = RunCourse(manifest)

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.encoding import pack
-from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import EMPTY_ROOT, Tree
-from protocol.notes import MAX_NOTE_BYTES
-from protocol.signing import Identity
-from runtime.disk import IDENTITY, disk_errors, load_identity, sync_directory, write_durably
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import EMPTY_ROOT, Tree
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.disk import IDENTITY, disk_errors, load_identity, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aggregator.log.storage import read_manifest, read_tree_head, reading
-from aggregator.log.witnessed import Witnessed, read_witnessed
-from protocol.errors import StorageError
-from protocol.manifest import SignedManifest
-from protocol.merkle import HASH_BYTES, Subtrees
-from protocol.notes import origin
+from manta_swarm.aggregator.log.storage import read_manifest, read_tree_head, reading
+from manta_swarm.aggregator.log.witnessed import Witnessed, read_witnessed
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import HASH_BYTES, Subtrees
+from manta_swarm.protocol.notes import origin
 
 
 class _StoredNodes(Subtrees):

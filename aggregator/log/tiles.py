@@ -13,18 +13,18 @@ Files that once were there stay as they are, so whoever reads while they are bro
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.contents import CHECKPOINT
-from aggregator.log.storage import DATABASE, MANIFEST
-from aggregator.log.stored import StoredLog
-from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
-from protocol.encoding import pack
-from protocol.errors import NoSuchFile, RemoteFault, StorageError, UserError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import leaf_hash
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, verifier_key
-from protocol.operators import Operators
-from protocol.tiles import Tile, pack_bundle, tiles_of
-from runtime.disk import disk_errors, make_directory, write_durably
+from manta_swarm.aggregator.log.contents import CHECKPOINT
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import NoSuchFile, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import leaf_hash
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES, TreeHead, verifier_key
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.tiles import Tile, pack_bundle, tiles_of
+from manta_swarm.runtime.disk import disk_errors, make_directory, write_durably
 
 KEY = "key"
 

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
-from automl.training.asked import AskedCourse
-from protocol.course import Course
-from protocol.errors import RemoteFault, StorageError
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest, SignedManifest
-from protocol.merkle import Frontier, Tree, leaf_hash
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.reputation import Reputation
-from protocol.signing import PublicKey
-from protocol.verified import Verified
+from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.errors import RemoteFault, StorageError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.merkle import Frontier, Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.reputation import Reputation
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verified import Verified
 
 CourseOf = Callable[[Manifest], Course]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.cosignatures import MAX_COSIGNATURES, Cosignature, cosignatures_of, with_cosignatures
-from protocol.errors import EncodingError, RemoteFault
-from protocol.notes import TreeHead, open_tree_head, own_note, split_note
-from runtime.atomic_file import AtomicFile, DamagedFile
+from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES, Cosignature, cosignatures_of, with_cosignatures
+from manta_swarm.protocol.errors import EncodingError, RemoteFault
+from manta_swarm.protocol.notes import TreeHead, open_tree_head, own_note, split_note
+from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
 
 WITNESSED = "witnessed"
 _MAX_NOTE_BYTES = 1024

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aggregator.status import AggregatorStatus
-from protocol.exchange import grace_ms
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.protocol.exchange import grace_ms
 
 MAX_ALARMS = 20
 _SILENT_MS = 10_000

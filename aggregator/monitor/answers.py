@@ -7,13 +7,13 @@ from collections import OrderedDict
 from importlib.metadata import version
 from typing import Any
 
-from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
-from aggregator.monitor.ledger_answers import MAX_ENTRIES
-from aggregator.monitor.people import STATES, Standing
-from aggregator.monitor.present import Present
-from aggregator.monitor.quality import COSTS, evenly, spread
-from aggregator.monitor.settings import MonitorSection
-from aggregator.monitor.shown import (
+from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from manta_swarm.aggregator.monitor.ledger_answers import MAX_ENTRIES
+from manta_swarm.aggregator.monitor.people import STATES, Standing
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.quality import COSTS, evenly, spread
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.shown import (
     Json,
     shown_claim,
     shown_final,
@@ -26,13 +26,13 @@ from aggregator.monitor.shown import (
     shown_table,
     shown_timeline,
 )
-from aggregator.monitor.sight import KEPT_HEADS, Sight
-from aggregator.monitor.tables import TableSeen
-from aggregator.monitor.trusted import shown_trust
-from aggregator.rounds.timeline import KEPT as KEPT_TIMES
-from aggregator.status import unix_ms
-from protocol.manifest import Manifest
-from protocol.signing import peer_name
+from manta_swarm.aggregator.monitor.sight import KEPT_HEADS, Sight
+from manta_swarm.aggregator.monitor.tables import TableSeen
+from manta_swarm.aggregator.monitor.trusted import shown_trust
+from manta_swarm.aggregator.rounds.timeline import KEPT as KEPT_TIMES
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import peer_name
 
 MAX_PEERS, MAX_ROUNDS, MAX_CONTRIBUTIONS = 200, 200, 100
 MAX_POINTS, MAX_FRONTS, MAX_SWARM = 2000, 12, 2000

@@ -20,18 +20,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator.monitor.answers import Answers
-from aggregator.monitor.asking import Asked, NotAnswered
-from aggregator.monitor.files import INDEX, StaticFile
-from aggregator.monitor.ledger_answers import LedgerAnswers
-from aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
-from aggregator.monitor.present import Present
-from aggregator.monitor.public_log import PublicLog
-from aggregator.monitor.shown import Json
-from aggregator.monitor.sight import Sight
-from aggregator.monitor.streams import Streams
-from aggregator.monitor.trusted import TrustAnswers
-from protocol.errors import MantaError
+from manta_swarm.aggregator.monitor.answers import Answers
+from manta_swarm.aggregator.monitor.asking import Asked, NotAnswered
+from manta_swarm.aggregator.monitor.files import INDEX, StaticFile
+from manta_swarm.aggregator.monitor.ledger_answers import LedgerAnswers
+from manta_swarm.aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.public_log import PublicLog
+from manta_swarm.aggregator.monitor.shown import Json
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.trusted import TrustAnswers
+from manta_swarm.protocol.errors import MantaError
 
 MAX_TARGET_BYTES = 2048
 _CACHED, _CACHED_BYTES = 256, 16 * 1024 * 1024

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.course import Course
-from protocol.ledger import Ledger
-from protocol.listed import Listed
-from protocol.manifest import SignedManifest
-from protocol.reputation import Audit, Fault, Pools, Reputation, Work
-from protocol.turns import Settled, Turn
-from protocol.verdicts import Outcome, Verdict
-from protocol.verified import Verified
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.reputation import Audit, Fault, Pools, Reputation, Work
+from manta_swarm.protocol.turns import Settled, Turn
+from manta_swarm.protocol.verdicts import Outcome, Verdict
+from manta_swarm.protocol.verified import Verified
 
 MAX_ENDED = 1024  # audits of rounds that are paid, the newest
 

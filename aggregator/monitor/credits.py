@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aggregator.log.earned import Earned, earned_by_account, together
-from protocol.reputation import Reputation
+from manta_swarm.aggregator.log.earned import Earned, earned_by_account, together
+from manta_swarm.protocol.reputation import Reputation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ import os
 import socket
 from dataclasses import dataclass
 
-from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
-from protocol.errors import UserError
-from swarm.door import host_and_port
+from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from manta_swarm.network.door import host_and_port
+from manta_swarm.protocol.errors import UserError
 
 _BACKLOG = 1024
 _SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the line stays one that people read

@@ -14,28 +14,28 @@ from pathlib import Path
 
 import torch
 
-from aggregator.log.contents import SNAPSHOTS
-from aggregator.log.storage import read_manifest
-from aggregator.monitor.pictures import INDEX, PICTURES
-from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
-from aggregator.monitor.scenes import Drawn, draw
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.status import unix_ms
-from automl.data.catalog import load_dataset
-from automl.data.dataset import STEREO, Dataset
-from automl.evaluation.glimpse import glimpse
-from automl.evaluation.held_out import baseline
-from automl.latency.profiler import core_ms
-from automl.models.networks import build
-from automl.spaces.space import Architecture, space_named
-from automl.training.snapshot import load_snapshot
-from automl.training.update import State, state_digest
-from protocol.errors import UserError
-from protocol.manifest import Manifest
-from protocol.rewards import architecture_cost
-from runtime.disk import disk_errors, replace_file
-from runtime.line import BEATS, Parent, be_child
-from runtime.round_folder import RoundFolder
+from manta_swarm.aggregator.log.contents import SNAPSHOTS
+from manta_swarm.aggregator.log.storage import read_manifest
+from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES
+from manta_swarm.aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
+from manta_swarm.aggregator.monitor.scenes import Drawn, draw
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import STEREO, Dataset
+from manta_swarm.automl.evaluation.glimpse import glimpse
+from manta_swarm.automl.evaluation.held_out import baseline
+from manta_swarm.automl.latency.profiler import core_ms
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.runtime.disk import disk_errors, replace_file
+from manta_swarm.runtime.line import BEATS, Parent, be_child
+from manta_swarm.runtime.round_folder import RoundFolder
 
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0

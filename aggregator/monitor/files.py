@@ -4,7 +4,7 @@ import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.signing import sha256
+from manta_swarm.protocol.signing import sha256
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "index.html"

@@ -21,18 +21,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.log.stored import StoredLog
-from aggregator.monitor.audits import Audits
-from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.tables import ClaimSeen
-from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
-from protocol.course import Course
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, StorageError
-from protocol.manifest import SignedManifest
-from protocol.merkle import Frontier, leaf_hash
-from protocol.signing import peer_name, sha256
-from runtime.disk import replace_file
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.monitor.audits import Audits
+from manta_swarm.aggregator.monitor.rounds import Rounds
+from manta_swarm.aggregator.monitor.tables import ClaimSeen
+from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Frontier, leaf_hash
+from manta_swarm.protocol.signing import peer_name, sha256
+from manta_swarm.runtime.disk import replace_file
 
 KEPT = "view.kept"
 MAX_BYTES = 256 * 1024 * 1024  # unpacked: 40,000 peers, or a million rounds; of a larger one nothing is kept

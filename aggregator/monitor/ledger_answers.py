@@ -4,17 +4,17 @@ import asyncio
 from base64 import b64encode
 from itertools import islice
 
-from aggregator.log.witnessed import checkpoint
-from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
-from aggregator.monitor.opened import Opened, Said, fields, opened
-from aggregator.monitor.shown import Json, shown_head, shown_witness
-from aggregator.monitor.sight import KEPT_HEADS, Sight
-from protocol.admission import Admission
-from protocol.merkle import leaf_hash
-from protocol.records import Contribution, Round
-from protocol.revocation import Revocation
-from protocol.signing import peer_name
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.aggregator.log.witnessed import checkpoint
+from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from manta_swarm.aggregator.monitor.opened import Opened, Said, fields, opened
+from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_witness
+from manta_swarm.aggregator.monitor.sight import KEPT_HEADS, Sight
+from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.merkle import leaf_hash
+from manta_swarm.protocol.records import Contribution, Round
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 MAX_ENTRIES, MAX_ACCOUNTS, MAX_EARNERS = 100, 200, 64
 

@@ -6,15 +6,15 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.registry import Collector
 
-from aggregator.log.witnessed import Witnessed
-from aggregator.monitor.people import STATES
-from aggregator.monitor.present import Present
-from aggregator.monitor.sight import Sight
-from aggregator.monitor.streams import Streams
-from aggregator.rounds.refusals import REASONS
-from aggregator.status import unix_ms
-from protocol.signing import peer_name
-from protocol.verdicts import Outcome
+from manta_swarm.aggregator.log.witnessed import Witnessed
+from manta_swarm.aggregator.monitor.people import STATES
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.rounds.refusals import REASONS
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Outcome
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")

@@ -4,12 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.admission import Admission
-from protocol.records import Claim, Contribution, Header, Logged, Round, kind_of, open_entry
-from protocol.revocation import Revocation
-from protocol.signed import Signed
-from protocol.verdicts import Settlement, Verdict
-from protocol.verified import Verified
+from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.records import Claim, Contribution, Header, Logged, Round, kind_of, open_entry
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.verified import Verified
 
 Said = Admission | Revocation | Contribution | Round | Verdict | Settlement
 

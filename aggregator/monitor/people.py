@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aggregator.monitor.view import PeerSeen, View
-from aggregator.status import AggregatorStatus
-from protocol.signing import peer_name
+from manta_swarm.aggregator.monitor.view import PeerSeen, View
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.protocol.signing import peer_name
 
 PRESENT_ROUNDS, LEAST_PRESENT_MS, MOST_PRESENT_MS = 5, 10_000, 60_000  # heard of in so many rounds' time, within these bounds
 LATE_MS = 1_000  # since the deadline: nobody could see a shorter state, and short rounds would flicker

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator.written import bounded, read_written
-from protocol.signing import sha256
+from manta_swarm.aggregator.written import bounded, read_written
+from manta_swarm.protocol.signing import sha256
 
 PICTURES = "pictures"
 INDEX = "index.json"

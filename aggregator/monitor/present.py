@@ -2,11 +2,11 @@
 
 from collections import deque
 
-from aggregator.monitor.people import People, people
-from aggregator.monitor.quality import EvaluationSeen
-from aggregator.monitor.shown import Json, shown_alarm, shown_final, shown_people, shown_quality
-from aggregator.monitor.sight import Sight
-from aggregator.status import AggregatorStatus
+from manta_swarm.aggregator.monitor.people import People, people
+from manta_swarm.aggregator.monitor.quality import EvaluationSeen
+from manta_swarm.aggregator.monitor.shown import Json, shown_alarm, shown_final, shown_people, shown_quality
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.status import AggregatorStatus
 
 _MAX_LATE = 20
 _RATE_MS = 10_000

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import uvicorn
 
-from aggregator.monitor.answers import Answers
-from aggregator.monitor.app import MonitorApp
-from aggregator.monitor.files import load_files
-from aggregator.monitor.present import Present
-from aggregator.monitor.settings import MonitorSection
-from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
-from aggregator.monitor.sight import News, Sight
-from aggregator.monitor.streams import Streams
-from aggregator.status import unix_ms
-from runtime.line import BEAT_S, BEATS, Beat, Parent, be_child
-from swarm.http_server import Places, allow_files, config_of
+from manta_swarm.aggregator.monitor.answers import Answers
+from manta_swarm.aggregator.monitor.app import MonitorApp
+from manta_swarm.aggregator.monitor.files import load_files
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
+from manta_swarm.aggregator.monitor.sight import News, Sight
+from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.network.http_server import Places, allow_files, config_of
+from manta_swarm.runtime.line import BEAT_S, BEATS, Beat, Parent, be_child
 
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0

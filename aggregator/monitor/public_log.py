@@ -3,15 +3,15 @@
 import asyncio
 from dataclasses import dataclass
 
-from aggregator.log.contents import CHECKPOINT
-from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import KEY, log_bytes, verifier_keys
-from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
-from aggregator.monitor.asking import NotAnswered
-from aggregator.monitor.sight import Sight
-from protocol.encoding import pack
-from protocol.errors import EncodingError
-from protocol.tiles import Tile
+from manta_swarm.aggregator.log.contents import CHECKPOINT
+from manta_swarm.aggregator.log.storage import MANIFEST
+from manta_swarm.aggregator.log.tiles import KEY, log_bytes, verifier_keys
+from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
+from manta_swarm.aggregator.monitor.asking import NotAnswered
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.tiles import Tile
 
 _TEXT = "text/plain; charset=utf-8"
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from aggregator.monitor.tables import TableSeen
-from protocol.errors import EncodingError
+from manta_swarm.aggregator.monitor.tables import TableSeen
+from manta_swarm.protocol.errors import EncodingError
 
 RECENT = 32  # rounds that the rate is of
 

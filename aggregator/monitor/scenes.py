@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aggregator.monitor import drawing
-from aggregator.monitor.pictures import Answer, PicturesIndex, Scene, Sheet, picture_name
-from automl.data.dataset import CLASSIFICATION, STEREO, Dataset
-from automl.evaluation.glimpse import answers, some_held_out
-from automl.models.supernet import Supernet
-from automl.spaces.space import Architecture
-from protocol.errors import UserError
+from manta_swarm.aggregator.monitor import drawing
+from manta_swarm.aggregator.monitor.pictures import Answer, PicturesIndex, Scene, Sheet, picture_name
+from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO, Dataset
+from manta_swarm.automl.evaluation.glimpse import answers, some_held_out
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.protocol.errors import UserError
 
 _IMAGES, _SCENES = 24, 2
 _ERROR_SHARE = 0.25  # of the largest disparity: what is drawn as brightly as can be

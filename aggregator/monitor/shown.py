@@ -4,19 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from aggregator.log.witnessed import Witnessed
-from aggregator.monitor.alarms import Alarm
-from aggregator.monitor.people import People, Standing
-from aggregator.monitor.quality import EvaluationSeen, Point
-from aggregator.monitor.rounds import RoundSeen
-from aggregator.monitor.sight import HeadSeen
-from aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
-from aggregator.monitor.view import View
-from aggregator.rounds.front_file import MembersFront
-from aggregator.rounds.timeline import Times
-from aggregator.status import AggregatorStatus
-from protocol.cosignatures import witness_key, witness_name
-from protocol.signing import peer_name
+from manta_swarm.aggregator.log.witnessed import Witnessed
+from manta_swarm.aggregator.monitor.alarms import Alarm
+from manta_swarm.aggregator.monitor.people import People, Standing
+from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
+from manta_swarm.aggregator.monitor.rounds import RoundSeen
+from manta_swarm.aggregator.monitor.sight import HeadSeen
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
+from manta_swarm.aggregator.monitor.view import View
+from manta_swarm.aggregator.rounds.front_file import MembersFront
+from manta_swarm.aggregator.rounds.timeline import Times
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.protocol.cosignatures import witness_key, witness_name
+from manta_swarm.protocol.signing import peer_name
 
 Json = dict[str, Any]
 SWARM_LETTERS = 12

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.contents import SNAPSHOTS, STATUS
-from aggregator.log.storage import TREE_HEAD
-from aggregator.log.stored import StoredLog
-from aggregator.log.witnessed import WITNESSED, Witnessed
-from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
-from aggregator.monitor.credits import Credits, credits_of
-from aggregator.monitor.kept import KEPT, Keeping
-from aggregator.monitor.members_front import FrontSeen
-from aggregator.monitor.pictures import Pictures
-from aggregator.monitor.quality import Evaluations
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.monitor.view import View
-from aggregator.status import AggregatorStatus, unix_ms
-from automl.training.asked import AskedCourse
-from protocol.course import Course
-from protocol.errors import RemoteFault, StorageError
-from protocol.manifest import Manifest
-from protocol.notes import TreeHead
-from protocol.operators import Operators
+from manta_swarm.aggregator.log.contents import SNAPSHOTS, STATUS
+from manta_swarm.aggregator.log.storage import TREE_HEAD
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.log.witnessed import WITNESSED, Witnessed
+from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from manta_swarm.aggregator.monitor.credits import Credits, credits_of
+from manta_swarm.aggregator.monitor.kept import KEPT, Keeping
+from manta_swarm.aggregator.monitor.members_front import FrontSeen
+from manta_swarm.aggregator.monitor.pictures import Pictures
+from manta_swarm.aggregator.monitor.quality import Evaluations
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.monitor.view import View
+from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.errors import RemoteFault, StorageError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 64  # 5 ms, or 20 ms where a ledger follows

@@ -1,6 +1,6 @@
 """Server-sent events: what happened, to everybody who looks on, each event made once. A client that is slow gets the newest of each kind.
 
-A client's place is bounded: one event of each kind waits for it. Who takes nothing at all is cut off by ``swarm.http_server``.
+A client's place is bounded: one event of each kind waits for it. Who takes nothing at all is cut off by ``network.http_server``.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
-from aggregator.monitor.shown import Json
-from swarm.tasks import within
+from manta_swarm.aggregator.monitor.shown import Json
+from manta_swarm.network.tasks import within
 
 KEEP_ALIVE_S = 15.0
 _KEEP_ALIVE = b": keep-alive\n\n"

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from aggregator.monitor.opened import Opened
-from protocol.course import Course
-from protocol.earnings import reward_weight, shares_of
-from protocol.errors import LedgerError
-from protocol.listed import Listed
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Header, Round
+from manta_swarm.aggregator.monitor.opened import Opened
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import reward_weight, shares_of
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 import re
 
-from aggregator.monitor.asking import MOST, Asked, NotAnswered
-from aggregator.monitor.audits import AuditSeen, VerdictSeen
-from aggregator.monitor.present import Present
-from aggregator.monitor.shown import Json
-from aggregator.monitor.sight import Sight
-from aggregator.status import unix_ms
-from protocol.manifest import Manifest
-from protocol.reputation import Fault, Reputation, paid_with
-from protocol.signing import peer_name
-from protocol.verdicts import Outcome
+from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered
+from manta_swarm.aggregator.monitor.audits import AuditSeen, VerdictSeen
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.shown import Json
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.reputation import Fault, Reputation, paid_with
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Outcome
 
 MAX_SHOWN, MAX_IN_DOUBT = 200, 64
 UNDECIDED = "undecided"

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from aggregator.monitor.audits import Audits
-from aggregator.monitor.opened import Opened, opened
-from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen, table_seen
-from protocol.course import Course
-from protocol.listed import Listed
-from protocol.manifest import SignedManifest
-from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
-from protocol.records import Round
-from protocol.reputation import Reputation, Work
-from protocol.signing import peer_name
-from protocol.verdicts import Settlement
+from manta_swarm.aggregator.monitor.audits import Audits
+from manta_swarm.aggregator.monitor.opened import Opened, opened
+from manta_swarm.aggregator.monitor.rounds import Rounds
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen, table_seen
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.reputation import Reputation, Work
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Settlement
 
 KEPT_CLAIMS = 64  # of each peer, the newest
 

@@ -8,15 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from aggregator.log.log import Log
-from aggregator.operators.lending import MAX_SMALL_BYTES
-from aggregator.operators.store import Store
-from protocol.encoding import unpack
-from protocol.errors import MantaError
-from protocol.newcomers import Standing
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.rpc import Busy, Endpoint
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.lending import MAX_SMALL_BYTES
+from manta_swarm.aggregator.operators.store import Store
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Busy, Endpoint
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.newcomers import Standing
+from manta_swarm.protocol.signing import PublicKey
 
 STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
 

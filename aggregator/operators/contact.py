@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.operators.store import FOLDER
-from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.operators import Operators
-from protocol.signing import PublicKey, peer_name
-from runtime.atomic_file import AtomicFile, DamagedFile
-from swarm.addresses import check_peer_address
-from swarm.distances import METHOD as PING
-from swarm.rpc import OwnNode
-from swarm.tasks import together
+from manta_swarm.aggregator.operators.store import FOLDER
+from manta_swarm.network.addresses import check_peer_address
+from manta_swarm.network.distances import METHOD as PING
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.tasks import together
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
 
 SILENT_S = 6.0  # whom nothing was heard of for so long is not there
 _PING_S = 4.0  # what else goes over a line may take it for so long

@@ -4,16 +4,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from aggregator.log.log import Log
-from aggregator.operators.lending import borrow, contribution_from
-from aggregator.operators.store import Store
-from aggregator.rounds import bodies
-from protocol.ballots import Kept
-from protocol.errors import MantaError
-from protocol.listed import Listed
-from protocol.records import MAX_HEADER_BYTES
-from protocol.signing import PublicKey
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.lending import borrow, contribution_from
+from manta_swarm.aggregator.operators.store import Store
+from manta_swarm.aggregator.rounds import bodies
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.ballots import Kept
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import MAX_HEADER_BYTES
+from manta_swarm.protocol.signing import PublicKey
 
 logger = logging.getLogger("manta.operators")
 

@@ -10,18 +10,28 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aggregator.operators.coming import STANDING
-from aggregator.operators.forwarding import MAX_FORWARDED_BYTES
-from aggregator.operators.lending import ENTRIES, LENT, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, PART_BYTES, AskEntries, AskPart, Page, part_of
-from aggregator.operators.seat import Offer, Seat
-from aggregator.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
-from protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
-from protocol.newcomers import LATER
-from protocol.notes import MAX_NOTE_BYTES
-from protocol.signing import PublicKey
-from swarm.rpc import Endpoint, Handler
+from manta_swarm.aggregator.operators.coming import STANDING
+from manta_swarm.aggregator.operators.forwarding import MAX_FORWARDED_BYTES
+from manta_swarm.aggregator.operators.lending import (
+    ENTRIES,
+    LENT,
+    MAX_PAGE_ENTRIES,
+    MAX_SMALL_BYTES,
+    PART_BYTES,
+    AskEntries,
+    AskPart,
+    Page,
+    part_of,
+)
+from manta_swarm.aggregator.operators.seat import Offer, Seat
+from manta_swarm.aggregator.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
+from manta_swarm.network.rpc import Endpoint, Handler
+from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
+from manta_swarm.protocol.newcomers import LATER
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.signing import PublicKey
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
 MAX_NOTED_BYTES = 8192

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import Unreachable
+from manta_swarm.protocol.errors import Unreachable
 
 _MAX_ANSWER_BYTES = 65_536
 _TIMEOUT_S = 1.5  # of one endpoint; the next one is asked after it

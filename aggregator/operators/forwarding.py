@@ -12,16 +12,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aggregator.rounds.refusals import passed_on_by
-from protocol.auditing import VERDICT
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, Unreachable
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.operator_line import AskAnother
-from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
-from swarm.tasks import within
-from swarm.through import Through
+from manta_swarm.aggregator.rounds.refusals import passed_on_by
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import AskAnother
+from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
+from manta_swarm.network.tasks import within
+from manta_swarm.network.through import Through
+from manta_swarm.protocol.auditing import VERDICT
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.signing import PublicKey
 
 FORWARD = "operators-forward"
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
@@ -47,7 +47,7 @@ _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
 class Switch(Through):
-    """Implements ``swarm.rpc.Endpoint``."""
+    """Implements ``network.rpc.Endpoint``."""
 
     def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None], is_cut_off: Callable[[], bool]) -> None:
         """Prepare; ``start`` answers from then on.

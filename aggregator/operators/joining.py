@@ -8,25 +8,25 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregator.log.log import Log
-from aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Page
-from aggregator.operators.store import Store
-from aggregator.rounds.states_of_peers import take_states
-from aggregator.settings.config import RunConfig
-from automl.data.dataset import Dataset
-from automl.training.asked import AskedCourse
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.newcomers import Newcomer
-from protocol.operators import Operators
-from protocol.signing import Identity, PublicKey
-from swarm import waits
-from swarm.log_client import fetch_manifest
-from swarm.log_proofs import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
-from swarm.node import Node, parse_address
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Page
+from manta_swarm.aggregator.operators.store import Store
+from manta_swarm.aggregator.rounds.states_of_peers import take_states
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import fetch_manifest
+from manta_swarm.network.log_proofs import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
+from manta_swarm.network.node import Node, parse_address
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 _MET_S = 60.0  # that this one waits for another that is about to start
 

@@ -10,8 +10,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from aggregator.operators.etcd import Etcd
-from protocol.errors import Unreachable, UserError
+from manta_swarm.aggregator.operators.etcd import Etcd
+from manta_swarm.protocol.errors import Unreachable, UserError
 
 TTL_S = 4
 _RENEWALS = 3  # within a TTL

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from aggregator.rounds.bodies import Kept
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.fields import check_digest
-from protocol.merkle import MAX_SIZE
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.signing import PublicKey
 
 MAX_SMALL_BYTES = 4096  # of a message that lends what is longer
 LENT, ENTRIES = "operators-lent", "operators-entries"

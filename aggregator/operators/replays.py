@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from aggregator.log.log import Log
-from aggregator.rounds import bodies
-from aggregator.rounds.follower import Follower, Next
-from exact.coding import Body, body_groups, parse
-from protocol.ballots import Batch
-from protocol.errors import EncodingError, LedgerError
-from protocol.ledger import Ledger
-from protocol.listed import Listed
-from protocol.table import weights_root
-from swarm.blobs import Blob
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds import bodies
+from manta_swarm.aggregator.rounds.follower import Follower, Next
+from manta_swarm.codec.coding import Body, body_groups, parse
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.ballots import Batch
+from manta_swarm.protocol.errors import EncodingError, LedgerError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.table import weights_root
 
 Result = TypeVar("Result")
 Find = Callable[[Sequence[Listed], int], Awaitable[list[bodies.Kept]]]

@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.log.log import Log
-from aggregator.operators.coming import Coming
-from aggregator.operators.contributions import Contributions
-from aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Page, borrow, entries_bytes, entries_from
-from aggregator.operators.replays import Replayed, Replays, folded
-from aggregator.operators.store import MAX_BATCH_BYTES, Store
-from aggregator.operators.verdicts import KeptVerdicts
-from aggregator.rounds import bodies
-from aggregator.rounds.follower import Follower
-from aggregator.rounds.opening import put_state
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.states_of_peers import take_states
-from aggregator.rounds.waiting import Waiting
-from exact.coding import body_num_bytes
-from protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, StorageError, UserError
-from protocol.fields import check_digest
-from protocol.ledger import Ledger
-from protocol.merkle import MAX_SIZE
-from protocol.notes import TreeHead, sign_tree_head, split_note
-from protocol.operators import Operators
-from protocol.signing import Identity, PublicKey, sha256
-from swarm import waits
-from swarm.blobs import Shelf
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.coming import Coming
+from manta_swarm.aggregator.operators.contributions import Contributions
+from manta_swarm.aggregator.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Page, borrow, entries_bytes, entries_from
+from manta_swarm.aggregator.operators.replays import Replayed, Replays, folded
+from manta_swarm.aggregator.operators.store import MAX_BATCH_BYTES, Store
+from manta_swarm.aggregator.operators.verdicts import KeptVerdicts
+from manta_swarm.aggregator.rounds import bodies
+from manta_swarm.aggregator.rounds.follower import Follower
+from manta_swarm.aggregator.rounds.opening import put_state
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.states_of_peers import take_states
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, LedgerError, StorageError, UserError
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.notes import TreeHead, sign_tree_head, split_note
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 
 logger = logging.getLogger("manta.operators")
 Result = TypeVar("Result")

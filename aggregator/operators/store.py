@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.ballots import MAX_KEPT, Kept, Memory
-from protocol.newcomers import Newcomer
-from runtime.atomic_file import AtomicFile
+from manta_swarm.protocol.ballots import MAX_KEPT, Kept, Memory
+from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.runtime.atomic_file import AtomicFile
 
 FOLDER = "operators"
 MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions have 67 MB at most

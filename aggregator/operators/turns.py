@@ -4,23 +4,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from aggregator.operators.contact import Contact
-from aggregator.operators.desk import OperatorsDesk
-from aggregator.operators.forwarding import Switch
-from aggregator.operators.lease import Lease
-from aggregator.operators.seat import Seat
-from aggregator.operators.writer import Deposed, Writer
-from aggregator.rounds.bodies import Kept
-from aggregator.rounds.commits import Others, Write
-from aggregator.rounds.intake import Store, now_ms
-from aggregator.rounds.verdicts import KeepVerdicts
-from aggregator.rounds.writing import Writing
-from aggregator.status import AmongOthers
-from protocol.ballots import Ballot
-from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.signing import PublicKey, peer_name
-from swarm.rpc import Endpoint
-from swarm.tasks import together
+from manta_swarm.aggregator.operators.contact import Contact
+from manta_swarm.aggregator.operators.desk import OperatorsDesk
+from manta_swarm.aggregator.operators.forwarding import Switch
+from manta_swarm.aggregator.operators.lease import Lease
+from manta_swarm.aggregator.operators.seat import Seat
+from manta_swarm.aggregator.operators.writer import Deposed, Writer
+from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.aggregator.rounds.commits import Others, Write
+from manta_swarm.aggregator.rounds.intake import Store, now_ms
+from manta_swarm.aggregator.rounds.verdicts import KeepVerdicts
+from manta_swarm.aggregator.rounds.writing import Writing
+from manta_swarm.aggregator.status import AmongOthers
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import together
+from manta_swarm.protocol.ballots import Ballot
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.signing import PublicKey, peer_name
 
 _LOOK_S = 1.0  # between two looks at who is heard
 

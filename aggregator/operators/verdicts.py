@@ -9,22 +9,22 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aggregator.log.log import Log
-from aggregator.operators.forwarding import MAX_FORWARDED_BYTES
-from aggregator.operators.lending import Page
-from aggregator.rounds.waiting import Waiting
-from protocol.ballots import NOBODY, Ballot
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault
-from protocol.ledger import MAX_VERDICTS
-from protocol.merkle import MAX_SIZE
-from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
-from protocol.signed import Signed, is_signed
-from protocol.signing import PublicKey
-from protocol.verdicts import Verdict
-from swarm import waits
-from swarm.rpc import Busy, Endpoint
-from swarm.tasks import within
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.forwarding import MAX_FORWARDED_BYTES
+from manta_swarm.aggregator.operators.lending import Page
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Busy, Endpoint
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.ballots import NOBODY, Ballot
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
+from manta_swarm.protocol.ledger import MAX_VERDICTS
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Verdict
 
 VERDICTS, WAITING = "operators-verdicts", "operators-waiting"
 MAX_VERDICTS_AT_ONCE = 64

@@ -8,23 +8,35 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from aggregator.operators.desk import ACCEPT, BEAT, KEEP, MAX_PROMISED_BYTES, PROMISE, SIGN, AskKeep, AskPromise, AskSign, Beat, Promised
-from aggregator.operators.lending import MAX_SMALL_BYTES
-from aggregator.operators.seat import Seat
-from aggregator.operators.verdicts import VERDICTS
-from aggregator.rounds import bodies
-from aggregator.rounds.follower import Next
-from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
-from protocol.closing import NotTaken
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, StorageError, Unreachable
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from protocol.verdicts import Verdict
-from swarm import waits
-from swarm.blobs import Blob
-from swarm.rpc import Busy, Refused
-from swarm.tasks import within
+from manta_swarm.aggregator.operators.desk import (
+    ACCEPT,
+    BEAT,
+    KEEP,
+    MAX_PROMISED_BYTES,
+    PROMISE,
+    SIGN,
+    AskKeep,
+    AskPromise,
+    AskSign,
+    Beat,
+    Promised,
+)
+from manta_swarm.aggregator.operators.lending import MAX_SMALL_BYTES
+from manta_swarm.aggregator.operators.seat import Seat
+from manta_swarm.aggregator.operators.verdicts import VERDICTS
+from manta_swarm.aggregator.rounds import bodies
+from manta_swarm.aggregator.rounds.follower import Next
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.rpc import Busy, Refused
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, StorageError, Unreachable
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Verdict
 
 BEAT_S = 1.0
 _AGAIN_S = (0.2, 2.0)  # first and longest pause until an operator that did not answer is asked again

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aggregator.rounds.refusals import is_too_much, noted
-from protocol.admission import MAX_ADMISSION_BYTES, Admission, Pass
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError
-from protocol.ledger import Ledger
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.budget import Faults
-from swarm.gate import NotAdmitted
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.rounds.refusals import is_too_much, noted
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.gate import NotAdmitted
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.admission import MAX_ADMISSION_BYTES, Admission, Pass
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, LedgerError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 METHOD = "admission"
 _MAX_REQUEST_BYTES = MAX_ADMISSION_BYTES + 128

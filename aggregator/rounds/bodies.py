@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, StorageError
-from protocol.records import MAX_HEADER_BYTES, Header
-from runtime.appended_file import AppendedFile
-from runtime.round_folder import RoundFolder
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, StorageError
+from manta_swarm.protocol.records import MAX_HEADER_BYTES, Header
+from manta_swarm.runtime.appended_file import AppendedFile
+from manta_swarm.runtime.round_folder import RoundFolder
 
 _PREFIX, _SUFFIX = "round-", ".bodies"
 _NUMBER_BYTES = 8

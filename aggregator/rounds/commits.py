@@ -11,23 +11,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from aggregator.log.log import Log
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.follower import Follower, Next
-from aggregator.rounds.intake import Handed, Intake, now_ms
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.timeline import Timeline
-from aggregator.rounds.verdicts import Verdicts
-from aggregator.rounds.weights import Weights
-from protocol.closing import Closing
-from protocol.errors import StorageError
-from protocol.listed import Listed, open_ms_after, paid_once
-from protocol.records import Round, entry_of
-from protocol.signed import Signed
-from protocol.table import weights_root
-from protocol.verdicts import Settlement, Verdict
-from swarm.blobs import Blob, Shelf
-from swarm.tasks import within
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.follower import Follower, Next
+from manta_swarm.aggregator.rounds.intake import Handed, Intake, now_ms
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.timeline import Timeline
+from manta_swarm.aggregator.rounds.verdicts import Verdicts
+from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.listed import Listed, open_ms_after, paid_once
+from manta_swarm.protocol.records import Round, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.table import weights_root
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
 

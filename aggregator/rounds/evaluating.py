@@ -2,10 +2,10 @@
 
 import asyncio
 
-from aggregator.log.log import Log
-from aggregator.rounds.follower import Follower
-from aggregator.status import Quality
-from protocol.errors import UserError
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.follower import Follower
+from manta_swarm.aggregator.status import Quality
+from manta_swarm.protocol.errors import UserError
 
 
 class Evaluating:

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import torch
 
-from aggregator.rounds.snapshots import Snapshots
-from automl.data.dataset import Dataset
-from automl.evaluation.held_out import QualityReport, quality_report
-from automl.training.course import RunCourse
-from automl.training.update import State, next_state, state_pieces
-from exact.coding import Body
-from exact.outcome import Outcome, outcome
-from exact.vectors import vector_groups
-from protocol.ledger import Ledger
-from protocol.listed import Listed, weighed_in
-from protocol.manifest import Manifest
-from protocol.notes import TreeHead
-from protocol.records import Threshold
-from protocol.table import Weighed
-from swarm.blobs import Blob
+from manta_swarm.aggregator.rounds.snapshots import Snapshots
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.evaluation.held_out import QualityReport, quality_report
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.update import State, next_state, state_pieces
+from manta_swarm.codec.coding import Body
+from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.vectors import vector_groups
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed, weighed_in
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.records import Threshold
+from manta_swarm.protocol.table import Weighed
 
 NUM_RANDOM = 8  # random subnets in a report
 
@@ -58,7 +58,7 @@ def after_table(
     floor: int,
     course: RunCourse,
 ) -> Next:
-    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``exact.outcome.outcome``.
+    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.outcome.outcome``.
 
     Of each body counts what its contribution is about, as ``course`` says: the part of the weights that its cohort's architecture has.
     """

@@ -14,23 +14,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront, read_front
-from automl.data.dataset import SEARCH
-from automl.evaluation.samples import Measured
-from automl.search.constraints import Cost, Region
-from automl.search.evolution import Effort, evolve
-from automl.search.front import Point, front
-from automl.search.members import MembersEvaluator
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture, space_named
-from protocol.errors import MantaError, Unreachable
-from protocol.evaluations import Result
-from protocol.manifest import SignedManifest
-from protocol.signing import PublicKey, peer_name
-from runtime.disk import replace_file
-from swarm.asked_members import AskedMembers
-from swarm.neighbours import Neighbours
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.rounds.front_file import FILE, FrontPoint, MembersFront, read_front
+from manta_swarm.automl.data.dataset import SEARCH
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.constraints import Cost, Region
+from manta_swarm.automl.search.evolution import Effort, evolve
+from manta_swarm.automl.search.front import Point, front
+from manta_swarm.automl.search.members import MembersEvaluator
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.network.asked_members import AskedMembers
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.errors import MantaError, Unreachable
+from manta_swarm.protocol.evaluations import Result
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.runtime.disk import replace_file
 
 _EFFORT = Effort(population=12, generations=4)
 

@@ -20,24 +20,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
-from aggregator.rounds.uploads import Upload, Uploads
-from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
-from protocol.closing import Closing, NotTaken
-from protocol.encoding import pack, unpack
-from protocol.errors import ClaimError, EncodingError, RemoteFault
-from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import Listed
-from protocol.manifest import Manifest
-from protocol.records import MAX_HEADER_BYTES, Claim, Header, Ticket, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.blobs import Blob
-from swarm.budget import Faults
-from swarm.log_client import BodyPart, HandIn, HeaderAnswer
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.rounds.bodies import Bodies, Kept
+from manta_swarm.aggregator.rounds.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
+from manta_swarm.aggregator.rounds.uploads import Upload, Uploads
+from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.closing import Closing, NotTaken
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import ClaimError, EncodingError, RemoteFault
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import MAX_HEADER_BYTES, Claim, Header, Ticket, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 logger = logging.getLogger("manta.intake")
 

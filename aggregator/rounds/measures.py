@@ -7,14 +7,14 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.status import OwnQuality
-from protocol.encoding import unpack
-from protocol.errors import LedgerError, RemoteFault, StorageError
-from protocol.ledger import Ledger
-from protocol.measures import MAX_SIGNED_BYTES, Measure, Spread
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from runtime.atomic_file import AtomicFile
+from manta_swarm.aggregator.status import OwnQuality
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import LedgerError, RemoteFault, StorageError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, Measure, Spread
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.atomic_file import AtomicFile
 
 MAX_KEPT = 8192
 _MAX_BYTES = MAX_KEPT * (MAX_SIGNED_BYTES + 8)

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
-from aggregator.log.lacking import lacking
-from aggregator.log.log import Log
-from aggregator.rounds.intake import now_ms
-from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, Unreachable
-from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import Listed
-from protocol.notes import parse_tree_head, split_note
-from protocol.records import Included, Listing
-from protocol.reputation import paid_with
-from protocol.signing import PublicKey
-from protocol.table import Weighed, weighed_bytes
-from swarm import waits
-from swarm.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
-from swarm.rpc import Endpoint
-from swarm.tasks import within
+from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.intake import now_ms
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.notes import parse_tree_head, split_note
+from manta_swarm.protocol.records import Included, Listing
+from manta_swarm.protocol.reputation import paid_with
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.table import Weighed, weighed_bytes
 
 MAX_WAITING = 2048  # callers who wait for a commit; further ones are told at once where the run stands
 MAX_WAITING_OF_ONE = 2

@@ -4,24 +4,24 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.attendants.auditor import auditor_key
-from aggregator.log.contents import BODIES, SNAPSHOTS
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, read_manifest
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.follower import Follower
-from aggregator.rounds.replay import Tables, replayed
-from aggregator.rounds.shards import travelling_of
-from aggregator.settings.config import RunConfig
-from automl.data.dataset import Dataset
-from automl.training.snapshot import load_snapshot
-from automl.training.update import State, initial_state, state_digest, state_pieces
-from exact.coding import body_num_bytes
-from protocol.errors import StorageError, UserError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.signing import Identity
-from swarm.blobs import Blob, Shelf
+from manta_swarm.aggregator.attendants.auditor import auditor_key
+from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, read_manifest
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.follower import Follower
+from manta_swarm.aggregator.rounds.replay import Tables, replayed
+from manta_swarm.aggregator.rounds.shards import travelling_of
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import State, initial_state, state_digest, state_pieces
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import Identity
 
 _SHELF_BYTES = 256 * 1024 * 1024
 

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.contents import BODIES, SNAPSHOTS
-from aggregator.log.storage import read_manifest
-from aggregator.log.verify import verify_directory
-from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.follower import after_table
-from aggregator.rounds.snapshots import Snapshots
-from automl.training.course import RunCourse
-from automl.training.update import State
-from exact.coding import Body, body_groups, body_num_bytes, parse
-from protocol.errors import EncodingError, StorageError
-from protocol.fields import MAX_ROUND
-from protocol.ledger import Ledger
-from protocol.listed import Listed
-from protocol.records import Round, Threshold
-from protocol.table import weights_root
-from swarm.blobs import Blob
+from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
+from manta_swarm.aggregator.log.storage import read_manifest
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.rounds.bodies import Bodies, Kept
+from manta_swarm.aggregator.rounds.follower import after_table
+from manta_swarm.aggregator.rounds.snapshots import Snapshots
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, parse
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.errors import EncodingError, StorageError
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import Round, Threshold
+from manta_swarm.protocol.table import weights_root
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError
-from protocol.ledger import Ledger
-from protocol.records import entry_of
-from protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.rpc import Endpoint
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 METHOD = "revoked"
 _MAX_REQUEST_BYTES = 32

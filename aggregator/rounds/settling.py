@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 
-from protocol.closing import NotTaken
-from protocol.ledger import Ledger
-from protocol.signed import is_signed
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.signed import is_signed
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 
 class Settling:

@@ -1,16 +1,16 @@
 """The shards of the run's data set, handed out by the operator to whoever joins, where the run says that they travel."""
 
-from aggregator.settings.config import RunConfig, no_shards
-from automl.data.dataset import Dataset
-from automl.data.shards.layout import shard_name, travelling
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from protocol.encoding import pack
-from protocol.errors import UserError
-from protocol.shards import PIECE_BYTES, TravellingShards
-from protocol.signing import Digest
-from swarm.blobs import Blob, Shelf
-from swarm.file_blobs import FileBlob, FileName
+from manta_swarm.aggregator.settings.config import RunConfig, no_shards
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.layout import shard_name, travelling
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.file_blobs import FileBlob, FileName
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.shards import PIECE_BYTES, TravellingShards
+from manta_swarm.protocol.signing import Digest
 
 
 def travelling_of(config: RunConfig, dataset: Dataset) -> tuple[TravellingShards, ...]:

@@ -9,14 +9,14 @@ import json
 import logging
 from pathlib import Path
 
-from automl.training.schedule import Plan
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import State, state_digest
-from protocol.errors import StorageError, UserError
-from protocol.manifest import Manifest
-from protocol.notes import TreeHead
-from runtime.disk import make_parent, write_durably
-from runtime.round_folder import RoundFolder
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.runtime.disk import make_parent, write_durably
+from manta_swarm.runtime.round_folder import RoundFolder
 
 _SUFFIX = ".safetensors"
 

@@ -4,21 +4,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregator.log.contents import SNAPSHOTS
-from aggregator.rounds.snapshots import Snapshots
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.schedule import Plan
-from automl.training.update import State, state_from_pieces, state_piece_sizes
-from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.ledger import Ledger
-from protocol.signing import PublicKey
-from runtime.disk import IDENTITY, load_identity
-from swarm import waits
-from swarm.fetching import fetch
-from swarm.neighbours import Neighbours
-from swarm.node import Node, parse_address
-from swarm.rpc import Endpoint
+from manta_swarm.aggregator.log.contents import SNAPSHOTS
+from manta_swarm.aggregator.rounds.snapshots import Snapshots
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State, state_from_pieces, state_piece_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import Node, parse_address
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.disk import IDENTITY, load_identity
 
 _SOURCES = 16
 

@@ -11,13 +11,13 @@ misses a round what came stays, one body a founder, for as long as the contribut
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from aggregator.rounds.refusals import NotTheirs
-from protocol.closing import NotTaken
-from protocol.errors import EncodingError
-from protocol.exchange import MAX_AGE
-from protocol.listed import Listed
-from protocol.records import Header
-from swarm.log_client import BodyPart
+from manta_swarm.aggregator.rounds.refusals import NotTheirs
+from manta_swarm.network.log_client import BodyPart
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import Header
 
 
 @dataclass(slots=True)

@@ -8,18 +8,18 @@ unless the ledger would refuse it by then: it is not audited any more, or the au
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from aggregator.rounds.refusals import is_too_much, noted
-from aggregator.rounds.waiting import Waiting
-from protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
-from protocol.closing import NotTaken
-from protocol.encoding import unpack
-from protocol.errors import LedgerError, StorageError, Unreachable
-from protocol.ledger import MAX_VERDICTS, Ledger
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from protocol.verdicts import Verdict
-from swarm.budget import Faults
-from swarm.rpc import Busy, Endpoint
+from manta_swarm.aggregator.rounds.refusals import is_too_much, noted
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.rpc import Busy, Endpoint
+from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import LedgerError, StorageError, Unreachable
+from manta_swarm.protocol.ledger import MAX_VERDICTS, Ledger
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Verdict
 
 _PAGE = 64  # that others are asked to keep at once
 

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
-from aggregator.log.contents import WAITING
-from protocol.closing import NotTaken
-from protocol.errors import EncodingError, RemoteFault, StorageError
-from protocol.ledger import Ledger
-from protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
-from protocol.signed import Signed, is_signed
-from protocol.verdicts import Verdict
-from runtime.appended_file import AppendedFile
+from manta_swarm.aggregator.log.contents import WAITING
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.runtime.appended_file import AppendedFile
 
 _PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there

@@ -7,16 +7,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from aggregator.log.lacking import lacking
-from aggregator.log.log import Log
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.replay import parsed_bodies
-from exact.outcome import outcome
-from protocol.errors import StorageError, Unreachable
-from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import weighed_in
-from protocol.records import Round, Threshold, open_entry
-from protocol.table import Weighed, weights_root
+from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.replay import parsed_bodies
+from manta_swarm.codec.outcome import outcome
+from manta_swarm.protocol.errors import StorageError, Unreachable
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.listed import weighed_in
+from manta_swarm.protocol.records import Round, Threshold, open_entry
+from manta_swarm.protocol.table import Weighed, weights_root
 
 logger = logging.getLogger("manta.weights")
 

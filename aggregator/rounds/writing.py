@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from aggregator.rounds.admissions import AdmissionDesk
-from aggregator.rounds.bodies import Kept
-from aggregator.rounds.commits import Commits, Others, Write
-from aggregator.rounds.intake import Intake, Store
-from aggregator.rounds.opening import OpenRun
-from aggregator.rounds.revocations import RevocationDesk
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.timeline import Timeline
-from aggregator.rounds.verdicts import KeepVerdicts, Verdicts
-from aggregator.rounds.waiting import Waiting
-from aggregator.rounds.weights import Weights
-from protocol.admission import INVITATION
-from protocol.closing import Closing
-from protocol.signing import Identity, PublicKey
-from swarm.blobs import Shelf
-from swarm.rpc import Endpoint, Handler
+from manta_swarm.aggregator.rounds.admissions import AdmissionDesk
+from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.aggregator.rounds.commits import Commits, Others, Write
+from manta_swarm.aggregator.rounds.intake import Intake, Store
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.aggregator.rounds.revocations import RevocationDesk
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.timeline import Timeline
+from manta_swarm.aggregator.rounds.verdicts import KeepVerdicts, Verdicts
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.rpc import Endpoint, Handler
+from manta_swarm.protocol.admission import INVITATION
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 
 class Writing:

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from aggregator.monitor.settings import MonitorSection
-from aggregator.settings.base import Section, line_of
-from aggregator.settings.limits import LimitsSection
-from aggregator.settings.sections import (
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.settings.base import Section, line_of
+from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.aggregator.settings.sections import (
     OPEN,
     AdmissionSection,
     DataSection,
@@ -30,21 +30,21 @@ from aggregator.settings.sections import (
     RunSection,
     TrustSection,
 )
-from automl.data.dataset import CLASSIFICATION, Dataset
-from automl.data.names import SHARDS, task_of
-from automl.spaces.cost import cost_table
-from automl.spaces.space import fitted_name, space_named
-from automl.training.schedule import Plan
-from automl.training.settings import Settings, first_floor, thin, usual
-from protocol.errors import UserError
-from protocol.exchange import MAX_AGE, Exchange
-from protocol.light import why_no_leases
-from protocol.manifest import Manifest, Optimizer
-from protocol.private import PRIVATE, PrivateData
-from protocol.recipe import ALL_PERCENT
-from protocol.shards import TravellingShards
-from protocol.signing import Identity, sha256
-from runtime.disk import settings_text
+from manta_swarm.automl.data.dataset import CLASSIFICATION, Dataset
+from manta_swarm.automl.data.names import SHARDS, task_of
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import fitted_name, space_named
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import Settings, first_floor, thin, usual
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import MAX_AGE, Exchange
+from manta_swarm.protocol.light import why_no_leases
+from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.private import PRIVATE, PrivateData
+from manta_swarm.protocol.recipe import ALL_PERCENT
+from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.runtime.disk import settings_text
 
 _IN_WORK = 2  # rounds that may be over while the oldest contribution is judged
 
@@ -197,7 +197,7 @@ class RunConfig(Section):
         Raises:
             UserError: values that do not go together.
         """
-        from automl.data.images import ImageDataset  # torch, which whoever only reads a run file does not wait for
+        from manta_swarm.automl.data.images import ImageDataset  # torch, which whoever only reads a run file does not wait for
 
         if self.run.data != PRIVATE:
             return ()

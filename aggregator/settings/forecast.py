@@ -8,15 +8,25 @@ are estimates.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from aggregator.settings.config import RunConfig
-from automl.data.dataset import Dataset
-from automl.models.networks import build
-from automl.training.update import num_moments
-from exact.coding import body_num_bytes
-from protocol.exchange import CHUNK, MAX_COHORT, codec_named
-from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, in_words, log_audits, num_brought, round_traffic
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.training.update import num_moments
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.protocol.exchange import CHUNK, MAX_COHORT, codec_named
+from manta_swarm.protocol.footprint import (
+    LogAudits,
+    RoundTraffic,
+    Sizes,
+    Table,
+    entry_bytes,
+    in_words,
+    log_audits,
+    num_brought,
+    round_traffic,
+)
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules
 
 PEERS = (10, 100, 1000)
 PROGRAM_BYTES = 900e6  # resident, beside contributions: measured with classifier-tiny after some rounds and an evaluation

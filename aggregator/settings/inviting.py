@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.log.storage import log_key, read_manifest
-from protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation
-from protocol.errors import StorageError, UserError
-from protocol.signed import Signed
-from protocol.signing import Identity
-from runtime.disk import write_durably
-from swarm.invitation import Token
+from manta_swarm.aggregator.log.storage import log_key, read_manifest
+from manta_swarm.network.invitation import Token
+from manta_swarm.protocol.admission import GUEST, INVITATION, MAX_LET_IN, MEMBER, PROVEN, Invitation
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.disk import write_durably
 
 _TO = {GUEST: "to look on", MEMBER: "to train", PROVEN: "to train, proven from the start"}
 

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from aggregator.settings.base import Section
-from protocol.closing import Closing
-from protocol.manifest import Manifest
-from swarm.rates import CALLS_OF_ADDRESS, CALLS_OF_KEY, CallLimits
+from manta_swarm.aggregator.settings.base import Section
+from manta_swarm.network.rates import CALLS_OF_ADDRESS, CALLS_OF_KEY, CallLimits
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.manifest import Manifest
 
 
 class LimitsSection(Section):

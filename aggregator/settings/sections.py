@@ -5,20 +5,20 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
-from aggregator.operators.etcd import check_endpoint
-from aggregator.settings.base import Section
-from automl.spaces.space import fitted_name
-from automl.training.settings import recipe_for, usual
-from protocol.admission import LIST, AdmissionRule
-from protocol.cosignatures import MAX_COSIGNATURES
-from protocol.deterrence import MOST_GAIN, least_pending_rounds, most_gain
-from protocol.errors import SignatureError, UserError
-from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, codec_named
-from protocol.fields import MAX_ROUND, check_name
-from protocol.manifest import MAX_OPERATORS
-from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
-from protocol.signing import key_named
-from protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
+from manta_swarm.aggregator.operators.etcd import check_endpoint
+from manta_swarm.aggregator.settings.base import Section
+from manta_swarm.automl.spaces.space import fitted_name
+from manta_swarm.automl.training.settings import recipe_for, usual
+from manta_swarm.protocol.admission import LIST, AdmissionRule
+from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
+from manta_swarm.protocol.deterrence import MOST_GAIN, least_pending_rounds, most_gain
+from manta_swarm.protocol.errors import SignatureError, UserError
+from manta_swarm.protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, codec_named
+from manta_swarm.protocol.fields import MAX_ROUND, check_name
+from manta_swarm.protocol.manifest import MAX_OPERATORS
+from manta_swarm.protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
+from manta_swarm.protocol.signing import key_named
+from manta_swarm.protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
 
 OPEN = "open"  # [trust] mode
 

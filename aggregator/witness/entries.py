@@ -12,18 +12,18 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aggregator.log.contents import CHECKPOINT
-from aggregator.log.copies import MAX_BUNDLE_BYTES
-from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import KEY, forget_parts, head_of, note_of, read_file, verifier_keys
-from protocol.encoding import pack
-from protocol.errors import EncodingError, ProofError, RemoteFault, StorageError, UserError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead
-from protocol.operators import Operators
-from protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
-from runtime.disk import disk_errors, make_directory, write_durably
+from manta_swarm.aggregator.log.contents import CHECKPOINT
+from manta_swarm.aggregator.log.copies import MAX_BUNDLE_BYTES
+from manta_swarm.aggregator.log.storage import MANIFEST
+from manta_swarm.aggregator.log.tiles import KEY, forget_parts, head_of, note_of, read_file, verifier_keys
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
+from manta_swarm.runtime.disk import disk_errors, make_directory, write_durably
 
 FOLDER = "log"
 

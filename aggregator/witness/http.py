@@ -15,16 +15,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from aggregator.log.contents import CHECKPOINT
-from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import KEY
-from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
-from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, StorageError
-from protocol.merkle import HASH_BYTES
-from protocol.notes import MAX_NOTE_BYTES
-from protocol.tiles import Tile
-from swarm.door import Door
-from swarm.http_server import Places, answering
+from manta_swarm.aggregator.log.contents import CHECKPOINT
+from manta_swarm.aggregator.log.storage import MANIFEST
+from manta_swarm.aggregator.log.tiles import KEY
+from manta_swarm.aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
+from manta_swarm.network.door import Door
+from manta_swarm.network.http_server import Places, answering
+from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, StorageError
+from manta_swarm.protocol.merkle import HASH_BYTES
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.tiles import Tile
 
 PATH = "/add-checkpoint"
 _FILES = (CHECKPOINT, MANIFEST, KEY)  # beside tiles

@@ -21,25 +21,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aggregator.log.storage import MANIFEST
-from aggregator.witness.entries import FOLDER, KeptEntries
-from aggregator.witness.http import serving
-from aggregator.witness.rule import PROOFS, Rule
-from protocol.encoding import pack
-from protocol.errors import OtherHistory, RemoteFault, Unreachable, UserError
-from protocol.histories import Departure, Histories, contradict, departure
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import verify_consistency
-from protocol.signing import Identity, peer_name
-from runtime.atomic_file import AtomicFile
-from runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
-from swarm import waits
-from swarm.door import Door
-from swarm.log_client import MAX_RECEIPT_BYTES, Commitment, LogClient, fetch_manifest
-from swarm.log_proofs import ask_consistency, ask_entries, bring_cosignature, departure_from, proof_between
-from swarm.node import Node, parse_address
-from swarm.rpc import OwnNode
-from swarm.tasks import together
+from manta_swarm.aggregator.log.storage import MANIFEST
+from manta_swarm.aggregator.witness.entries import FOLDER, KeptEntries
+from manta_swarm.aggregator.witness.http import serving
+from manta_swarm.aggregator.witness.rule import PROOFS, Rule
+from manta_swarm.network import waits
+from manta_swarm.network.door import Door
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, Commitment, LogClient, fetch_manifest
+from manta_swarm.network.log_proofs import ask_consistency, ask_entries, bring_cosignature, departure_from, proof_between
+from manta_swarm.network.node import Node, parse_address
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.tasks import together
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OtherHistory, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.histories import Departure, Histories, contradict, departure
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.merkle import verify_consistency
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 
 NEWEST = "newest"
 _BEGIN_ANEW = "begin a new witness in another --dir"

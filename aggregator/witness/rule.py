@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
-from protocol.cosignatures import Cosignature, cosign
-from protocol.encoding import pack
-from protocol.errors import EncodingError, RemoteFault
-from protocol.histories import Histories
-from protocol.manifest import SignedManifest
-from protocol.merkle import EMPTY_ROOT, verify_consistency
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
-from protocol.operators import Operators
-from protocol.signing import Identity
-from runtime.atomic_file import AtomicFile
-from runtime.disk import write_durably
+from manta_swarm.protocol.cosignatures import Cosignature, cosign
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import EMPTY_ROOT, verify_consistency
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.disk import write_durably
 
 HEAD = "head"
 PROOFS = "proofs"

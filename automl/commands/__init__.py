@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from automl.data.names import check_name
-from automl.spaces.space import SearchSpace, space_named
-from automl.training.snapshot_header import read_header
-from protocol.errors import UserError
-from runtime.commands import ending_in_a_line
+from manta_swarm.automl.data.names import check_name
+from manta_swarm.automl.spaces.space import SearchSpace, space_named
+from manta_swarm.automl.training.snapshot_header import read_header
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_in_a_line
 
 _MAX_THREADS = 1024  # that somebody may ask for: torch starts all of them, and a mistyped number would leave the computer none
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from automl.commands import DATA, DATA_ROOT, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, described, use_threads
-from automl.forms import MAX_STORED
-from automl.spaces.choice import chosen
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import DATA, DATA_ROOT, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, described, use_threads
+from manta_swarm.automl.forms import MAX_STORED
+from manta_swarm.automl.spaces.choice import chosen
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 @click.command()
@@ -32,11 +32,11 @@ def calibrate(
             raise UserError(f"{len(picked)} subnets, and beside a snapshot is place for {MAX_STORED}: give fewer --arch")
         name = checked_data(metadata, data, data_root)
         with ending_at_ctrl_c():
-            from automl.data.catalog import load_dataset
-            from automl.export.card import metric_texts
-            from automl.export.statistics import add_statistics, statistics_path
-            from automl.export.subnet import cut, provenance_of
-            from automl.opening import opened_snapshot
+            from manta_swarm.automl.data.catalog import load_dataset
+            from manta_swarm.automl.export.card import metric_texts
+            from manta_swarm.automl.export.statistics import add_statistics, statistics_path
+            from manta_swarm.automl.export.subnet import cut, provenance_of
+            from manta_swarm.automl.opening import opened_snapshot
         use_threads(threads)
         supernet, state, _ = opened_snapshot(snapshot)
         provenance = provenance_of(snapshot, state, metadata)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from automl.commands import OWN_ROOT, clear_errors
-from automl.data.dataset import STEREO
-from automl.data.names import OWN_IMAGES, SHARDS, check_name, check_shards_name, own_folder, without_size
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import OWN_ROOT, clear_errors
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.data.names import OWN_IMAGES, SHARDS, check_name, check_shards_name, own_folder, without_size
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from automl.data.dataset import Dataset
-    from automl.data.shards.layout import ShardList
+    from manta_swarm.automl.data.dataset import Dataset
+    from manta_swarm.automl.data.shards.layout import ShardList
 
 
 @click.command()
@@ -48,9 +48,9 @@ def data(name: str, root: Path | None, download: bool, out: Path | None, shard_m
         if check and not name.startswith(SHARDS):
             raise UserError(f"--check is for a set in shards, and {name} is none: leave it out")
         with ending_at_ctrl_c():
-            import automl.data.catalog
-            import automl.data.shards.reading
-            import automl.data.shards.writing  # noqa: F401 - they take seconds
+            import manta_swarm.automl.data.catalog
+            import manta_swarm.automl.data.shards.reading
+            import manta_swarm.automl.data.shards.writing  # noqa: F401 - they take seconds
         if out is not None:
             _shard(name, root, download, out, shard_mib << 20, side)
             _show(f"{SHARDS}{out.name}", out.parent, False)
@@ -66,8 +66,8 @@ def _show(name: str, root: Path | None, download: bool) -> None:
     Raises:
         UserError: as ``load_dataset``.
     """
-    from automl.data.catalog import load_dataset
-    from automl.data.shards.reading import open_shards
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.data.shards.reading import open_shards
 
     dataset = load_dataset(name, root, download=download)
     rows = _rows(dataset)
@@ -88,9 +88,9 @@ def _shard(name: str, root: Path | None, download: bool, out: Path, shard_bytes:
     Raises:
         UserError: it cannot be read or written, or is not of a kind that comes in shards.
     """
-    from automl.data.catalog import load_dataset
-    from automl.data.shards.writing import shard_images, shard_pairs
-    from automl.data.views import StereoDataset
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
+    from manta_swarm.automl.data.views import StereoDataset
 
     progress = _Progress("written")
     kind, sized = without_size(name)
@@ -112,7 +112,7 @@ def _check(name: str, root: Path | None) -> None:
     Raises:
         UserError: a shard is damaged or missing; each is named.
     """
-    from automl.data.shards.reading import open_shards
+    from manta_swarm.automl.data.shards.reading import open_shards
 
     shards = open_shards(own_folder(name, SHARDS, root))
     progress, wrong = _Progress("read"), 0
@@ -158,7 +158,7 @@ def _rows(dataset: "Dataset") -> list[tuple[str, str]]:
 
 
 def _shards(list_: "ShardList") -> str:
-    from automl.data.shards.layout import IMAGES
+    from manta_swarm.automl.data.shards.layout import IMAGES
 
     what = "images" if list_.kind == IMAGES else "pairs"
     return f"{len(list_.shards):,} with {list_.size_bytes / 2**20:,.1f} MiB of {what}, {list_.num_train_shards:,} of them to train with"

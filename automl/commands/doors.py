@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from protocol.evaluations import Result
+from manta_swarm.protocol.evaluations import Result
 
 
 class AskedRun(Protocol):

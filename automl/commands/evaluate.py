@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import DATA_ROOT, FILE, FOLDER, SEARCH, THREADS, check_device, checked_data, clear_errors, described, use_threads
-from automl.data.dataset import ALL, PARTS, STEREO, TEST
-from automl.data.names import check_name
-from automl.forms import SUFFIXES, check_opens
-from automl.precisions import FP32, PRECISIONS, check_precision
-from automl.spaces.choice import chosen
-from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import (
+    DATA_ROOT,
+    FILE,
+    FOLDER,
+    SEARCH,
+    THREADS,
+    check_device,
+    checked_data,
+    clear_errors,
+    described,
+    use_threads,
+)
+from manta_swarm.automl.data.dataset import ALL, PARTS, STEREO, TEST
+from manta_swarm.automl.data.names import check_name
+from manta_swarm.automl.forms import SUFFIXES, check_opens
+from manta_swarm.automl.precisions import FP32, PRECISIONS, check_precision
+from manta_swarm.automl.spaces.choice import chosen
+from manta_swarm.automl.spaces.cost import macs, num_weights
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from automl.data.dataset import Dataset, EvaluationSet
-    from automl.evaluation.held_out import Quality
+    from manta_swarm.automl.data.dataset import Dataset, EvaluationSet
+    from manta_swarm.automl.evaluation.held_out import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,9 @@ def evaluate(**options: Any) -> None:
             data = checked_data(metadata, wishes.data, wishes.data_root)
             picked = None if wishes.architecture is None else chosen(wishes.architecture, space, wishes.search)
         with ending_at_ctrl_c():
-            import automl.data.whole_folder
-            import automl.export.opened
-            import automl.opening  # noqa: F401 - they take seconds
+            import manta_swarm.automl.data.whole_folder
+            import manta_swarm.automl.export.opened
+            import manta_swarm.automl.opening  # noqa: F401 - they take seconds
         use_threads(wishes.threads)
         for line in _export_lines(source, wishes) if is_export else _snapshot_lines(source, picked, data, wishes):
             click.echo(line)
@@ -134,10 +145,10 @@ def _snapshot_lines(path: Path, picked: Architecture | None, data: str, wishes: 
     Raises:
         UserError: it is no snapshot, or the data do not fit.
     """
-    from automl.data.catalog import load_dataset
-    from automl.evaluation.held_out import check_fit
-    from automl.evaluation.held_out import evaluate as evaluate_subnets
-    from automl.opening import checked_device, opened_snapshot
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.evaluation.held_out import check_fit
+    from manta_swarm.automl.evaluation.held_out import evaluate as evaluate_subnets
+    from manta_swarm.automl.opening import checked_device, opened_snapshot
 
     supernet, state, _ = opened_snapshot(path, checked_device(wishes.device))
     dataset = load_dataset(data, wishes.data_root)
@@ -159,7 +170,7 @@ def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str,
 
 
 def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], qualities: "Sequence[Quality]") -> list[str]:
-    from automl.export.card import metric_texts
+    from manta_swarm.automl.export.card import metric_texts
 
     return [
         f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, space)}"
@@ -169,11 +180,11 @@ def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], quali
 
 def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -> list[str]:
     """Return what to say of an exported network."""
-    from automl.data.catalog import load_dataset
-    from automl.evaluation.held_out import check_fit, measure
-    from automl.export.card import metric_texts
-    from automl.export.description import UNKNOWN
-    from automl.export.opened import open_exported
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.evaluation.held_out import check_fit, measure
+    from manta_swarm.automl.export.card import metric_texts
+    from manta_swarm.automl.export.description import UNKNOWN
+    from manta_swarm.automl.export.opened import open_exported
 
     network = open_exported(path)
     description = network.description
@@ -195,9 +206,9 @@ def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -
 
 def _tested(path: Path, folder: Path) -> list[str]:
     """Return how good an exported network is on all of a folder."""
-    from automl.evaluation.held_out import measure
-    from automl.export.card import metric_texts
-    from automl.export.opened import open_exported
+    from manta_swarm.automl.evaluation.held_out import measure
+    from manta_swarm.automl.export.card import metric_texts
+    from manta_swarm.automl.export.opened import open_exported
 
     network = open_exported(path)
     description = network.description
@@ -215,7 +226,7 @@ def _whole(
     folder: Path, titles: Sequence[str], space: SearchSpace, kept_side: int | None, calibrating: "Dataset | None"
 ) -> "tuple[EvaluationSet, str]":
     """Return all of a folder as a test set, and what to say of it."""
-    from automl.data.whole_folder import WholeFolder
+    from manta_swarm.automl.data.whole_folder import WholeFolder
 
     if space.task == STEREO:
         raise UserError("--test-folder is for labelled images, and the network is for stereo: leave it out")

@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import DATA, DATA_ROOT, FOLDER, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, described, use_threads
-from automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
-from automl.spaces.choice import chosen
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import (
+    DATA,
+    DATA_ROOT,
+    FOLDER,
+    SEARCH,
+    SNAPSHOT,
+    THREADS,
+    checked_data,
+    clear_errors,
+    described,
+    use_threads,
+)
+from manta_swarm.automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
+from manta_swarm.automl.spaces.choice import chosen
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from automl.export.subnet import Subnet
+    from manta_swarm.automl.export.subnet import Subnet
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -77,9 +88,9 @@ def export(**options: Any) -> None:
         if wishes.stored and (wishes.data is not None or INT8 in forms):
             raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
         with ending_at_ctrl_c():
-            import automl.export.statistics
-            import automl.export.writer
-            import automl.opening  # noqa: F401 - they take seconds
+            import manta_swarm.automl.export.statistics
+            import manta_swarm.automl.export.writer
+            import manta_swarm.automl.opening  # noqa: F401 - they take seconds
         _write(wishes, picked, name, forms, data)
 
 
@@ -105,13 +116,13 @@ def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
         UserError: the snapshot or the data do not fit, or the disk refuses.
         OwnFault: a file does not compute what the subnet computes.
     """
-    from automl.data.catalog import load_dataset
-    from automl.export.presentation import presentation_of
-    from automl.export.quantised import quantised
-    from automl.export.statistics import statistics_path, stored_subnet
-    from automl.export.subnet import cut, provenance_of
-    from automl.export.writer import write
-    from automl.opening import opened_snapshot
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.export.presentation import presentation_of
+    from manta_swarm.automl.export.quantised import quantised
+    from manta_swarm.automl.export.statistics import statistics_path, stored_subnet
+    from manta_swarm.automl.export.subnet import cut, provenance_of
+    from manta_swarm.automl.export.writer import write
+    from manta_swarm.automl.opening import opened_snapshot
 
     use_threads(wishes.threads)
     supernet, state, metadata = opened_snapshot(wishes.snapshot)
@@ -134,7 +145,7 @@ def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
 
 def _keep(subnet: "Subnet", beside: Path) -> None:
     """Keep the statistics beside the snapshot, for who exports this subnet again; what is in the way there is said, and loses nothing."""
-    from automl.export.statistics import add_statistics
+    from manta_swarm.automl.export.statistics import add_statistics
 
     try:
         add_statistics(beside, [subnet])
@@ -153,8 +164,8 @@ def _licensed(subnet: "Subnet", wishes: Wishes) -> "Subnet":
 
 def _print(subnet: "Subnet") -> None:
     """Print what was exported."""
-    from automl.export.card import metric_texts
-    from automl.export.description import UNKNOWN
+    from manta_swarm.automl.export.card import metric_texts
+    from manta_swarm.automl.export.description import UNKNOWN
 
     description = subnet.description
     click.echo(f"{description.supernet} after round {description.provenance.round}: {description.architecture.text}")

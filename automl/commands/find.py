@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import (
+from manta_swarm.automl.commands import (
     DATA_ROOT,
     DEVICE,
     FILE,
@@ -25,27 +25,27 @@ from automl.commands import (
     program,
     use_threads,
 )
-from automl.commands.doors import AskedRun, Doors
-from automl.files import write_whole
-from automl.latency.table import Conditions, LatencyTable
-from automl.precisions import FP32, PRECISIONS, check_precision
-from automl.search.constraints import Constraint, Cost, Region
-from automl.search.evolution import MIN_SAMPLES, Effort
-from automl.spaces.cost import macs as macs_of
-from automl.spaces.cost import num_weights
-from automl.spaces.space import SearchSpace
-from automl.threads import wait_asleep
-from protocol.errors import UserError
-from protocol.signing import sha256
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands.doors import AskedRun, Doors
+from manta_swarm.automl.files import write_whole
+from manta_swarm.automl.latency.table import Conditions, LatencyTable
+from manta_swarm.automl.precisions import FP32, PRECISIONS, check_precision
+from manta_swarm.automl.search.constraints import Constraint, Cost, Region
+from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort
+from manta_swarm.automl.spaces.cost import macs as macs_of
+from manta_swarm.automl.spaces.cost import num_weights
+from manta_swarm.automl.spaces.space import SearchSpace
+from manta_swarm.automl.threads import wait_asleep
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from automl.data.dataset import Dataset
-    from automl.models.supernet import Supernet
-    from automl.search.earlier import EarlierSearch
-    from automl.search.evaluators import Evaluator
-    from automl.search.journal import Settings
-    from automl.search.search import Found, Strategy
+    from manta_swarm.automl.data.dataset import Dataset
+    from manta_swarm.automl.models.supernet import Supernet
+    from manta_swarm.automl.search.earlier import EarlierSearch
+    from manta_swarm.automl.search.evaluators import Evaluator
+    from manta_swarm.automl.search.journal import Settings
+    from manta_swarm.automl.search.search import Found, Strategy
 
 OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}
 JOURNAL = "search.jsonl"  # in the folder of a search
@@ -161,11 +161,11 @@ def find(**options: Any) -> None:
 def _load() -> None:
     """Import what takes seconds, while there is nothing to clean up."""
     with ending_at_ctrl_c():
-        import automl.opening
-        import automl.search.earlier
-        import automl.search.members
-        import automl.search.processes
-        import automl.search.progress  # noqa: F401
+        import manta_swarm.automl.opening
+        import manta_swarm.automl.search.earlier
+        import manta_swarm.automl.search.members
+        import manta_swarm.automl.search.processes
+        import manta_swarm.automl.search.progress  # noqa: F401
 
 
 def _folder(wishes: Wishes, limits: Mapping[str, float]) -> Path:
@@ -242,8 +242,8 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
     Raises:
         UserError: the snapshot, the data, the limits or what there is in the folder do not fit.
     """
-    from automl.search.earlier import EarlierSearch
-    from automl.search.search import Strategy, default_predictor
+    from manta_swarm.automl.search.earlier import EarlierSearch
+    from manta_swarm.automl.search.search import Strategy, default_predictor
 
     task = _opened(wishes, limits, table, members)
     has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
@@ -263,10 +263,10 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
 
 
 def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
-    from automl.data.catalog import load_dataset
-    from automl.evaluation.held_out import check_fit
-    from automl.opening import checked_device, opened_snapshot
-    from automl.training.update import state_digest
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.evaluation.held_out import check_fit
+    from manta_swarm.automl.opening import checked_device, opened_snapshot
+    from manta_swarm.automl.training.update import state_digest
 
     assert wishes.snapshot is not None
     assert wishes.data is not None
@@ -295,11 +295,11 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
 @contextlib.contextmanager
 def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
     """Yield who measures: a run's members, this process, or several of this computer; what an earlier search knows, nobody."""
-    from automl.search.earlier import Recalling
-    from automl.search.evaluators import Evaluator, LocalEvaluator
-    from automl.search.members import MembersEvaluator
-    from automl.search.process import command
-    from automl.search.processes import ProcessEvaluator
+    from manta_swarm.automl.search.earlier import Recalling
+    from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
+    from manta_swarm.automl.search.members import MembersEvaluator
+    from manta_swarm.automl.search.process import command
+    from manta_swarm.automl.search.processes import ProcessEvaluator
 
     with contextlib.ExitStack() as stack:
         evaluator: Evaluator
@@ -333,9 +333,9 @@ def _searched(
 ) -> "Found":
     from rich.console import Console
 
-    from automl.search.journal import FileJournal
-    from automl.search.progress import Progress
-    from automl.search.search import BrokenWeights, search
+    from manta_swarm.automl.search.journal import FileJournal
+    from manta_swarm.automl.search.progress import Progress
+    from manta_swarm.automl.search.search import BrokenWeights, search
 
     try:
         made = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -367,7 +367,7 @@ def _take_away(made: Sequence[Path]) -> None:
 
 
 def _save(found: "Found", task: _Task, folder: Path, settings: "Settings") -> None:
-    from automl.search.report import plot, result_json
+    from manta_swarm.automl.search.report import plot, result_json
 
     space = task.region.space
     title = f"{space.name} after round {task.origin['round']}, {task.origin['dataset']}"
@@ -379,7 +379,7 @@ def _save(found: "Found", task: _Task, folder: Path, settings: "Settings") -> No
 def _show(found: "Found", task: _Task, folder: Path, others: Sequence[str]) -> None:
     from rich.console import Console
 
-    from automl.search.report import conditions, table, words
+    from manta_swarm.automl.search.report import conditions, table, words
 
     console = Console(highlight=False, markup=False)
     for line in conditions(found, task.origin.get("precision"), task.measured):

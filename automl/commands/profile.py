@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from automl.commands import DEVICE, THREADS, clear_errors, use_threads
-from automl.files import check_writable
-from automl.forms import check_onnx_packages
-from automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES, LatencyTable
-from automl.latency.visits import QUICK, THOROUGH
-from automl.spaces.space import TINY, Architecture, SearchSpace, space_named
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import DEVICE, THREADS, clear_errors, use_threads
+from manta_swarm.automl.files import check_writable
+from manta_swarm.automl.forms import check_onnx_packages
+from manta_swarm.automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES, LatencyTable
+from manta_swarm.automl.latency.visits import QUICK, THOROUGH
+from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace, space_named
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 @click.command()
@@ -49,7 +49,7 @@ def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: 
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            from automl.latency.profiler import profile as measure
+            from manta_swarm.automl.latency.profiler import profile as measure
         use_threads(threads)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
         console = Console(stderr=True)

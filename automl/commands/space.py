@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import click
 
-from automl.commands import clear_errors
-from automl.spaces.cost import fixed_num_weights, macs, num_weights, unit_macs, unit_num_weights
-from automl.spaces.space import TINY, SearchSpace, space_named
+from manta_swarm.automl.commands import clear_errors
+from manta_swarm.automl.spaces.cost import fixed_num_weights, macs, num_weights, unit_macs, unit_num_weights
+from manta_swarm.automl.spaces.space import TINY, SearchSpace, space_named
 
 
 @click.command()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from automl.commands import FOLDER, OWN_ROOT, clear_errors
-from automl.data.dataset import STEREO
-from automl.data.names import check_name, task_of
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import FOLDER, OWN_ROOT, clear_errors
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.data.names import check_name, task_of
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 _MAX_PARTS = 1000
 _LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual lot
@@ -44,9 +44,9 @@ def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path 
         if out.exists():
             raise UserError(f"{out} is there already; it is left as it is: choose another name with --out")
         with ending_at_ctrl_c():
-            from automl.data.catalog import load_dataset
-            from automl.data.images import ImageDataset
-            from automl.data.splitting import dirichlet_split, write_class_folders
+            from manta_swarm.automl.data.catalog import load_dataset
+            from manta_swarm.automl.data.images import ImageDataset
+            from manta_swarm.automl.data.splitting import dirichlet_split, write_class_folders
         dataset = load_dataset(name, root)
         if not isinstance(dataset, ImageDataset):  # where the name does not say it
             raise _no_classes(name, dataset.task)

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from automl.commands import DATA_ROOT, DEVICE, THREADS, check_device, clear_errors, use_threads
-from automl.data.names import check_name
-from automl.spaces.space import FAMILIES, fitted_name, space_named
-from automl.training.schedule import Plan
-from automl.training.settings import Settings, recipe_for, usual
-from protocol.errors import UserError
-from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
-from protocol.fields import MAX_ROUND
-from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
-from protocol.recipe import ALL_PERCENT, MAX_PERCENT, Recipe
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands import DATA_ROOT, DEVICE, THREADS, check_device, clear_errors, use_threads
+from manta_swarm.automl.data.names import check_name
+from manta_swarm.automl.spaces.space import FAMILIES, fitted_name, space_named
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import Settings, recipe_for, usual
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
+from manta_swarm.protocol.recipe import ALL_PERCENT, MAX_PERCENT, Recipe
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from automl.data.dataset import Dataset
-    from automl.training.trainer import Step, Traffic, Trainer, TrainingDirectory
+    from manta_swarm.automl.data.dataset import Dataset
+    from manta_swarm.automl.training.trainer import Step, Traffic, Trainer, TrainingDirectory
 
 _EVERY = 20  # rounds between snapshots
 
@@ -118,9 +118,9 @@ def train(**options: Any) -> None:
         with ending_at_ctrl_c():
             import rich.progress  # noqa: F401 - before the signals are its own, as the others
 
-            import automl.data.catalog
-            import automl.graphs
-            import automl.training.trainer  # noqa: F401 - they take seconds
+            import manta_swarm.automl.data.catalog
+            import manta_swarm.automl.graphs
+            import manta_swarm.automl.training.trainer  # noqa: F401 - they take seconds
         _train(wishes)
 
 
@@ -168,12 +168,12 @@ def _train(wishes: Wishes) -> None:
     Raises:
         UserError: the data, or what there is in the folder, do not fit.
     """
-    from automl.data.catalog import load_dataset
-    from automl.evaluation.held_out import check_fit
-    from automl.graphs import CudaGraphs
-    from automl.memory import keep_freed_memory
-    from automl.opening import checked_device
-    from automl.training.trainer import Trainer, TrainingDirectory
+    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.evaluation.held_out import check_fit
+    from manta_swarm.automl.graphs import CudaGraphs
+    from manta_swarm.automl.memory import keep_freed_memory
+    from manta_swarm.automl.opening import checked_device
+    from manta_swarm.automl.training.trainer import Trainer, TrainingDirectory
 
     keep_freed_memory()
     use_threads(wishes.threads)

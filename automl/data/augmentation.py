@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from automl.data.scaling import Pixels
+from manta_swarm.automl.data.scaling import Pixels
 
 Integers = npt.NDArray[np.int64]
 Number = TypeVar("Number", int, Integers)

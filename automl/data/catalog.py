@@ -15,16 +15,16 @@ from pathlib import Path
 
 import torch
 
-from automl.data.dataset import Dataset
-from automl.data.image_folder import image_folder
-from automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, SHARDS, own_folder, root_of, unknown, without_size
-from automl.data.shards.layout import IMAGES
-from automl.data.shards.reading import open_shards
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import sharded_pairs
-from automl.data.stereo_folder import stereo_folder
-from automl.data.views import StereoDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.image_folder import image_folder
+from manta_swarm.automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, SHARDS, own_folder, root_of, unknown, without_size
+from manta_swarm.automl.data.shards.layout import IMAGES
+from manta_swarm.automl.data.shards.reading import open_shards
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import sharded_pairs
+from manta_swarm.automl.data.stereo_folder import stereo_folder
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.protocol.errors import UserError
 
 
 def load_dataset(name: str, root: Path | None = None, *, download: bool = False) -> Dataset:
@@ -63,21 +63,21 @@ def _bundled(name: str) -> Dataset:
     # Here and not above: a library takes seconds to import, and only its own set needs it.
     if name == "digits":
         with _library_of(name):
-            from automl.data.digits import digits
+            from manta_swarm.automl.data.digits import digits
         return digits()
     if name == "motorcycle":
         with _library_of(name):
-            from automl.data.motorcycle import motorcycle
+            from manta_swarm.automl.data.motorcycle import motorcycle
         return motorcycle()
-    from automl.data.layered import layers
+    from manta_swarm.automl.data.layered import layers
 
     return layers()
 
 
 def _torchvision(name: str, kind: str, side: int, root: Path | None, download: bool) -> Dataset:
     with _library_of(name):
-        from automl.data.torchvision_images import torchvision_image_names, torchvision_images
-        from automl.data.torchvision_stereo import torchvision_stereo, torchvision_stereo_names
+        from manta_swarm.automl.data.torchvision_images import torchvision_image_names, torchvision_images
+        from manta_swarm.automl.data.torchvision_stereo import torchvision_stereo, torchvision_stereo_names
 
     if kind in torchvision_image_names():
         folder = root_of(name, root, may_be_made=download)

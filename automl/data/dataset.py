@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from protocol.signing import Digest
+from manta_swarm.protocol.signing import Digest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ The held-out fifth is fixed: in each class the images whose SHA-256 is smallest,
 import numpy as np
 from sklearn.datasets import load_digits
 
-from automl.data.images import ImageDataset, held_out_fifth
+from manta_swarm.automl.data.images import ImageDataset, held_out_fifth
 
 _CLASSES = 10
 _WHITE = 16

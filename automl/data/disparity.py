@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from automl.data.pictures import MAX_PIXELS, picture_size, read_levels
-from automl.data.views import UNKNOWN, Disparity
-from protocol.errors import UserError
+from manta_swarm.automl.data.pictures import MAX_PIXELS, picture_size, read_levels
+from manta_swarm.automl.data.views import UNKNOWN, Disparity
+from manta_swarm.protocol.errors import UserError
 
 KITTI_SCALE = 256.0  # levels a pixel of a 16-bit PNG, unless another scale is given
 _HEAD = re.compile(rb"Pf\s(\d{1,6})\s(\d{1,6})\s([+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,2})?)(?:\r\n|\n|[ \t])")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from automl.data.images import ImageDataset, Indices, held_out_fifth
-from automl.data.names import DEFAULT_SIDE
-from automl.data.pictures import read_picture
-from automl.data.scaling import Pixels
-from automl.data.sizes import has_colours, of_one_size, side_of, squares
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset, Indices, held_out_fifth
+from manta_swarm.automl.data.names import DEFAULT_SIDE
+from manta_swarm.automl.data.pictures import read_picture
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.automl.data.sizes import has_colours, of_one_size, side_of, squares
+from manta_swarm.protocol.errors import UserError
 
 _WHITE = 255
 _TRAIN = "train"

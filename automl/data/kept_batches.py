@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from automl.data.dataset import ALL, Batch, EvaluationSet
+from manta_swarm.automl.data.dataset import ALL, Batch, EvaluationSet
 
 KEPT_BYTES = 1 << 30
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from automl.data.augmentation import Integers, below, words
-from automl.data.pairs import LazyPairs
-from automl.data.scaling import Pixels, rescale_pixels
-from automl.data.views import Pair, StereoDataset
+from manta_swarm.automl.data.augmentation import Integers, below, words
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.scaling import Pixels, rescale_pixels
+from manta_swarm.automl.data.views import Pair, StereoDataset
 
 HEIGHT = 128
 WIDTH = 256

@@ -1,6 +1,6 @@
 """Licences of data sets, where the set itself or who makes it tells one: as hubs write them. Of all others nobody here knows it."""
 
-from automl.data.names import without_size
+from manta_swarm.automl.data.names import without_size
 
 UNKNOWN = "unknown"
 # The pages of the sets: UCI's Optical Recognition of Handwritten Digits; zalandoresearch/fashion-mnist; made by this project's own code.

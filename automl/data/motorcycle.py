@@ -6,7 +6,7 @@ The upper rows are there to train with, the lower ones are held out: as two pict
 import numpy as np
 from skimage.data import stereo_motorcycle
 
-from automl.data.views import UNKNOWN, Pair, StereoDataset
+from manta_swarm.automl.data.views import UNKNOWN, Pair, StereoDataset
 
 _FIRST_HELD_OUT_ROW = 315
 _ROWS = 500

@@ -11,8 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from automl.data.dataset import CLASSIFICATION, STEREO
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO
+from manta_swarm.protocol.errors import UserError
 
 BUNDLED = {"digits": CLASSIFICATION, "layers": STEREO, "motorcycle": STEREO}  # by name their tasks; they need no folder
 OWN_IMAGES, OWN_PAIRS, SHARDS = "folder-", "stereo-", "shards-"

@@ -8,10 +8,10 @@ from typing import overload
 
 import numpy as np
 
-from automl.data.disparity import disparity_size, read_disparity
-from automl.data.pictures import picture_size, read_rgb
-from automl.data.views import UNKNOWN, Pair
-from protocol.errors import UserError
+from manta_swarm.automl.data.disparity import disparity_size, read_disparity
+from manta_swarm.automl.data.pictures import picture_size, read_rgb
+from manta_swarm.automl.data.views import UNKNOWN, Pair
+from manta_swarm.protocol.errors import UserError
 
 KEPT_BYTES = 512 << 20
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from automl.data.scaling import Pixels
-from protocol.errors import UserError
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.protocol.errors import UserError
 
 MAX_PIXELS = 64 << 20
 _PNG_LEVEL = 2  # of 9: twice as fast as the usual 6, a few per cent larger

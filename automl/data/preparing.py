@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from automl.data.augmentation import toned
-from automl.data.scaling import Pixels, axis_of, fits_32_bits, rescale
-from automl.transfers import sent
+from manta_swarm.automl.data.augmentation import toned
+from manta_swarm.automl.data.scaling import Pixels, axis_of, fits_32_bits, rescale
+from manta_swarm.automl.transfers import sent
 
 ROWS, COLUMNS = 2, 3  # axes of images
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from automl.data.image_folder import ClassFiles, class_files
-from automl.data.images import ImageDataset
-from automl.data.pictures import read_picture
-from automl.data.scaling import Pixels
-from automl.data.sizes import of_one_size, side_of, squares
-from protocol.errors import UserError
+from manta_swarm.automl.data.image_folder import ClassFiles, class_files
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.pictures import read_picture
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.automl.data.sizes import of_one_size, side_of, squares
+from manta_swarm.protocol.errors import UserError
 
 PRIVATE_NAME = "private"
 _WHITE = 255

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automl.data.images import ImageDataset
-from automl.shared_memory import Region, aligned
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.shared_memory import Region, aligned
 
 
 @dataclass(frozen=True, slots=True)

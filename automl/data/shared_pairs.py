@@ -11,9 +11,9 @@ from typing import overload
 
 import numpy as np
 
-from automl.data.pairs import KEPT_BYTES
-from automl.data.views import Pair
-from automl.shared_memory import Region, aligned
+from manta_swarm.automl.data.pairs import KEPT_BYTES
+from manta_swarm.automl.data.views import Pair
+from manta_swarm.automl.shared_memory import Region, aligned
 
 _HEAD = struct.Struct("<QQQ16s")  # the pair's index plus one, rows, columns, digest
 _HEAD_BYTES = 64

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from automl.data.scaling import Pixels, rescale_pixels
-from protocol.errors import UserError
+from manta_swarm.automl.data.scaling import Pixels, rescale_pixels
+from manta_swarm.protocol.errors import UserError
 
 MAX_BYTES = 8 << 30
 _JUDGED_AFTER = 100  # pictures: then their mean size says whether the set will fit

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from automl.data.dataset import STEREO, Batch, Dataset
-from automl.data.images import ImageDataset
-from automl.data.views import Pair, StereoDataset
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
+from manta_swarm.automl.data.dataset import STEREO, Batch, Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
 
 MAX_BYTES = 2**26  # of a snippet that is unfolded
 _MAX_SIDE = 2**14

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from automl.data.images import ImageDataset, Indices
-from automl.data.scaling import Pixels
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset, Indices
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.protocol.errors import UserError
 
 _TRIES = 1000
 _WHITE = 255

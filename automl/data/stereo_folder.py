@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from automl.data.pairs import PairFiles, pairs
-from automl.data.views import LEFT, RIGHT, Pair, StereoDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.pairs import PairFiles, pairs
+from manta_swarm.automl.data.views import LEFT, RIGHT, Pair, StereoDataset
+from manta_swarm.protocol.errors import UserError
 
 _PARTS = (LEFT, RIGHT, "disparity")
 _PARTS_OF = {None: _PARTS, LEFT: (LEFT, "disparity"), RIGHT: (RIGHT,)}

@@ -29,12 +29,12 @@ import torchvision.datasets
 from PIL import Image
 from torchvision.datasets.utils import check_integrity
 
-from automl.data.images import ImageDataset, Indices, held_out_fifth
-from automl.data.names import DEFAULT_SIDE
-from automl.data.pictures import grey_or_rgb
-from automl.data.scaling import Pixels
-from automl.data.sizes import has_colours, of_one_size, side_of, squares
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset, Indices, held_out_fifth
+from manta_swarm.automl.data.names import DEFAULT_SIDE
+from manta_swarm.automl.data.pictures import grey_or_rgb
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.automl.data.sizes import has_colours, of_one_size, side_of, squares
+from manta_swarm.protocol.errors import UserError
 
 _WHITE = 255
 # Sets whose parts are not called train and test.

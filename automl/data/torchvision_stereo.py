@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torchvision.datasets
 
-from automl.data.pairs import LazyPairs
-from automl.data.torchvision_images import READER_ERRORS, file_of, one_line
-from automl.data.views import UNKNOWN, Pair, StereoDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.torchvision_images import READER_ERRORS, file_of, one_line
+from manta_swarm.automl.data.views import UNKNOWN, Pair, StereoDataset
+from manta_swarm.protocol.errors import UserError
 
 _BASE = "StereoMatchingDataset"
 # Parts with disparities, where there are two; of the other sets a fifth is held out.

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.data.dataset import ALL, CLASSIFICATION, Batch, EvaluationSet
-from automl.data.image_folder import class_files
-from automl.data.images import resize
-from automl.data.pictures import read_picture
-from automl.data.scaling import rescale_pixels
-from automl.data.shards.threads import in_threads, one_ahead
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import ALL, CLASSIFICATION, Batch, EvaluationSet
+from manta_swarm.automl.data.image_folder import class_files
+from manta_swarm.automl.data.images import resize
+from manta_swarm.automl.data.pictures import read_picture
+from manta_swarm.automl.data.scaling import rescale_pixels
+from manta_swarm.automl.data.shards.threads import in_threads, one_ahead
+from manta_swarm.protocol.errors import UserError
 
 _WHITE = 255
 

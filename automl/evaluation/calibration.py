@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from automl.models.layers import ElasticBatchNorm
-from automl.models.supernet import Supernet
-from automl.precisions import FP32
-from automl.rounding import forward_in
-from automl.spaces.space import Architecture
+from manta_swarm.automl.models.layers import ElasticBatchNorm
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.precisions import FP32
+from manta_swarm.automl.rounding import forward_in
+from manta_swarm.automl.spaces.space import Architecture
 
 
 @torch.no_grad()

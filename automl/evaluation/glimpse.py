@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.data.dataset import CLASSIFICATION, STEREO, Batch, Dataset
-from automl.evaluation.held_out import calibrate, outputs_of
-from automl.evaluation.metrics import disparity_metrics
-from automl.models.supernet import Supernet
-from automl.spaces.space import Architecture
+from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO, Batch, Dataset
+from manta_swarm.automl.evaluation.held_out import calibrate, outputs_of
+from manta_swarm.automl.evaluation.metrics import disparity_metrics
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import Architecture
 
 MAX_SAMPLES = {CLASSIFICATION: 512, STEREO: 32}
 CALIBRATION_SAMPLES = {CLASSIFICATION: 256, STEREO: 32}

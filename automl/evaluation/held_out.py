@@ -11,15 +11,15 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset, EvaluationSet
-from automl.evaluation.calibration import recalibrate
-from automl.evaluation.metrics import disparity_metrics, median_disparity
-from automl.models.networks import build
-from automl.models.supernet import Supernet
-from automl.precisions import FP32
-from automl.rounding import forward_in
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset, EvaluationSet
+from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.evaluation.metrics import disparity_metrics, median_disparity
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.precisions import FP32
+from manta_swarm.automl.rounding import forward_in
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.protocol.errors import UserError
 
 Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixels, "d1" and "bad3"; shares run from 0 to 1
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.data.dataset import STEREO, EvaluationSet
-from automl.evaluation.held_out import Quality, calibrate, outputs_of
-from automl.evaluation.metrics import DisparityErrors, disparity_errors
-from automl.models.supernet import Supernet
-from automl.precisions import FP32
-from automl.spaces.space import Architecture
+from manta_swarm.automl.data.dataset import STEREO, EvaluationSet
+from manta_swarm.automl.evaluation.held_out import Quality, calibrate, outputs_of
+from manta_swarm.automl.evaluation.metrics import DisparityErrors, disparity_errors
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.precisions import FP32
+from manta_swarm.automl.spaces.space import Architecture
 
 LOSS_UNIT = 10_000
 MAX_LOSS = 1 << 20  # no sample counts for more than 105 nats or pixels

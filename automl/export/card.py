@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from automl.data.dataset import STEREO
-from automl.data.names import OWN_IMAGES, OWN_PAIRS, SHARDS
-from automl.export.description import LOCAL, UNKNOWN, Description
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.data.names import OWN_IMAGES, OWN_PAIRS, SHARDS
+from manta_swarm.automl.export.description import LOCAL, UNKNOWN, Description
 
 _PIPELINES = {"classification": "image-classification", "stereo": "depth-estimation"}
 _METRICS = {
@@ -44,7 +44,7 @@ On the {samples} held-out samples of `{dataset}` of its part "test": training do
 ```python
 from pathlib import Path
 
-from automl.export import load_folder
+from manta_swarm.automl.export import load_folder
 
 network = load_folder(Path("FOLDER"))  # a torch.nn.Module
 {call}

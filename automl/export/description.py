@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import cast
 
-from automl.data.dataset import TEST
-from automl.export.presentation import Presentation
-from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import TEST
+from manta_swarm.automl.export.presentation import Presentation
+from manta_swarm.automl.spaces.cost import macs, num_weights
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.protocol.errors import UserError
 
 FORMAT = "manta/network/v1"
 MAX_BYTES = 512 << 10  # most of it names of classes, where there are thousands

@@ -10,13 +10,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from automl.export.card import card
-from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
-from automl.export.description import Description
-from automl.files import read_bounded
-from automl.forms import CARD, CONFIG, WEIGHTS
-from automl.models.plain import deployed, plain_network
-from protocol.errors import UserError
+from manta_swarm.automl.export.card import card
+from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.forms import CARD, CONFIG, WEIGHTS
+from manta_swarm.automl.models.plain import deployed, plain_network
+from manta_swarm.protocol.errors import UserError
 
 _MAX_HEADER_BYTES = 1 << 20  # of a safetensors file: the names and the shapes
 

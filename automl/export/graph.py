@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from automl.export.description import Description
+from manta_swarm.automl.export.description import Description
 
 _EXAMPLE_BATCH = 2  # 1 would be taken for a constant
 

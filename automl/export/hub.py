@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from automl.export.description import Description
-from automl.export.folder import folder_files, read_folder
-from automl.forms import CARD, CONFIG, WEIGHTS
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.folder import folder_files, read_folder
+from manta_swarm.automl.forms import CARD, CONFIG, WEIGHTS
 
 try:
     from huggingface_hub import PyTorchModelHubMixin, snapshot_download

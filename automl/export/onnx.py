@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.export.description import Description
-from automl.forms import ONNX_PACKAGES, missing_package
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.forms import ONNX_PACKAGES, missing_package
 
 OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
 IR_VERSION = 10  # of the file, as torch's exporter writes it

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from automl.export import onnx, pt2
-from automl.export.description import Description
-from automl.export.folder import read_folder
-from automl.files import read_bounded
-from automl.forms import CONFIG, SUFFIXES, check_opens
-from protocol.errors import UserError
+from manta_swarm.automl.export import onnx, pt2
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.folder import read_folder
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.forms import CONFIG, SUFFIXES, check_opens
+from manta_swarm.protocol.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from automl.data.dataset import CLASSIFICATION, CROPS, Dataset, Preparation
-from automl.data.licences import UNKNOWN, licence_of
-from automl.forms import check_licence
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import CLASSIFICATION, CROPS, Dataset, Preparation
+from manta_swarm.automl.data.licences import UNKNOWN, licence_of
+from manta_swarm.automl.forms import check_licence
+from manta_swarm.protocol.errors import UserError
 
 MAX_TITLE = 100  # characters of a class's name
 _MAX_SIDE = 1 << 14

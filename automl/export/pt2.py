@@ -19,8 +19,8 @@ from typing import cast
 import torch
 from torch.export.pt2_archive import PT2ArchiveWriter
 
-from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
-from automl.export.description import Description
+from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
+from manta_swarm.automl.export.description import Description
 
 MAX_BYTES = 512 << 20
 _MAX_RECORDS = 10_000

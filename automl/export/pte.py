@@ -13,8 +13,8 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from automl.export.description import Description
-from automl.forms import missing_executorch
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.forms import missing_executorch
 
 _DESCRIPTION = "manta_json"  # a method of the program, without inputs: the bytes of the description's JSON
 

@@ -13,13 +13,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
-from automl.export.description import Description
-from automl.export.subnet import Subnet
-from automl.files import write_whole
-from automl.forms import MAX_STORED
-from automl.models.supernet import Supernet
-from protocol.errors import UserError
+from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.subnet import Subnet
+from manta_swarm.automl.files import write_whole
+from manta_swarm.automl.forms import MAX_STORED
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.protocol.errors import UserError
 
 FORMAT = "manta/statistics/v1"
 MAX_BYTES = 64 << 20

@@ -10,15 +10,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from automl.data.dataset import TEST, Dataset
-from automl.evaluation.held_out import CALIBRATION_SAMPLES, calibrate, check_fit, measure
-from automl.export.description import UNKNOWN, Description, Provenance
-from automl.export.presentation import Presentation, presentation_of
-from automl.files import read_bounded
-from automl.models.supernet import Supernet
-from automl.spaces.space import Architecture
-from automl.training.update import State, state_digest
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import TEST, Dataset
+from manta_swarm.automl.evaluation.held_out import CALIBRATION_SAMPLES, calibrate, check_fit, measure
+from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
+from manta_swarm.automl.export.presentation import Presentation, presentation_of
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import UserError
 
 _MAX_LEDGER_BYTES = 64 << 10
 _HEX = re.compile(r"[0-9a-f]{64}")

@@ -8,18 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from automl.export.description import Description
-from automl.export.folder import folder_files
-from automl.export.graph import traced
-from automl.export.onnx import onnx_bytes, onnx_model, read_onnx
-from automl.export.pt2 import pt2_bytes, read_pt2
-from automl.export.pte import own_pte, pte_bytes
-from automl.export.quantised import quantised_bytes
-from automl.export.subnet import Subnet
-from automl.files import staged
-from automl.forms import FOLDER, INT8, ONNX, PT2, PTE, check_targets
-from automl.models.plain import deployed
-from protocol.errors import OwnFault
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.folder import folder_files
+from manta_swarm.automl.export.graph import traced
+from manta_swarm.automl.export.onnx import onnx_bytes, onnx_model, read_onnx
+from manta_swarm.automl.export.pt2 import pt2_bytes, read_pt2
+from manta_swarm.automl.export.pte import own_pte, pte_bytes
+from manta_swarm.automl.export.quantised import quantised_bytes
+from manta_swarm.automl.export.subnet import Subnet
+from manta_swarm.automl.files import staged
+from manta_swarm.automl.forms import FOLDER, INT8, ONNX, PT2, PTE, check_targets
+from manta_swarm.automl.models.plain import deployed
+from manta_swarm.protocol.errors import OwnFault
 
 TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order
 _BATCH = 3

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from automl.latency.table import Accuracy, Conditions, LatencyTable
-from automl.ranks import rank_correlation
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
+from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 Values = npt.NDArray[np.float64]
 Fit = Callable[[Values, Values], tuple[float, float]]  # of (sums, latencies) in milliseconds: offset and factor

@@ -12,8 +12,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from automl.export.onnx import IR_VERSION, OPSET, package
-from protocol.errors import OwnFault
+from manta_swarm.automl.export.onnx import IR_VERSION, OPSET, package
+from manta_swarm.protocol.errors import OwnFault
 
 _ELEMENTWISE: dict[Any, tuple[str, dict[str, float]]] = {
     F.relu: ("Relu", {}),

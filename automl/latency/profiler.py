@@ -21,17 +21,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from automl.graphs import CudaGraphs, Recorder
-from automl.latency.correction import fitted_table
-from automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
-from automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
-from automl.models.plain import plain_network
-from automl.models.searchable import Plain, plain_layer
-from automl.spaces.prices import layer_keys, rest_keys
-from automl.spaces.shapes import LayerShape, unit_sides
-from automl.spaces.space import Architecture, SearchSpace, noted_widths
-from automl.spaces.units import Layer
-from protocol.errors import UserError
+from manta_swarm.automl.graphs import CudaGraphs, Recorder
+from manta_swarm.automl.latency.correction import fitted_table
+from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
+from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
+from manta_swarm.automl.models.plain import plain_network
+from manta_swarm.automl.models.searchable import Plain, plain_layer
+from manta_swarm.automl.spaces.prices import layer_keys, rest_keys
+from manta_swarm.automl.spaces.shapes import LayerShape, unit_sides
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, noted_widths
+from manta_swarm.automl.spaces.units import Layer
+from manta_swarm.protocol.errors import UserError
 
 _MOST_SAID = 200  # characters of an error
 _NEAR = 0.05  # of what is recorded: kernels may be other ones, which add in another order
@@ -97,7 +97,7 @@ def profile(
     subjects: list[Part | Architecture] = [*dict.fromkeys(parts.values()), *networks]
     try:
         if runtime == ONNXRUNTIME:
-            from automl.latency.sessions import median_ms, version  # which loads the packages for ONNX
+            from manta_swarm.automl.latency.sessions import median_ms, version  # which loads the packages for ONNX
 
             times_ms, release = median_ms(space, subjects, batch, effort, told), version()
         else:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from automl.export.onnx import exported_model, package
-from automl.latency.layer_graph import Nodes
-from automl.models.plain import deployed
-from automl.spaces.space import SearchSpace
+from manta_swarm.automl.export.onnx import exported_model, package
+from manta_swarm.automl.latency.layer_graph import Nodes
+from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.spaces.space import SearchSpace
 
 Shape = tuple[int, ...]
 

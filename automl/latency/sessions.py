@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from automl.export.onnx import package
-from automl.latency.layer_graph import layer_model
-from automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
-from automl.latency.rest_graph import Rest, Shape, rest_of
-from automl.latency.visits import Effort, Run, Stopwatch, Told
-from automl.models.plain import plain_network
-from automl.models.searchable import plain_layer
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.export.onnx import package
+from manta_swarm.automl.latency.layer_graph import layer_model
+from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
+from manta_swarm.automl.latency.rest_graph import Rest, Shape, rest_of
+from manta_swarm.automl.latency.visits import Effort, Run, Stopwatch, Told
+from manta_swarm.automl.models.plain import plain_network
+from manta_swarm.automl.models.searchable import plain_layer
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 _LEAST = 0.05  # of the time of a part that is computed, whatever its call takes
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
-from automl.files import read_bounded, write_whole
-from automl.spaces.cost import cost_table
-from automl.spaces.prices import layer_keys, price_keys, rest_keys
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from protocol.errors import EncodingError, UserError
+from manta_swarm.automl.files import read_bounded, write_whole
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.prices import layer_keys, price_keys, rest_keys
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.protocol.errors import EncodingError, UserError
 
 FORMAT = "manta/latency/v1"
 MAX_BYTES = 4 << 20

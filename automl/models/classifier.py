@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.models.bottleneck import activated
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, first
-from automl.models.supernet import Supernet, draw, plain_units
-from automl.spaces.head import num_features
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.models.bottleneck import activated
+from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, first
+from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
+from manta_swarm.automl.spaces.head import num_features
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 
 class PlainWidening(nn.Module):

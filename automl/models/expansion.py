@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from automl.models.gradients import is_ours
+from manta_swarm.automl.models.gradients import is_ours
 
 _CACHED = 1 << 17  # expanded values of the pixels that are taken at a time, for each thread: half a megabyte
 _LEAST = 1 << 22  # expanded values of a batch for which more calls pay: 16 MiB, which few caches hold beside all else

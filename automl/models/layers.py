@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.models import expansion, few_channels
-from automl.models.depthwise import convolve
-from automl.models.linked import Link, linked_batch_norm
-from automl.spaces.shapes import LayerShape
-from automl.spaces.units import Layer
+from manta_swarm.automl.models import expansion, few_channels
+from manta_swarm.automl.models.depthwise import convolve
+from manta_swarm.automl.models.linked import Link, linked_batch_norm
+from manta_swarm.automl.spaces.shapes import LayerShape
+from manta_swarm.automl.spaces.units import Layer
 
 BATCH_NORM_EPSILON = 1e-5
 

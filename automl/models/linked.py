@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.errors import EncodingError, Unreachable
 
 _CHANNEL_DIMENSIONS = (0, 2, 3)
 _MEMORY_S = 60.0

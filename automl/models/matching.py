@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.models import narrow
-from automl.models.correlation import correlate
-from automl.models.gradients import of_length_one
-from automl.spaces.stereo_shapes import MatchShape
+from manta_swarm.automl.models import narrow
+from manta_swarm.automl.models.correlation import correlate
+from manta_swarm.automl.models.gradients import of_length_one
+from manta_swarm.automl.spaces.stereo_shapes import MatchShape
 
 _SHARPNESS = 10.0  # of the first weights: a disparity whose cosine is higher by a tenth has e times the weight
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from automl.models.gradients import is_ours
+from manta_swarm.automl.models.gradients import is_ours
 
 _SIDE = 3  # of the kernel
 _LEAST_PIXELS = 1 << 14  # of a batch for which more, but faster, calls pay

@@ -2,10 +2,10 @@
 
 import torch
 
-from automl.models.classifier import Classifier
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.space import SearchSpace
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import SearchSpace
 
 
 def build(space: SearchSpace, device: torch.device | str = "cpu") -> Supernet:

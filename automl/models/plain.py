@@ -6,9 +6,9 @@ Shapes: B batch, C channels, H and W height and width.
 import torch
 from torch import Tensor, nn
 
-from automl.models.classifier import PlainClassifier
-from automl.models.stereo import PlainStereo
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.models.classifier import PlainClassifier
+from manta_swarm.automl.models.stereo import PlainStereo
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 
 def plain_network(space: SearchSpace, architecture: Architecture) -> nn.Module:

@@ -1,9 +1,9 @@
 """Which layer a shape is of, elastic and plain."""
 
-from automl.models.bottleneck import ElasticBottleneck, PlainBottleneck
-from automl.models.layers import ElasticLayer, PlainLayer
-from automl.spaces.shapes import BottleneckShape, LayerShape
-from automl.spaces.units import Layer, UnitSpace
+from manta_swarm.automl.models.bottleneck import ElasticBottleneck, PlainBottleneck
+from manta_swarm.automl.models.layers import ElasticLayer, PlainLayer
+from manta_swarm.automl.spaces.shapes import BottleneckShape, LayerShape
+from manta_swarm.automl.spaces.units import Layer, UnitSpace
 
 Elastic = ElasticLayer | ElasticBottleneck
 Plain = PlainLayer | PlainBottleneck

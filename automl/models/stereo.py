@@ -20,14 +20,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.models.correlation import correlate
-from automl.models.gradients import doubled, joined, of_length_one, split
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
-from automl.models.matching import FineMatch, warped_likeness
-from automl.models.supernet import Supernet, draw, plain_units
-from automl.spaces.shapes import NUM_SHARED_UNITS
-from automl.spaces.space import Architecture, SearchSpace
-from automl.spaces.stereo_shapes import FULL_STEP, MATCH_STEP, UP_KERNEL, WARP_OFFSETS, WARP_STEP, StageShape, match_shape, stage_shapes
+from manta_swarm.automl.models.correlation import correlate
+from manta_swarm.automl.models.gradients import doubled, joined, of_length_one, split
+from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
+from manta_swarm.automl.models.matching import FineMatch, warped_likeness
+from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
+from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.spaces.stereo_shapes import (
+    FULL_STEP,
+    MATCH_STEP,
+    UP_KERNEL,
+    WARP_OFFSETS,
+    WARP_STEP,
+    StageShape,
+    match_shape,
+    stage_shapes,
+)
 
 _NUM_VIEWS = 2
 _HALF, _QUARTER = 2, 4  # pixels of the full resolution to a pixel of these scales, each way

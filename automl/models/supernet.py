@@ -14,11 +14,11 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from automl.models.bottleneck import ElasticBottleneck, ElasticGate
-from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
-from automl.models.searchable import Elastic, Plain, elastic_layer, plain_layer
-from automl.spaces.shapes import active_shapes, layer_shapes, unit_read
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.models.bottleneck import ElasticBottleneck, ElasticGate
+from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
+from manta_swarm.automl.models.searchable import Elastic, Plain, elastic_layer, plain_layer
+from manta_swarm.automl.spaces.shapes import active_shapes, layer_shapes, unit_read
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 _ALIGNED = 16  # weights: 64 bytes
 SCALE_OF_UNIT = ".project_norm.weight"  # how the name of what scales a layer's output ends

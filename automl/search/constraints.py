@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
-from automl.spaces.space import Architecture, SearchSpace
-from automl.spaces.units import Layer
-from protocol.errors import UserError
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.spaces.units import Layer
+from manta_swarm.protocol.errors import UserError
 
 _MISSES = 64  # in a row: a region is too tight to be hit at random, or hardly holds anything that is not known
 _DESCENTS = 16  # from random architectures, before limits count as excluding each other

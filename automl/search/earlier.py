@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from automl.data.dataset import SEARCH
-from automl.evaluation.held_out import score
-from automl.evaluation.samples import Measured
-from automl.files import read_bounded
-from automl.search.constraints import Cost, Region
-from automl.search.evaluators import Evaluator
-from automl.search.front import Point, by_merit, front, spread
-from automl.search.journal import Settings
-from automl.search.lines import MAX_BYTES, Entry, Reader
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import SEARCH
+from manta_swarm.automl.evaluation.held_out import score
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.search.constraints import Cost, Region
+from manta_swarm.automl.search.evaluators import Evaluator
+from manta_swarm.automl.search.front import Point, by_merit, front, spread
+from manta_swarm.automl.search.journal import Settings
+from manta_swarm.automl.search.lines import MAX_BYTES, Entry, Reader
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
 
 SAME = ("state", "data", "precision")  # settings of two searches whose figures are of the same thing
 

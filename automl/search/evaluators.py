@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from automl.data.dataset import EvaluationSet
-from automl.data.kept_batches import KeptBatches
-from automl.evaluation.samples import Measured, evaluate_samples
-from automl.models.supernet import Supernet
-from automl.precisions import FP32
-from automl.spaces.space import Architecture
+from manta_swarm.automl.data.dataset import EvaluationSet
+from manta_swarm.automl.data.kept_batches import KeptBatches
+from manta_swarm.automl.evaluation.samples import Measured, evaluate_samples
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.precisions import FP32
+from manta_swarm.automl.spaces.space import Architecture
 
 
 class Evaluator(Protocol):

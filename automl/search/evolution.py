@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from automl.search.constraints import Cost, Region, distinct
-from automl.search.front import Point, by_merit, front, spread
-from automl.spaces.breeding import crossed, mutated
-from automl.spaces.space import Architecture
+from manta_swarm.automl.search.constraints import Cost, Region, distinct
+from manta_swarm.automl.search.front import Point, by_merit, front, spread
+from manta_swarm.automl.spaces.breeding import crossed, mutated
+from manta_swarm.automl.spaces.space import Architecture
 
 MIN_SAMPLES = 20  # that a predictor is fitted to
 _PARENTS = 4  # one in so many of a population

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from automl.spaces.space import Architecture
+from manta_swarm.automl.spaces.space import Architecture
 
 Item = TypeVar("Item")
 

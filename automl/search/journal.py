@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from automl.evaluation.held_out import Quality
-from automl.evaluation.samples import Measured
-from automl.search.lines import FORMAT, MAX_BYTES, MAX_LINE_BYTES, Entry, Reader
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import StorageError, UserError
+from manta_swarm.automl.evaluation.held_out import Quality
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.lines import FORMAT, MAX_BYTES, MAX_LINE_BYTES, Entry, Reader
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import StorageError, UserError
 
 _ADVICE = "remove it to begin anew, or choose another folder with --out"
 

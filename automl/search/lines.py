@@ -6,10 +6,10 @@ from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from automl.evaluation.held_out import Quality, metric_of
-from automl.evaluation.samples import MAX_LOSS, Measured
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import UserError
+from manta_swarm.automl.evaluation.held_out import Quality, metric_of
+from manta_swarm.automl.evaluation.samples import MAX_LOSS, Measured
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
 
 FORMAT = "manta/search/v2"
 MAX_BYTES = 1 << 30  # some thousand architectures on 25,000 samples

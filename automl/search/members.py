@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from automl.data.dataset import CLASSIFICATION, STEREO
-from automl.evaluation.held_out import Quality
-from automl.evaluation.samples import LOSS_UNIT, Measured
-from automl.spaces.space import Architecture
-from protocol.errors import EncodingError
-from protocol.evaluations import FIGURE_UNITS, LOSS_UNITS, Result
+from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO
+from manta_swarm.automl.evaluation.held_out import Quality
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.evaluations import FIGURE_UNITS, LOSS_UNITS, Result
 
 assert LOSS_UNIT == LOSS_UNITS
 

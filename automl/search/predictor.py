@@ -22,9 +22,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
-from automl.ranks import rank_correlation
-from automl.search.evolution import MIN_SAMPLES
-from automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.search.evolution import MIN_SAMPLES
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 WEAK_RANK_CORRELATION = 0.3  # below it a prediction hardly helps
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.opening import opened_snapshot
-from automl.search.evaluators import Evaluator, LocalEvaluator
-from automl.search.processes import MESSAGES, Ask, Found
-from automl.spaces.space import Architecture, SearchSpace
-from runtime.child import python
-from runtime.line import Parent, be_child
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.opening import opened_snapshot
+from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
+from manta_swarm.automl.search.processes import MESSAGES, Ask, Found
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.runtime.child import python
+from manta_swarm.runtime.line import Parent, be_child
 
 
 def command(snapshot: Path, data: str, device: str, precision: str, data_root: Path | None) -> list[str]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from struct import pack, unpack
 from types import TracebackType
 
-from automl.evaluation.samples import Measured
-from automl.spaces.space import Architecture
-from protocol.errors import MantaError, OwnFault
-from runtime.child import Child, ChildLost, Program, with_threads
-from runtime.line import Messages
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.protocol.errors import MantaError, OwnFault
+from manta_swarm.runtime.child import Child, ChildLost, Program, with_threads
+from manta_swarm.runtime.line import Messages
 
 _ANSWER_S = 7 * 86_400.0  # for one network: nobody knows how long it takes, and a death is noticed
 

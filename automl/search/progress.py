@@ -3,8 +3,8 @@
 from rich import progress
 from rich.console import Console
 
-from automl.evaluation.samples import Measured
-from automl.search.report import quality_text
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.report import quality_text
 
 
 class Progress:

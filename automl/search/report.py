@@ -9,15 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from automl.data.dataset import STEREO
-from automl.evaluation.held_out import metric_of
-from automl.latency.table import Conditions
-from automl.search.constraints import Constraint, Cost
-from automl.search.front import spread
-from automl.search.journal import Settings
-from automl.search.resampling import Interval
-from automl.search.search import Candidate, Found
-from automl.search.unseen import Comparison, Unseen
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.evaluation.held_out import metric_of
+from manta_swarm.automl.latency.table import Conditions
+from manta_swarm.automl.search.constraints import Constraint, Cost
+from manta_swarm.automl.search.front import spread
+from manta_swarm.automl.search.journal import Settings
+from manta_swarm.automl.search.resampling import Interval
+from manta_swarm.automl.search.search import Candidate, Found
+from manta_swarm.automl.search.unseen import Comparison, Unseen
 
 FORMAT = "manta/found/v2"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from automl.data.augmentation import words
+from manta_swarm.automl.data.augmentation import words
 
 REPLICATES = 1000
 _TAIL = REPLICATES // 40  # 2.5 % of the replicates are left out on either side

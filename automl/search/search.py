@@ -12,19 +12,19 @@ from typing import Protocol
 
 import numpy as np
 
-from automl.data.dataset import SEARCH, TEST
-from automl.evaluation.samples import Measured
-from automl.search.constraints import Cost, Region
-from automl.search.evaluators import Evaluator
-from automl.search.evolution import MIN_SAMPLES, Effort, evolve
-from automl.search.front import Point, by_merit, front, spread
-from automl.search.journal import Journal
-from automl.search.predictor import Fit, Predictor
-from automl.search.resampling import Losses
-from automl.search.selection import Rehearsal, chosen, rehearsed
-from automl.search.unseen import Unseen, unseen
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import SEARCH, TEST
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.constraints import Cost, Region
+from manta_swarm.automl.search.evaluators import Evaluator
+from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort, evolve
+from manta_swarm.automl.search.front import Point, by_merit, front, spread
+from manta_swarm.automl.search.journal import Journal
+from manta_swarm.automl.search.predictor import Fit, Predictor
+from manta_swarm.automl.search.resampling import Losses
+from manta_swarm.automl.search.selection import Rehearsal, chosen, rehearsed
+from manta_swarm.automl.search.unseen import Unseen, unseen
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
 
 DIRECT_SIZE = 10**15  # up to so many architectures a generation shows enough of the space; above it a predictor is the default
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from automl.evaluation.samples import LOSS_UNIT
-from automl.search.front import Point, expense, front
-from automl.search.resampling import Losses, halves
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT
+from manta_swarm.automl.search.front import Point, expense, front
+from manta_swarm.automl.search.resampling import Losses, halves
 
 HALVES = 20
 

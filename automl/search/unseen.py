@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from automl.evaluation.samples import LOSS_UNIT, Measured
-from automl.search.resampling import Interval, interval, resampled
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
+from manta_swarm.automl.search.resampling import Interval, interval, resampled
 
 Rows = npt.NDArray[np.int64]  # choice, smallest, random...; of each sample
 

@@ -2,8 +2,8 @@
 
 import random
 
-from automl.spaces.space import Architecture, SearchSpace, noted_widths
-from automl.spaces.units import Layer, UnitSpace
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, noted_widths
+from manta_swarm.automl.spaces.units import Layer, UnitSpace
 
 
 def mutated(architecture: Architecture, space: SearchSpace, rng: random.Random, probability: float) -> Architecture:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from automl.files import read_bounded
-from automl.spaces.space import MAX_TEXT, Architecture, SearchSpace
-from protocol.errors import UserError
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, SearchSpace
+from manta_swarm.protocol.errors import UserError
 
 _MAX_FILE_BYTES = 64 << 20
 _TEXT = re.compile(r"r[0-9]+( .*)?")

@@ -7,12 +7,12 @@ its layers cost, each at its resolution and its width, so that a table prices th
 from collections.abc import Iterator
 from functools import cache
 
-from automl.spaces.head import head_macs, head_num_weights
-from automl.spaces.prices import keys_of_unit, layer_keys, price_keys, rest_keys
-from automl.spaces.shapes import active_shapes, unit_sides
-from automl.spaces.space import Architecture, SearchSpace
-from automl.spaces.stereo_shapes import fixed_macs as stereo_macs
-from automl.spaces.stereo_shapes import fixed_num_weights as stereo_num_weights
+from manta_swarm.automl.spaces.head import head_macs, head_num_weights
+from manta_swarm.automl.spaces.prices import keys_of_unit, layer_keys, price_keys, rest_keys
+from manta_swarm.automl.spaces.shapes import active_shapes, unit_sides
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.spaces.stereo_shapes import fixed_macs as stereo_macs
+from manta_swarm.automl.spaces.stereo_shapes import fixed_num_weights as stereo_num_weights
 
 
 @cache

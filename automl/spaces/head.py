@@ -3,8 +3,8 @@
 No torch.
 """
 
-from automl.spaces.shapes import unit_sides
-from automl.spaces.space import SearchSpace
+from manta_swarm.automl.spaces.shapes import unit_sides
+from manta_swarm.automl.spaces.space import SearchSpace
 
 
 def num_features(space: SearchSpace, channels: int) -> int:

@@ -10,9 +10,9 @@ its key, and the last unit's width, if that is a choice. ``protocol.rewards.arch
 
 from collections.abc import Iterator
 
-from automl.spaces.shapes import LayerShape, layer_shapes, unit_read
-from automl.spaces.space import Architecture, SearchSpace, layer_gene, resolution_gene, width_gene
-from automl.spaces.units import Layer
+from manta_swarm.automl.spaces.shapes import LayerShape, layer_shapes, unit_read
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, layer_gene, resolution_gene, width_gene
+from manta_swarm.automl.spaces.units import Layer
 
 
 def rest_keys(space: SearchSpace, resolution: int) -> Iterator[tuple[str, int]]:

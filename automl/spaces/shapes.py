@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from automl.spaces.space import Architecture, SearchSpace
-from automl.spaces.units import Activation, Layer
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.spaces.units import Activation, Layer
 
 NUM_SHARED_UNITS = 3  # of stereo: they see both views
 _REDUCTION = 2  # of each unit's first layer

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from automl.spaces.units import Layer, UnitSpace, bottlenecks, units_alike
-from protocol.errors import UserError
+from manta_swarm.automl.spaces.units import Layer, UnitSpace, bottlenecks, units_alike
+from manta_swarm.protocol.errors import UserError
 
 MAX_TEXT = 400  # a claim names architectures by their text (protocol.records.Claim)
 

@@ -6,8 +6,8 @@ No torch.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from automl.spaces.shapes import NUM_SHARED_UNITS, joined_channels, unit_sides
-from automl.spaces.space import SearchSpace
+from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS, joined_channels, unit_sides
+from manta_swarm.automl.spaces.space import SearchSpace
 
 UP_KERNEL = 4  # of a transposed convolution of stride 2: a multiple of the stride, or it would leave a chequered pattern
 WARP_OFFSETS = (-1, 0, 1)  # pixels of half the resolution by which the right view is moved from where a disparity says

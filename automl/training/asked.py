@@ -6,13 +6,13 @@ Without torch: whoever only reads a log, and computes credits, needs no more. ``
 from collections.abc import Iterable
 from functools import lru_cache
 
-from automl.spaces.cost import cost_table
-from automl.spaces.prices import price_keys
-from automl.spaces.space import SearchSpace, resolution_gene, space_named
-from automl.training.schedule import Plan
-from protocol.errors import UserError
-from protocol.manifest import Manifest
-from protocol.rewards import architecture_cost
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.prices import price_keys
+from manta_swarm.automl.spaces.space import SearchSpace, resolution_gene, space_named
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rewards import architecture_cost
 
 _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for all
 

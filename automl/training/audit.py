@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.training.coverage import coverage_of
-from automl.training.local import LocalSteps
-from automl.training.microbatches import FP32, Microbatches, NotFinite, Part, StepGradient, Tolerance, rounding_of
-from automl.training.schedule import Plan
-from automl.training.skipped import skipped_cheap
-from automl.training.update import State
-from exact.coding import encode, parse
-from exact.residuals import Vector, covered, given, left_over, near_mean, residual_digest, vector_digest
-from protocol.exchange import codec_named
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution
-from protocol.verdicts import Outcome
+from manta_swarm.automl.training.coverage import coverage_of
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.microbatches import FP32, Microbatches, NotFinite, Part, StepGradient, Tolerance, rounding_of
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.skipped import skipped_cheap
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.codec.residuals import Vector, covered, given, left_over, near_mean, residual_digest, vector_digest
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.verdicts import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Recomputation:
         vectors were brought, or with the step among those that are ``over``: what is not there of their own vectors was not brought.
 
         Raises:
-            OwnFault: as ``exact.scaling.check_denormals``.
+            OwnFault: as ``codec.scaling.check_denormals``.
         """
         if (lacks := self._lacks(brought)) is not None:
             return lacks

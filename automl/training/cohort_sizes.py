@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture, SearchSpace
-from protocol.sizes import ALL, NUM_SIZES
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.protocol.sizes import ALL, NUM_SIZES
 
 _REMEMBERED = 4096  # draws: a table's rows are asked for again and again
 _Choice = tuple[int, int, str]  # unit and layer; -1 where it is not of one

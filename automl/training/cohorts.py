@@ -15,15 +15,15 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from automl.training.settings import first_floor
-from exact.coding import Body, body_num_bytes, encode, parse
-from exact.outcome import outcome
-from exact.residuals import covered, given, left_over
-from protocol.errors import UserError
-from protocol.exchange import MAX_ROWS, codec_named
-from protocol.records import Threshold
-from protocol.table import Weighing
-from runtime.disk import write_durably
+from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
+from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.residuals import covered, given, left_over
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import MAX_ROWS, codec_named
+from manta_swarm.protocol.records import Threshold
+from manta_swarm.protocol.table import Weighing
+from manta_swarm.runtime.disk import write_durably
 
 MAX_COHORTS = MAX_ROWS
 _FORMAT = "manta/local-exchange/v1"
@@ -85,7 +85,7 @@ class LocalExchange:
         Who has values that are not finite is not in the table, as if the contribution had not come. A mean of nothing is zero.
 
         Raises:
-            OwnFault: as ``exact.scaling.check_denormals``.
+            OwnFault: as ``codec.scaling.check_denormals``.
         """
         floor, residuals = self.memory.floor, list(self.memory.residuals)
         table: list[Weighing] = []

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from automl.training.asked import AskedCourse
-from automl.training.coverage import coverage_of
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.coverage import coverage_of
 
 
 class RunCourse(AskedCourse):

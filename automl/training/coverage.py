@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from automl.models.networks import build
-from automl.models.supernet import Supernet
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.schedule import Plan
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.schedule import Plan
 
 _REMEMBERED = 256  # of the latest: a table of model-parallel asks for a random architecture for every second row
 

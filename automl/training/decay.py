@@ -10,9 +10,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.schedule import Plan
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.schedule import Plan
 
 
 def decaying(plan: Plan) -> Tensor | None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from automl.spaces.space import Architecture, SearchSpace
-from automl.training.coverage import coverage
-from protocol.errors import EncodingError
-from protocol.lots import place_of_lot, sample_indices
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.lots import place_of_lot, sample_indices
 
 Places = tuple[tuple[int, int], ...]
 

@@ -9,10 +9,10 @@ Shapes: N all weights of the supernet.
 import torch
 from torch import Tensor
 
-from automl.training.decay import decaying
-from automl.training.optimizers import are_finite, num_own_moments, own_step
-from automl.training.schedule import Plan
-from automl.training.update import State
+from manta_swarm.automl.training.decay import decaying
+from manta_swarm.automl.training.optimizers import are_finite, num_own_moments, own_step
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State
 
 
 class LocalSteps:
@@ -53,7 +53,7 @@ class LocalSteps:
 
         Raises:
             ValueError: the gradient does not fit.
-            OwnFault: as ``exact.scaling.check_denormals``.
+            OwnFault: as ``codec.scaling.check_denormals``.
         """
         if gradient.shape != self._base_N.shape or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
             raise ValueError("a gradient is an fp32 CPU vector as long as the weights")

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Batch, TrainingSet
-from automl.graphs import Recorder
-from automl.models.networks import build
-from automl.models.supernet import Outputs, Supernet
-from automl.precisions import BF16, FP32
-from automl.rounding import convolutions, networks_in
-from automl.spaces.space import Architecture, space_named
-from automl.training.objective import classification_loss, stereo_loss
-from automl.training.replays import Replays
-from automl.transfers import coming, sent, wait
-from protocol.lots import lot_seed, sample_indices
+from manta_swarm.automl.data.dataset import Batch, TrainingSet
+from manta_swarm.automl.graphs import Recorder
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import Outputs, Supernet
+from manta_swarm.automl.precisions import BF16, FP32
+from manta_swarm.automl.rounding import convolutions, networks_in
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.training.objective import classification_loss, stereo_loss
+from manta_swarm.automl.training.replays import Replays
+from manta_swarm.automl.transfers import coming, sent, wait
+from manta_swarm.protocol.lots import lot_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
 _WARMING_SAMPLES = 8

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Dataset, TrainingSet
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from automl.training.lots import Lot, Worker
-from automl.training.schedule import Plan
-from exact.residuals import Vector
-from protocol.lots import held_shards, place_of_lot
-from protocol.manifest import Manifest
-from protocol.records import Claim
+from manta_swarm.automl.data.dataset import Dataset, TrainingSet
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.codec.residuals import Vector
+from manta_swarm.protocol.lots import held_shards, place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim
 
 _ROUNDING = 2.0**-24  # of one float32 operation, in parts of its result
 _OPERATIONS = 4  # of a mean's value, besides an addition for each member

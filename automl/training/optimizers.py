@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exact.scaling import check_denormals
-from protocol.manifest import Optimizer
+from manta_swarm.codec.scaling import check_denormals
+from manta_swarm.protocol.manifest import Optimizer
 
 Moments = tuple[Tensor, ...]
 
@@ -44,7 +44,7 @@ def own_step(
         decays_N: bool, which weights decay; None: all of them.
 
     Raises:
-        OwnFault: as ``exact.scaling.check_denormals``.
+        OwnFault: as ``codec.scaling.check_denormals``.
     """
     check_denormals()
     if optimizer.name == "adamw":
@@ -62,7 +62,7 @@ def outer_step(weights_N: Tensor, momentum_N: Tensor, change_N: Tensor, optimize
         optimizer: whose ``outer_rate`` and ``outer_momentum`` are taken.
 
     Raises:
-        OwnFault: as ``exact.scaling.check_denormals``.
+        OwnFault: as ``codec.scaling.check_denormals``.
     """
     check_denormals()
     decay, rate = float(optimizer.outer_momentum), float(optimizer.outer_rate)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.graphs import Recorded, Recorder
-from automl.spaces.space import Architecture
+from manta_swarm.automl.graphs import Recorded, Recorder
+from manta_swarm.automl.spaces.space import Architecture
 
 MOST_KEPT = 16  # recordings: those of a round's architectures, and of some before
 _MOST_SEEN = 256  # kinds of lots that are remembered, each of which came once

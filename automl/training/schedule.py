@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.cohort_sizes import drawn
-from protocol.exchange import MAX_LOCAL_STEPS
-from protocol.manifest import SCHEDULES, Manifest, Optimizer
-from protocol.recipe import USUAL, Recipe
-from protocol.sizes import ALL, size_of
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.cohort_sizes import drawn
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
+from manta_swarm.protocol.manifest import SCHEDULES, Manifest, Optimizer
+from manta_swarm.protocol.recipe import USUAL, Recipe
+from manta_swarm.protocol.sizes import ALL, size_of
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")

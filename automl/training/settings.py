@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from protocol.exchange import codec_named
-from protocol.manifest import Optimizer
-from protocol.recipe import Recipe
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

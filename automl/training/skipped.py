@@ -5,11 +5,11 @@ these picks architectures by their price. So where far fewer of a cheaper one we
 computed.
 """
 
-from automl.training.schedule import Plan
-from protocol.lots import place_of_lot
-from protocol.manifest import Manifest
-from protocol.records import Claim
-from protocol.rewards import architecture_cost
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rewards import architecture_cost
 
 _FREE = 4  # missing microbatches of one architecture of which nobody asks why
 

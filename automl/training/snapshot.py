@@ -5,10 +5,10 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 
-from automl.training.snapshot_header import FORMAT, PARAMETERS, moment, read_header
-from automl.training.update import State
-from protocol.errors import UserError
-from runtime.disk import write_durably
+from manta_swarm.automl.training.snapshot_header import FORMAT, PARAMETERS, moment, read_header
+from manta_swarm.automl.training.update import State
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import write_durably
 
 
 def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import safetensors
 
-from protocol.errors import UserError
+from manta_swarm.protocol.errors import UserError
 
 FORMAT = "manta/state/v3"  # of states, whether they travel or lie on a disk
 PARAMETERS = "parameters"

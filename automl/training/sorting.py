@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from automl.models.networks import build
-from automl.models.searchable import Elastic
-from automl.models.supernet import SCALE_OF_UNIT
-from automl.spaces.space import space_named
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.searchable import Elastic
+from manta_swarm.automl.models.supernet import SCALE_OF_UNIT
+from manta_swarm.automl.spaces.space import space_named
 
 Span = tuple[int, int]  # start and stop in the flat vector
 Columns = tuple[Span, int]  # and how many rows there are

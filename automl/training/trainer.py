@@ -20,21 +20,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Dataset
-from automl.graphs import Recorder
-from automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
-from automl.training.coverage import coverage_of
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot, Worker
-from automl.training.schedule import Plan
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import State, initial_state, next_state, state_digest
-from protocol.encoding import encode
-from protocol.errors import StorageError, UserError
-from protocol.lots import place_of_lot
-from protocol.signing import sha256
-from runtime.disk import write_durably
-from runtime.round_folder import RoundFolder
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.graphs import Recorder
+from manta_swarm.automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
+from manta_swarm.automl.training.coverage import coverage_of
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.disk import write_durably
+from manta_swarm.runtime.round_folder import RoundFolder
 
 _FORMAT = "manta/training/v3"
 _SUFFIX = ".safetensors"

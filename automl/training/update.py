@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.models.networks import build
-from automl.training.decay import decaying
-from automl.training.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
-from automl.training.schedule import Plan
-from automl.training.snapshot_header import FORMAT
-from automl.training.sorting import sort_channels
-from exact.vectors import joined, vector_group_sizes, vector_groups
-from protocol.encoding import decode, encode
-from protocol.errors import EncodingError, OwnFault
-from protocol.fields import MAX_ROUND
-from protocol.manifest import Optimizer
-from protocol.merkle import leaf_hash, root
-from protocol.signing import Digest
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.training.decay import decaying
+from manta_swarm.automl.training.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.snapshot_header import FORMAT
+from manta_swarm.automl.training.sorting import sort_channels
+from manta_swarm.codec.vectors import joined, vector_group_sizes, vector_groups
+from manta_swarm.protocol.encoding import decode, encode
+from manta_swarm.protocol.errors import EncodingError, OwnFault
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.merkle import leaf_hash, root
+from manta_swarm.protocol.signing import Digest
 
 _MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2

@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Dataset
-from automl.data.views import LEFT, VIEWS
-from automl.models.layers import ElasticBatchNorm
-from automl.models.linked import Link, give_values, take_values
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.shapes import NUM_SHARED_UNITS
-from automl.spaces.space import Architecture
-from automl.training.coverage import coverage
-from automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.views import LEFT, VIEWS
+from manta_swarm.automl.models.layers import ElasticBatchNorm
+from manta_swarm.automl.models.linked import Link, give_values, take_values
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 
 
 class SiteWorker(Worker):

@@ -16,22 +16,22 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from peer.auditing.computing import Ask, Computing, Found, Said
-from peer.auditing.fetching import Fetching, NotNow
-from peer.auditing.volunteers import Volunteers
-from peer.status import StatusBoard
-from peer.turns import Turns
-from protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, UserError
-from protocol.records import Claim, Contribution
-from protocol.signed import Signed, is_signed
-from protocol.signing import Identity, peer_name
-from protocol.verdicts import AuditRules, Verdict
-from runtime.child import ChildLost
-from swarm import waits
-from swarm.operator_line import OperatorLine
-from swarm.tasks import within
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.auditing.computing import Ask, Computing, Found, Said
+from manta_swarm.peer.auditing.fetching import Fetching, NotNow
+from manta_swarm.peer.auditing.volunteers import Volunteers
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.turns import Turns
+from manta_swarm.protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.protocol.verdicts import AuditRules, Verdict
+from manta_swarm.runtime.child import ChildLost
 
 AGAIN_S = 10.0  # until the log is asked again
 LAST_S = 60.0  # once the run is over, for a log that does not answer any more

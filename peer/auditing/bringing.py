@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from protocol.auditing import (
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import within
+from manta_swarm.protocol.auditing import (
     BRING,
     MAX_ASKED,
     MAX_WANTED_BYTES,
@@ -27,16 +31,12 @@ from protocol.auditing import (
     Wanted,
     WantedOf,
 )
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable, Weather
-from protocol.fields import check_digest
-from protocol.signing import PublicKey
-from runtime.atomic_file import AtomicFile, DamagedFile
-from runtime.disk import disk_errors
-from swarm import waits
-from swarm.operator_line import OperatorLine
-from swarm.rpc import Endpoint
-from swarm.tasks import within
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable, Weather
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
+from manta_swarm.runtime.disk import disk_errors
 
 FOLDER = "open"
 AGAIN_S = 30.0  # until it is asked again what is wanted, where no round is committed meanwhile
@@ -47,7 +47,7 @@ logger = logging.getLogger("manta.audits")
 
 
 class Vectors(Protocol):
-    """Has the vectors of a peer's work, by what they are kept by (``swarm.vectors.VectorsFolder``)."""
+    """Has the vectors of a peer's work, by what they are kept by (``network.vectors.VectorsFolder``)."""
 
     def has(self, kept_by: bytes, digest: bytes) -> bool:
         """Return whether a vector is here."""

@@ -12,14 +12,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from protocol.encoding import pack
-from protocol.exchange import MAX_COHORT
-from protocol.fields import require
-from protocol.manifest import SignedManifest
-from protocol.records import Header
-from protocol.verdicts import Outcome
-from runtime.child import Child, Program, python, with_threads
-from runtime.line import MAX_REASON, Messages
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.fields import require
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.verdicts import Outcome
+from manta_swarm.runtime.child import Child, Program, python, with_threads
+from manta_swarm.runtime.line import MAX_REASON, Messages
 
 MAX_WEIGHTS_BYTES = 1 << 31  # and of an ask with a body, which is no larger
 
@@ -118,7 +118,7 @@ class Process:
             ChildLost: it is not to be had.
             UserError: the data are not here, or not the run's.
         """
-        command = python("-m", "peer.auditing.process", str(fetched), *([] if root is None else [str(root)]))
+        command = python("-m", "manta_swarm.peer.auditing.process", str(fetched), *([] if root is None else [str(root)]))
         program = Program("audits", command, environment=with_threads(1), messages=MESSAGES, niceness=NICENESS)
         return cls(await Child.ready(program, Setup(pack(signed))))
 

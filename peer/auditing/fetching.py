@@ -10,16 +10,16 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from protocol.auditing import NEED, PAGE_BYTES, VECTOR, AskVector, Duty, Need
-from protocol.encoding import pack
-from protocol.errors import EncodingError, RemoteFault, Weather
-from protocol.records import Claim
-from protocol.signing import PublicKey
-from runtime.round_folder import NoRoom
-from swarm import waits
-from swarm.operator_line import OperatorLine
-from swarm.rpc import Endpoint
-from swarm.vectors import VectorPart, VectorsFolder
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.vectors import VectorPart, VectorsFolder
+from manta_swarm.protocol.auditing import NEED, PAGE_BYTES, VECTOR, AskVector, Duty, Need
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.round_folder import NoRoom
 
 logger = logging.getLogger("manta.audits")
 

@@ -4,21 +4,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from peer.auditing.auditor import Auditor
-from peer.auditing.computing import Process
-from peer.auditing.fetching import Fetching
-from peer.auditing.volunteers import Volunteers
-from peer.config import PeerConfig
-from peer.limits.limits import Limits
-from peer.loop import PeerLoop
-from peer.shards.session import Held
-from peer.status import StatusBoard
-from peer.store import FETCHED, PeerStore
-from protocol.errors import UserError
-from protocol.exchange import MAX_COHORT
-from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import Identity, peer_name
-from swarm.vectors import VectorsFolder
+from manta_swarm.network.vectors import VectorsFolder
+from manta_swarm.peer.auditing.auditor import Auditor
+from manta_swarm.peer.auditing.computing import Process
+from manta_swarm.peer.auditing.fetching import Fetching
+from manta_swarm.peer.auditing.volunteers import Volunteers
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.loop import PeerLoop
+from manta_swarm.peer.shards.session import Held
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import FETCHED, PeerStore
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import Identity, peer_name
 
 _VALUE_BYTES = 4
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.training.audit import Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from automl.training.microbatches import Microbatches
-from automl.training.schedule import Plan
-from automl.training.update import State
-from exact.residuals import Vector
-from peer.auditing.computing import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
-from protocol.errors import OwnFault, UserError
-from protocol.manifest import SignedManifest
-from protocol.records import Claim, Contribution
-from runtime.line import MAX_REASON, Beat, Parent, be_child
-from swarm.vectors import read_vector
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.training.audit import Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
+from manta_swarm.automl.training.microbatches import Microbatches
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.residuals import Vector
+from manta_swarm.network.vectors import read_vector
+from manta_swarm.peer.auditing.computing import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
+from manta_swarm.protocol.errors import OwnFault, UserError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.runtime.line import MAX_REASON, Beat, Parent, be_child
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.draws import number
-from runtime.atomic_file import AtomicFile
+from manta_swarm.protocol.draws import number
+from manta_swarm.runtime.atomic_file import AtomicFile
 
 AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again
 _MAX = 4096  # of the newest; each was proven, which takes more work than a lie is worth

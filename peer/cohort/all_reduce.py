@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import DIGEST_BYTES, PART_VALUES, near_mean, part_digests
-from peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
-from protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.link import CHUNK_VALUES, TAG_BYTES
-from swarm.links import Links
-from swarm.tasks import off_loop, within
+from manta_swarm.codec.residuals import DIGEST_BYTES, PART_VALUES, near_mean, part_digests
+from manta_swarm.network import waits
+from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
+from manta_swarm.network.links import Links
+from manta_swarm.network.tasks import off_loop, within
+from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 Vector = NDArray[np.float32]
 AskPart = Callable[[int], Awaitable[bytes]]  # asks the founder for a part of the mean
@@ -310,10 +310,10 @@ class AllReduce:
         with contextlib.suppress(MantaError):
             await self._links.send(to, attempt.tag, turn, place.start, data, timeout_s=timeout_s)
 
-    # What the others send (``swarm.link.Receiver``).
+    # What the others send (``network.link.Receiver``).
 
     def buffer(self, sender: PublicKey, turn: int, first: int, num_bytes: int) -> memoryview | None:
-        """See ``swarm.link.Receiver``."""
+        """See ``network.link.Receiver``."""
         attempt = self._attempt
         if attempt is None:
             return None
@@ -334,7 +334,7 @@ class AllReduce:
         return self._sums(attempt, turn), owned(self._vector.size, attempt.plan.owners, sender)
 
     def received(self, sender: PublicKey, turn: int, first: int, num_bytes: int) -> None:
-        """See ``swarm.link.Receiver``."""
+        """See ``network.link.Receiver``."""
         attempt = self._attempt
         if attempt is None:
             return

@@ -6,8 +6,12 @@ Whatever goes wrong, the peer is alone, and what it did counts all the same. Onl
 import time
 from collections.abc import Awaitable, Callable
 
-from peer.cohort.founder import FounderSeat
-from peer.cohort.messages import (
+from manta_swarm.network.links import Links
+from manta_swarm.network.near_mates import Mates, NotAMate
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Handler, OwnNode
+from manta_swarm.peer.cohort.founder import FounderSeat
+from manta_swarm.peer.cohort.messages import (
     ADD,
     GIVE,
     HAND_OVER,
@@ -25,21 +29,17 @@ from peer.cohort.messages import (
     Plan,
     Word,
 )
-from peer.cohort.roster import Rosters
-from peer.cohort.seat import GONE, Accepted, Desk, Gathered, MemberSeat, Seat
-from protocol.cohorts import AFFINITY, Group
-from protocol.course import Course
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, Unreachable
-from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
-from protocol.manifest import Manifest
-from protocol.rosters import Silence
-from protocol.rounds import Standing
-from protocol.signing import Identity, PublicKey
-from swarm.links import Links
-from swarm.near_mates import Mates, NotAMate
-from swarm.neighbours import Neighbours
-from swarm.rpc import Handler, OwnNode
+from manta_swarm.peer.cohort.roster import Rosters
+from manta_swarm.peer.cohort.seat import GONE, Accepted, Desk, Gathered, MemberSeat, Seat
+from manta_swarm.protocol.cohorts import AFFINITY, Group
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rosters import Silence
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
 

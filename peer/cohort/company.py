@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from peer.training.sizing import Sizing
-from protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
-from protocol.cohorts import Group
-from protocol.signing import PublicKey, peer_name
-from protocol.sizes import ALL, NUM_SIZES, sized_name
-from swarm.distances import Distances
-from swarm.neighbours import Neighbours
+from manta_swarm.network.distances import Distances
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.protocol.sizes import ALL, NUM_SIZES, sized_name
 
 _SHOWN = 3  # landmarks
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from exact.residuals import DIGEST_BYTES
-from peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
-from peer.cohort.messages import (
+from manta_swarm.codec.residuals import DIGEST_BYTES
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import off_loop
+from manta_swarm.peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
+from manta_swarm.peer.cohort.messages import (
     ADD,
     MAX_ATTEMPTS,
     MAX_SHARES_BYTES,
@@ -27,13 +29,11 @@ from peer.cohort.messages import (
     Share,
     VectorSummary,
 )
-from peer.cohort.seat import Desk
-from protocol.encoding import pack, unpack
-from protocol.errors import MantaError, RemoteFault, Unreachable
-from protocol.rounds import Standing
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.tasks import off_loop
+from manta_swarm.peer.cohort.seat import Desk
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signing import PublicKey
 
 LATE, NO_VECTOR, BAD_VECTOR = "too late", "its vector cannot be had", "its vector is another one than it said"
 _SHARED_PARTS = 4  # a smaller vector, of less than 1 MiB, the founder adds by itself

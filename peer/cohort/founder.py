@@ -15,20 +15,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from exact.residuals import digest_of_parts, near_mean
-from peer.cohort.all_reduce import AllReduce, described, norm_of
-from peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
-from peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
-from peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector
-from protocol.errors import EncodingError, RemoteFault, Unreachable
-from protocol.listed import trained_fault
-from protocol.records import Claim
-from protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.tasks import off_loop, within
+from manta_swarm.codec.residuals import digest_of_parts, near_mean
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import off_loop, within
+from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
+from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
+from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
+from manta_swarm.peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
+from manta_swarm.protocol.listed import trained_fault
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 BAD_CLAIM = "its claim does not fit"

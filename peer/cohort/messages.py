@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from exact.residuals import DIGEST_BYTES
-from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
-from protocol.fields import MAX_ROUND, check_digest, check_name
-from protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
-from protocol.signed import Signed
-from swarm.links import MAX_LINKS
+from manta_swarm.codec.residuals import DIGEST_BYTES
+from manta_swarm.network.links import MAX_LINKS
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
+from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
+from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from manta_swarm.protocol.signed import Signed
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods: a member calls its founder
 PLAN, ADD, SUM = "near.plan", "near.add", "near.sum"  # the founder calls members, and owners; anybody asks the founder for a part

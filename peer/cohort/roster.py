@@ -7,16 +7,16 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from peer.cohort.founder import FounderSeat
-from peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
-from peer.cohort.seat import TROUBLE, Desk, MemberSeat, Seat
-from protocol.cohorts import Group
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
-from protocol.rounds import Standing
-from protocol.signing import PublicKey
-from swarm import waits
+from manta_swarm.network import waits
+from manta_swarm.peer.cohort.founder import FounderSeat
+from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
+from manta_swarm.peer.cohort.seat import TROUBLE, Desk, MemberSeat, Seat
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signing import PublicKey
 
 _TRIES = 3  # founders that are asked for a place
 _LATE, _NOT_YET, _OTHER_COHORT = (JoinAnswer(int(place)) for place in (Place.LATE, Place.NOT_YET, Place.OTHER_COHORT))

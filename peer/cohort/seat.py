@@ -11,9 +11,13 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import PART_VALUES, near_mean
-from peer.cohort.all_reduce import AllReduce, described, squared_norms
-from peer.cohort.messages import (
+from manta_swarm.codec.residuals import PART_VALUES, near_mean
+from manta_swarm.network import waits
+from manta_swarm.network.links import Links
+from manta_swarm.network.near_mates import Mates
+from manta_swarm.network.tasks import off_loop
+from manta_swarm.peer.cohort.all_reduce import AllReduce, described, squared_norms
+from manta_swarm.peer.cohort.messages import (
     GIVE,
     HAND_OVER,
     MAX_WORD_BYTES,
@@ -29,20 +33,16 @@ from peer.cohort.messages import (
     Taken,
     Word,
 )
-from protocol.course import Course
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, Weather
-from protocol.exchange import codec_named
-from protocol.manifest import Manifest
-from protocol.records import Claim, ClaimStep, Contribution, Ticket
-from protocol.rosters import Silence
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.links import Links
-from swarm.near_mates import Mates
-from swarm.tasks import off_loop
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
+from manta_swarm.protocol.rosters import Silence
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
 
 Vector = NDArray[np.float32]
 Claimed = Callable[[], Awaitable[Signed[Claim]]]  # makes a claim, where one is needed

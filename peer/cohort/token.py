@@ -8,9 +8,9 @@ from pathlib import Path
 
 import platformdirs
 
-from protocol.cohorts import TOKEN_BYTES
-from protocol.errors import UserError
-from runtime.disk import make_directory
+from manta_swarm.protocol.cohorts import TOKEN_BYTES
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import make_directory
 
 VARIABLE = "MANTA_COHORT_TOKEN"
 _FILE = "cohort-token"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from runtime.commands import ending_in_a_line
+from manta_swarm.runtime.commands import ending_in_a_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,6 +29,6 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def directory_in(options: dict[str, Any]) -> Path:
     """Return the peer's directory, as ``DIR``, the environment or the default says."""
-    from peer.config import directory_of
+    from manta_swarm.peer.config import directory_of
 
     return directory_of(given({"dir": options.get("dir")}))

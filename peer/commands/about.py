@@ -6,11 +6,11 @@ The sizes are sums over the run's manifest (``protocol.footprint``), of a peer t
 from collections.abc import Iterator
 from pathlib import Path
 
-from peer.config import PeerConfig
-from protocol.admission import INVITATION, LIST, OPEN
-from protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, kept_rounds, peer_disk, round_traffic
-from protocol.manifest import Manifest
-from protocol.records import Round
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.protocol.admission import INVITATION, LIST, OPEN
+from manta_swarm.protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, kept_rounds, peer_disk, round_traffic
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Round
 
 _GENERAL = """\
 Manta lends this computer to a run that trains a neural network. No account, no wallet, no root; nothing is bought or sold.

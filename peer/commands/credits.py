@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from peer.commands import DIR, clear_errors, directory_in
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.peer.commands import DIR, clear_errors, directory_in
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from peer.commands.earnings import AccountEarned, Earned, RunEarned
-    from swarm.log_client import CreditWord
+    from manta_swarm.network.log_client import CreditWord
+    from manta_swarm.peer.commands.earnings import AccountEarned, Earned, RunEarned
 
 SHOWN = 20  # rounds, unless all are asked for
 
@@ -39,7 +39,7 @@ def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | No
         if folders:
             raise UserError("FOLDER... is for --account KEY, which adds up the slips of several machines; else give --dir DIR")
         with ending_at_ctrl_c():
-            from peer.commands.earnings import runs_of
+            from manta_swarm.peer.commands.earnings import runs_of
 
         directory = directory_in(options)
         runs = runs_of(directory, verify=verify)
@@ -56,14 +56,14 @@ def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | No
 
 
 def _say_account(name: str, folders: tuple[Path, ...], *, is_json: bool) -> NoReturn:
-    from peer.config import account_named
+    from manta_swarm.peer.config import account_named
 
     try:
         account = account_named(name)
     except ValueError as error:
         raise UserError(f"--account: {error}") from error
     with ending_at_ctrl_c():
-        from peer.commands.earnings import account_runs_of
+        from manta_swarm.peer.commands.earnings import account_runs_of
 
     runs = account_runs_of(folders, account)
     is_good = not any(run.problems for run in runs)
@@ -79,8 +79,8 @@ def _say_account(name: str, folders: tuple[Path, ...], *, is_json: bool) -> NoRe
 
 
 def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
-    from peer.commands.earnings import CLAIMS
-    from protocol.signing import peer_name
+    from manta_swarm.peer.commands.earnings import CLAIMS
+    from manta_swarm.protocol.signing import peer_name
 
     if run.run:
         yield f"run {run.name} ({run.run[:16]})"
@@ -97,7 +97,7 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
 
 
 def _sums(rounds: "list[Earned]") -> str:
-    from peer.commands.earnings import LOST, PAID, PENDING, total
+    from manta_swarm.peer.commands.earnings import LOST, PAID, PENDING, total
 
     amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
     return f"on {_counted(len(rounds), 'slip')}: {amounts}"
@@ -108,7 +108,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
-    from protocol.signing import peer_name
+    from manta_swarm.protocol.signing import peer_name
 
     return {
         "run": run.run,
@@ -120,7 +120,7 @@ def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
 
 
 def _plain_sums(rounds: "list[Earned]") -> dict[str, int]:
-    from peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
+    from manta_swarm.peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
 
     return {
         "slips": len(rounds),
@@ -146,8 +146,8 @@ def lines_of(runs: "list[RunEarned]", *, verify: bool, is_all: bool = False) -> 
 
 
 def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
-    from peer.commands.earnings import CLAIMS, UNKNOWN
-    from protocol.signing import peer_name
+    from manta_swarm.peer.commands.earnings import CLAIMS, UNKNOWN
+    from manta_swarm.protocol.signing import peer_name
 
     yield f"run {run.name} ({run.run[:16]}), known up to round {run.round}"
     for key in sorted({one.key for one in run.rounds}):
@@ -177,7 +177,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
-    from peer.faults import fault_line, pending_words, plain_fault, unproven_words
+    from manta_swarm.peer.faults import fault_line, pending_words, plain_fault, unproven_words
 
     word = run.word
     if word is None:
@@ -198,7 +198,7 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
 
 
 def _voucher(one: "Earned", *, verify: bool) -> str:
-    from peer.commands.earnings import CLAIMS, WORD
+    from manta_swarm.peer.commands.earnings import CLAIMS, WORD
 
     if one.by == WORD:
         return " (as the log says)"
@@ -207,8 +207,8 @@ def _voucher(one: "Earned", *, verify: bool) -> str:
 
 def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
     """Return what is known of a run as plain values."""
-    from peer.commands.earnings import LOST, PAID, PENDING
-    from protocol.signing import peer_name
+    from manta_swarm.peer.commands.earnings import LOST, PAID, PENDING
+    from manta_swarm.protocol.signing import peer_name
 
     return {
         "run": run.run,
@@ -248,7 +248,7 @@ def _proof(one: "Earned") -> dict[str, Any]:
 
 
 def _plain_word(word: "CreditWord") -> dict[str, Any]:
-    from peer.faults import plain_fault
+    from manta_swarm.peer.faults import plain_fault
 
     return {
         "round": word.round,

@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from peer.commands import findings
-from peer.commands.about import table_of
-from peer.commands.findings import Finding, State
-from peer.commands.report import is_running
-from peer.config import PeerConfig
-from peer.contact.whereabouts import find_addresses
-from peer.limits import nvml
-from peer.limits.sensors import THIS_COMPUTER
-from peer.store import read_last_run
-from protocol.errors import MantaError, Unreachable, UserError
-from protocol.footprint import data_bytes, peer_disk
-from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Round
-from protocol.signing import PublicKey
-from runtime.disk import IDENTITY, load_identity
-from swarm.addresses import check_peer_address
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.addresses import check_peer_address
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.commands import findings
+from manta_swarm.peer.commands.about import table_of
+from manta_swarm.peer.commands.findings import Finding, State
+from manta_swarm.peer.commands.report import is_running
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.limits import nvml
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER
+from manta_swarm.peer.store import read_last_run
+from manta_swarm.protocol.errors import MantaError, Unreachable, UserError
+from manta_swarm.protocol.footprint import data_bytes, peer_disk
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.disk import IDENTITY, load_identity
 
 if TYPE_CHECKING:
-    from peer.contact.visiting import Visit
-    from swarm.node import Node
+    from manta_swarm.network.node import Node
+    from manta_swarm.peer.contact.visiting import Visit
 
 _PARTS = ("torch", "torchvision", "hivemind")
 _CARDS = Path("/sys/bus/pci/devices")
@@ -69,7 +69,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
     except UserError:
         yield Finding("run", State.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
         return
-    from peer.contact.visiting import visiting  # hivemind takes seconds, and what was found before may say that it is missing
+    from manta_swarm.peer.contact.visiting import visiting  # hivemind takes seconds, and what was found before may say that it is missing
 
     try:
         async with visiting(config) as visit:
@@ -85,7 +85,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
 
 
 async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding]:
-    from swarm.reach import Reachable, measure
+    from manta_swarm.network.reach import Reachable, measure
 
     manifest, newest = visit.manifest, None
     try:
@@ -131,7 +131,7 @@ def _links(directory: Path) -> Finding:
 
 
 def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:
-    from peer.contact.visiting import sizes_of
+    from manta_swarm.peer.contact.visiting import sizes_of
 
     data = 0 if config.data_root is not None else data_bytes(manifest, config.data_limit)
     keeps = peer_disk(manifest, sizes_of(manifest), table_of(manifest, newest), data).usual
@@ -149,7 +149,7 @@ def _size_of(directory: Path) -> int:
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
-    from peer.training.data import check_supported, load_data
+    from manta_swarm.peer.training.data import check_supported, load_data
 
     try:
         manifest = signed.open()
@@ -180,7 +180,7 @@ def _programs() -> Finding:
 
 
 def _arithmetic() -> Finding:
-    from automl.training.update import self_test
+    from manta_swarm.automl.training.update import self_test
 
     try:
         self_test()
@@ -193,7 +193,7 @@ def _gpus(config: PeerConfig) -> tuple[Finding, int]:
     """Return what is found of the GPUs, and how many worker processes there will be."""
     import torch
 
-    from peer.crew.devices import choose_devices
+    from manta_swarm.peer.crew.devices import choose_devices
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count them, no device is to be opened
     counts = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from automl.training.asked import AskedCourse
-from peer.rounds.credit_file import Kept
-from peer.rounds.slips import MANIFEST, load_manifest, load_slip
-from peer.store import RUNS, SLIPS, credit_file, newest_file
-from protocol.encoding import unpack
-from protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
-from protocol.manifest import Manifest, SignedManifest
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import Header, Receipt, open_entry
-from protocol.reputation import FALSE, Fault, paid_with
-from protocol.slips import ProvenSlip, Slip, check_one_log, prove
-from protocol.verdicts import AuditRules
-from runtime.round_folder import RoundFolder
-from swarm.log_client import MAX_RECEIPT_BYTES, CreditWord
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
+from manta_swarm.peer.rounds.credit_file import Kept
+from manta_swarm.peer.rounds.slips import MANIFEST, load_manifest, load_slip
+from manta_swarm.peer.store import RUNS, SLIPS, credit_file, newest_file
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.records import Header, Receipt, open_entry
+from manta_swarm.protocol.reputation import FALSE, Fault, paid_with
+from manta_swarm.protocol.slips import ProvenSlip, Slip, check_one_log, prove
+from manta_swarm.protocol.verdicts import AuditRules
+from manta_swarm.runtime.round_folder import RoundFolder
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
 _KNOWN = (UNKNOWN, WORD, CLAIMS)  # the better known the later

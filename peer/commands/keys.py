@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from peer.store import PeerStore
-from protocol.errors import EncodingError, StorageError, UserError
-from protocol.signing import Identity, peer_name
-from runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import EncodingError, StorageError, UserError
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 
 _MAX_BYTES = 4096
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from peer.commands import DIR, Command, clear_errors, directory_in, given
-from protocol.errors import UserError
+from manta_swarm.peer.commands import DIR, Command, clear_errors, directory_in, given
+from manta_swarm.protocol.errors import UserError
 
 _IDLE = "5min"  # of --when-idle without a time
 _DUTY = "Share of the time to compute in, as 60%. (A cap on a GPU's power needs root; this does without.)"
@@ -56,13 +56,13 @@ def _set_limits(directory: Path, told: dict[str, str]) -> str:
         UserError: a limit that cannot be, or that this computer cannot keep, or there is no peer in the directory; nothing is changed.
         Unreachable: the peer does not answer.
     """
-    from peer.config import load_config
-    from peer.control import LIMITS, tell
-    from peer.limits.kept import checked, keep_limits
-    from peer.limits.limits import listed
-    from peer.limits.sensors import THIS_COMPUTER
-    from runtime.disk import IDENTITY
-    from swarm.control import NobodyRuns
+    from manta_swarm.network.control import NobodyRuns
+    from manta_swarm.peer.config import load_config
+    from manta_swarm.peer.control import LIMITS, tell
+    from manta_swarm.peer.limits.kept import checked, keep_limits
+    from manta_swarm.peer.limits.limits import listed
+    from manta_swarm.peer.limits.sensors import THIS_COMPUTER
+    from manta_swarm.runtime.disk import IDENTITY
 
     checked(told)
     try:

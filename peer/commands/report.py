@@ -6,11 +6,11 @@ from pathlib import Path
 
 import psutil
 
-from peer.control import look
-from peer.faults import fault_line, pending_words, unproven_words
-from peer.limits.limits import listed
-from protocol.errors import RemoteFault, StorageError, Unreachable, UserError
-from swarm.peer_status import FETCHING, SEEKING, STARTING, STATUS_FILE, PeerStatus
+from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, STATUS_FILE, PeerStatus
+from manta_swarm.peer.control import look
+from manta_swarm.peer.faults import fault_line, pending_words, unproven_words
+from manta_swarm.peer.limits.limits import listed
+from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 
 _DOES = {SEEKING: "looks for its run", FETCHING: "gets its run's data", STARTING: "gets ready to train"}  # before it takes part
 _LOOK_S = 2.0  # for the peer to answer
@@ -154,6 +154,6 @@ def _is_running(pid: int) -> bool:
     if pid == os.getpid():
         return False
     try:
-        return any("manta-peer" in word or "peer.cli" in word for word in psutil.Process(pid).cmdline())
+        return any("manta-peer" in word or "manta_swarm.peer.cli" in word for word in psutil.Process(pid).cmdline())
     except psutil.Error:
         return False

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from protocol.errors import UserError
-from runtime.disk import replace_file
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import replace_file
 
 NAME = "manta-peer.service"
 _STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was sealed is kept
@@ -18,7 +18,7 @@ _MEMORY_MAX, _TASKS_MAX = "80%", 4096  # of all its processes together: a fault 
 
 def unit_text(directory: Path) -> str:
     """Return the unit for the peer of a directory, with the program that runs now."""
-    command = [sys.executable, "-P", "-m", "peer.cli", "join", "--dir", str(directory.absolute())]
+    command = [sys.executable, "-P", "-m", "manta_swarm.peer.cli", "join", "--dir", str(directory.absolute())]
     return f"""\
 # Written by manta-peer service install. Settings are in {directory.absolute()}/peer.toml.
 [Unit]

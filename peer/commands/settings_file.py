@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from peer.config import PeerConfig
-from peer.limits.limits import Limits
-from protocol.errors import UserError
-from runtime.disk import make_directory, replace_file
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import make_directory, replace_file
 
 NAME = "peer.toml"
 _WIDTH = 100

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import click
 
-from automl.commands.evaluate import evaluate
-from automl.commands.export import export
-from automl.commands.find import find
-from automl.commands.profile import profile
-from automl.forms import FORMATS, ONNX
-from automl.latency.table import GRAPHS, TORCH, LatencyTable
-from automl.training.snapshot_header import read_header
-from peer.config import PeerConfig
-from protocol.errors import UserError
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.automl.commands.evaluate import evaluate
+from manta_swarm.automl.commands.export import export
+from manta_swarm.automl.commands.find import find
+from manta_swarm.automl.commands.profile import profile
+from manta_swarm.automl.forms import FORMATS, ONNX
+from manta_swarm.automl.latency.table import GRAPHS, TORCH, LatencyTable
+from manta_swarm.automl.training.snapshot_header import read_header
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 TABLE, SEARCH = "latency.json", "search"
 _AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -72,7 +72,7 @@ def specialise(wish: Wish, config: PeerConfig) -> None:
         raise UserError(f"cannot make the folder {wish.out}: {error.strerror}; choose another --out") from error
     if wish.snapshot is None:
         with ending_at_ctrl_c():
-            import peer.contact.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
+            import manta_swarm.peer.contact.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
     snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out))
     data = () if config.data_root is None else ("--data-root", str(config.data_root))
     threads = () if config.cpu_threads is None else ("--threads", str(config.cpu_threads))
@@ -99,8 +99,8 @@ async def newest_state(config: PeerConfig, folder: Path) -> Path:
         UserError: no run is known, or its data are private: nobody but their owners can measure on them.
         Unreachable: nobody gives the state.
     """
-    from automl.training.snapshot import save_snapshot
-    from peer.contact.visiting import visiting
+    from manta_swarm.automl.training.snapshot import save_snapshot
+    from manta_swarm.peer.contact.visiting import visiting
 
     async with visiting(config, guest=config.dir) as visit:
         manifest, newest = visit.manifest, await visit.newest()
@@ -120,8 +120,8 @@ async def newest_state(config: PeerConfig, folder: Path) -> Path:
 
 def holds_state(path: Path, digest: bytes, metadata: Mapping[str, str]) -> bool:
     """Return whether a file is there that has the state of this digest, computed again, and says all of that of itself."""
-    from automl.training.snapshot import load_snapshot
-    from automl.training.update import state_digest
+    from manta_swarm.automl.training.snapshot import load_snapshot
+    from manta_swarm.automl.training.update import state_digest
 
     if not path.exists():
         return False

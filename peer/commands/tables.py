@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from automl.latency.table import MAX_BYTES, LatencyTable
-from peer.config import PeerConfig
-from peer.contact.finding import fetch_checked_manifest
-from peer.contact.visiting import visiting_node
-from peer.contact.whereabouts import find_addresses
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, Unreachable, UserError
-from protocol.fields import check_digest
-from protocol.signed import Signed, Signing
-from protocol.signing import Identity, PublicKey
-from swarm import waits
-from swarm.blobs import Blob, Shelf, sizes_of
-from swarm.fetching import fetch
-from swarm.neighbours import Neighbours
-from swarm.node import short_name
-from swarm.rpc import Endpoint
-from swarm.tasks import together
+from manta_swarm.automl.latency.table import MAX_BYTES, LatencyTable
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf, sizes_of
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import short_name
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import together
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.finding import fetch_checked_manifest
+from manta_swarm.peer.contact.visiting import visiting_node
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable, UserError
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.signed import Signed, Signing
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 MAX_OFFER_BYTES = 256
 

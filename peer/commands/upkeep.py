@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, Command, clear_errors, directory_in, given
-from runtime.commands import ending_at_ctrl_c
+from manta_swarm.peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, Command, clear_errors, directory_in, given
+from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
-    from peer.config import PeerConfig
+    from manta_swarm.peer.config import PeerConfig
 
 
 @click.command(name="init")
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def init_command(**options: Any) -> None:
     """Write a settings file, peer.toml, with every setting in it. Each says what it means, and is commented out."""
     with clear_errors():
-        from peer.commands.settings_file import write_settings
+        from manta_swarm.peer.commands.settings_file import write_settings
 
         path = write_settings(directory_in(options))
         click.echo(f"wrote {path}; edit it, then: manta-peer join --dir {path.parent}")
@@ -35,7 +35,7 @@ def identity_group(**options: Any) -> None:
     """Say under which key this peer takes part. Make one before the first join, back it up, and restore it."""
     if click.get_current_context().invoked_subcommand is None:
         with clear_errors():
-            from peer.commands.keys import shown
+            from manta_swarm.peer.commands.keys import shown
 
             click.echo(shown(directory_in(options)))
 
@@ -45,7 +45,7 @@ def identity_group(**options: Any) -> None:
 def new_command(**options: Any) -> None:
     """Make a key before the first join. An operator lists or invites it by its name. What is there stays."""
     with clear_errors():
-        from peer.commands.keys import make
+        from manta_swarm.peer.commands.keys import make
 
         click.echo(make(directory_in(_nearest(options))))
 
@@ -56,7 +56,7 @@ def new_command(**options: Any) -> None:
 def backup_command(copy: Path, **options: Any) -> None:
     """Copy the key to FILE. It must not be there yet, and nobody else can read it. Who has it is you."""
     with clear_errors():
-        from peer.commands.keys import backup
+        from manta_swarm.peer.commands.keys import backup
 
         click.echo(backup(directory_in(_nearest(options)), copy.expanduser()))
 
@@ -67,7 +67,7 @@ def backup_command(copy: Path, **options: Any) -> None:
 def restore_command(copy: Path, **options: Any) -> None:
     """Make the key in FILE this peer's again. Another key is not overwritten."""
     with clear_errors():
-        from peer.commands.keys import restore
+        from manta_swarm.peer.commands.keys import restore
 
         click.echo(restore(directory_in(_nearest(options)), copy.expanduser()))
 
@@ -89,8 +89,8 @@ def service_group() -> None:
 def install_command(starts: bool, **options: Any) -> None:
     """Write a systemd user unit for the peer of DIR, and start it. Its settings are in peer.toml (manta-peer init)."""
     with clear_errors():
-        from peer.commands.service import install
-        from peer.config import load_config
+        from manta_swarm.peer.commands.service import install
+        from manta_swarm.peer.config import load_config
 
         directory = directory_in(options)
         config = load_config({"dir": directory})  # a mistake there would be seen by nobody
@@ -105,7 +105,7 @@ def install_command(starts: bool, **options: Any) -> None:
 def remove_command() -> None:
     """Stop the service and take it away. What is trained is handed in before; key and settings stay."""
     with clear_errors():
-        from peer.commands.service import remove
+        from manta_swarm.peer.commands.service import remove
 
         for line in remove():
             click.echo(line)
@@ -124,8 +124,8 @@ def _config_of(options: dict[str, Any]) -> "PeerConfig":
     Raises:
         UserError: there is a mistake in them.
     """
-    from peer.config import load_config
-    from swarm.addresses import check_peer_address
+    from manta_swarm.network.addresses import check_peer_address
+    from manta_swarm.peer.config import load_config
 
     config = load_config(given(options))
     for address in config.initial_peers:
@@ -141,8 +141,8 @@ def _config_of(options: dict[str, Any]) -> "PeerConfig":
 def doctor_command(offline: bool, **options: Any) -> None:
     """Say whether this computer can take part, or what to do. Exit code 0: it can, 1: something is in the way."""
     with clear_errors():
-        from peer.commands.doctor import of_the_run, of_this_computer
-        from peer.commands.findings import Finding, exit_code
+        from manta_swarm.peer.commands.doctor import of_the_run, of_this_computer
+        from manta_swarm.peer.commands.findings import Finding, exit_code
 
         config, seen = _config_of(options), list[Finding]()
 
@@ -169,7 +169,7 @@ def doctor_command(offline: bool, **options: Any) -> None:
 def about_command(**options: Any) -> None:
     """Say plainly what is downloaded, stored and sent. With --initial-peers, or where a run was joined, its sizes too."""
     with clear_errors():
-        from peer.commands.about import general_lines, lines_of_run
+        from manta_swarm.peer.commands.about import general_lines, lines_of_run
 
         config = _config_of(options)
         for line in general_lines(config.dir):
@@ -177,8 +177,8 @@ def about_command(**options: Any) -> None:
         if not config.initial_peers and not (config.dir / "last.json").exists():
             return
         with ending_at_ctrl_c():
-            from peer.contact.visiting import sizes_of, visiting
-            from protocol.errors import Unreachable
+            from manta_swarm.peer.contact.visiting import sizes_of, visiting
+            from manta_swarm.protocol.errors import Unreachable
 
         async def look() -> None:
             async with visiting(config) as visit:
@@ -205,7 +205,7 @@ def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device
     """Make the best network for this machine of a run's state. It profiles, searches, exports and evaluates, and goes on after a
     break."""
     with clear_errors():
-        from peer.commands.specialise import Wish, specialise
+        from manta_swarm.peer.commands.specialise import Wish, specialise
 
         wish, config = Wish(latency_ms, out, snapshot, device, is_quick), _config_of(options)
         wish.check()
@@ -220,8 +220,8 @@ def _require_run(config: "PeerConfig") -> None:
     Raises:
         UserError: none is known.
     """
-    from peer.contact.whereabouts import find_addresses
-    from peer.store import read_last_run
+    from manta_swarm.peer.contact.whereabouts import find_addresses
+    from manta_swarm.peer.store import read_last_run
 
     find_addresses(config, read_last_run(config.dir))
 

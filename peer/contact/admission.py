@@ -2,23 +2,23 @@
 
 import contextlib
 
-from peer.config import PeerConfig
-from peer.contact.finding import NotThere
-from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
-from peer.contact.revoked import RevokedKeys
-from peer.store import PeerStore
-from protocol.admission import GUEST, LIST, Pass
-from protocol.admitted import Admitted
-from protocol.encoding import pack
-from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.manifest import Manifest, SignedManifest
-from protocol.operators import Operators
-from protocol.signed import Signed
-from protocol.signing import Identity
-from swarm import waits
-from swarm.gate import Gate, Known, stranger_told
-from swarm.operator_line import OperatorLine
-from swarm.rpc import OwnNode, Refused
+from manta_swarm.network import waits
+from manta_swarm.network.gate import Gate, Known, stranger_told
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.finding import NotThere
+from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
+from manta_swarm.peer.contact.revoked import RevokedKeys
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.admission import GUEST, LIST, Pass
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
 
 METHOD = "admission"
 

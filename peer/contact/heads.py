@@ -9,17 +9,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.encoding import pack
-from protocol.errors import OtherHistory, RemoteFault, StorageError
-from protocol.histories import Departure, Histories, Shown, contradict
-from protocol.manifest import SignedManifest
-from runtime.disk import write_durably
-from swarm import waits
-from swarm.log_client import Commitment, LogClient
-from swarm.log_proofs import departure_from
-from swarm.operator_line import short
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Commitment, LogClient
+from manta_swarm.network.log_proofs import departure_from
+from manta_swarm.network.operator_line import short
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OtherHistory, RemoteFault, StorageError
+from manta_swarm.protocol.histories import Departure, Histories, Shown, contradict
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.runtime.disk import write_durably
 
 logger = logging.getLogger("manta.peer")
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection
 
-from protocol.admission import GUEST, Admission, Pass, role_shown
-from protocol.encoding import unpack
-from protocol.errors import UserError
-from protocol.light import MAX_SIGNED_PASS_BYTES
-from protocol.manifest import Manifest
-from protocol.signed import Signed
-from protocol.signing import Identity, peer_name
-from swarm.invitation import read_invitation
+from manta_swarm.network.invitation import read_invitation
+from manta_swarm.protocol.admission import GUEST, Admission, Pass, role_shown
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.light import MAX_SIGNED_PASS_BYTES
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, peer_name
 
 
 def check_invitation(told: str) -> None:

@@ -8,15 +8,15 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from peer.contact.heads import Heads
-from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.log_client import AfterRound, Commitment, LogClient, News, Told
-from swarm.neighbours import Neighbours
-from swarm.rpc import OwnNode, Refused
-from swarm.tasks import unless
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import AfterRound, Commitment, LogClient, News, Told
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.network.tasks import unless
+from manta_swarm.peer.contact.heads import Heads
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
+from manta_swarm.protocol.signing import PublicKey
 
 _PUSHES = 2  # neighbours that are told of a commit, near ones and others
 _MAX_REQUEST_BYTES = 128

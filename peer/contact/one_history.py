@@ -10,19 +10,19 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from peer.contact.heads import Heads
-from peer.store import PeerStore
-from protocol.encoding import pack, unpack
-from protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
-from protocol.histories import Departure, Histories, departure
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment, LogClient
-from swarm.log_proofs import proof_between
-from swarm.neighbours import Neighbours
-from swarm.newest_head import look_up_newest
-from swarm.rpc import OwnNode, Refused
-from swarm.tasks import together, within
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment, LogClient
+from manta_swarm.network.log_proofs import proof_between
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.newest_head import look_up_newest
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.network.tasks import together, within
+from manta_swarm.peer.contact.heads import Heads
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
+from manta_swarm.protocol.histories import Departure, Histories, departure
+from manta_swarm.protocol.signing import PublicKey
 
 _ASKED = 4  # neighbours that are asked for a commit, where the log's proof does not hold, and told of a proof against it
 _PATIENCE = 3  # looks at which a log may refuse a proof between heads that it has

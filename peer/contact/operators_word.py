@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from peer.status import StatusBoard
-from protocol.signing import PublicKey
-from swarm.farewells import Farewell, hear_farewells
-from swarm.log_client import LogClient
-from swarm.operator_line import short
-from swarm.rpc import Endpoint
+from manta_swarm.network.farewells import Farewell, hear_farewells
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.operator_line import short
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.signing import PublicKey
 
 _AGAIN_S = 10.0  # at least, from one line about another operator to the next
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 
-from peer.cohort.cohort import Cohort
-from peer.cohort.company import Choice, Company
-from peer.contact.presence import Presence
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from peer.training.sizing import Sizing
-from protocol.cohorts import AFFINITY, meeting_secret
-from protocol.course import Course
-from protocol.manifest import Manifest
-from protocol.signing import Identity
-from swarm.distances import Distances, serve_pings
-from swarm.host import host_digest
-from swarm.lan import LocalNetwork
-from swarm.neighbours import Neighbours
-from swarm.operator_line import OperatorLine
-from swarm.rpc import OwnNode
+from manta_swarm.network.distances import Distances, serve_pings
+from manta_swarm.network.host import host_digest
+from manta_swarm.network.lan import LocalNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.peer.cohort.company import Choice, Company
+from manta_swarm.peer.contact.presence import Presence
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.protocol.cohorts import AFFINITY, meeting_secret
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import Identity
 
 
 class Others:

@@ -10,20 +10,20 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from peer.cohort.cohort import Cohort
-from peer.cohort.company import Company
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.errors import MantaError
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.connections import host_of
-from swarm.lan import LocalNetwork
-from swarm.neighbours import Neighbours
-from swarm.operator_line import OperatorLine
-from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
-from swarm.rpc import LIBP2P, TLS, UNIX, OwnNode
-from swarm.tasks import together, within
+from manta_swarm.network import waits
+from manta_swarm.network.connections import host_of
+from manta_swarm.network.lan import LocalNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.reach import ASKED, DialBackDesk, Reach, Reachable, measure
+from manta_swarm.network.rpc import LIBP2P, TLS, UNIX, OwnNode
+from manta_swarm.network.tasks import together, within
+from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.peer.cohort.company import Company
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.signing import PublicKey
 
 _REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
 _PERIODS_PUBLISHED = 6

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from protocol.operators import Operators
-from protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.operator_line import OperatorLine
-from swarm.rpc import OwnNode
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
+from manta_swarm.protocol.signing import PublicKey
 
 METHOD = "revoked"
 

@@ -12,21 +12,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from protocol.encoding import unpack
-from protocol.errors import MantaError, Unreachable
-from protocol.manifest import Manifest
-from protocol.records import Contribution, Round, Ticket
-from protocol.signed import Signed
-from protocol.signing import PublicKey, sha256
-from protocol.table import Weighed, open_weighed, weighed_bytes
-from swarm import waits
-from swarm.blobs import Blob, Shelf
-from swarm.gossip import Gossip, Spare
-from swarm.log_client import AskRound, LogClient
-from swarm.neighbours import Neighbours
-from swarm.pushes import BodyOffer
-from swarm.rpc import OwnNode
-from swarm.rumours import Book
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.gossip import Gossip, Spare
+from manta_swarm.network.log_client import AskRound, LogClient
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.pushes import BodyOffer
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.rumours import Book
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import MantaError, Unreachable
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Contribution, Round, Ticket
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.protocol.table import Weighed, open_weighed, weighed_bytes
 
 LOG_BYTES = 4 * 1024 * 1024  # that the log is asked for at once, of one thing, by all peers together
 LOG_FIRST = 4  # peers at least

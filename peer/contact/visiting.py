@@ -6,26 +6,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.update import State, state_from_pieces, state_piece_sizes
-from exact.coding import body_num_bytes
-from peer.config import PeerConfig
-from peer.contact.admission import enter
-from peer.contact.finding import fetch_checked_manifest, start_node
-from peer.contact.whereabouts import find_addresses
-from peer.store import PeerStore, read_last_run
-from protocol.footprint import Sizes
-from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Round
-from protocol.signing import PublicKey
-from runtime.disk import load_identity, only_process
-from swarm import waits
-from swarm.fetching import fetch
-from swarm.log_client import LogClient
-from swarm.neighbours import Neighbours
-from swarm.node import Node
-from swarm.rpc import OwnNode
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.update import State, state_from_pieces, state_piece_sizes
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network import waits
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.admission import enter
+from manta_swarm.peer.contact.finding import fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.store import PeerStore, read_last_run
+from manta_swarm.protocol.footprint import Sizes
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.disk import load_identity, only_process
 
 _SOURCES = 8  # peers that are asked for the state beside the log
 

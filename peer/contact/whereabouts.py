@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from peer.store import LastRun
-from protocol.errors import UserError
-from swarm import local_runs
+from manta_swarm.network import local_runs
+from manta_swarm.peer.store import LastRun
+from manta_swarm.protocol.errors import UserError
 
 if TYPE_CHECKING:
-    from peer.config import PeerConfig
+    from manta_swarm.peer.config import PeerConfig
 
 
 def find_addresses(config: "PeerConfig", last: LastRun | None) -> tuple[tuple[str, ...], str | None]:

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from automl.memory import give_back_memory
-from automl.training.lots import Lot, LotResult
-from peer.training.work import ComputeThread, now_ms
-from protocol.errors import Weather
+from manta_swarm.automl.memory import give_back_memory
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.training.work import ComputeThread, now_ms
+from manta_swarm.protocol.errors import Weather
 
 
 class WorkerLost(Weather):

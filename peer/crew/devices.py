@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from peer.config import NO_GPU
-from protocol.errors import UserError
+from manta_swarm.peer.config import NO_GPU
+from manta_swarm.protocol.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from automl.training.lots import Lot
-from peer.crew.crew import Done, WorkerLost
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.peer.crew.crew import Done, WorkerLost
 
 
 class IdleCrew:

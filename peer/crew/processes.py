@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from automl.models.networks import build
-from automl.shared_memory import Region, aligned
-from automl.spaces.space import space_named
-from automl.training.lots import Lot, LotResult
-from peer.crew.crew import Done, WorkerLost
-from peer.crew.devices import Device
-from peer.crew.worker_data import WorkerData
-from peer.crew.worker_messages import MESSAGES, Answer, Ready, Setup, Task
-from peer.training.work import now_ms
-from protocol.errors import SamplesMissing, UserError
-from runtime.child import Child, ChildLost, Program, Restart, python, with_threads
-from swarm.tasks import within
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.shared_memory import Region, aligned
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.crew.crew import Done, WorkerLost
+from manta_swarm.peer.crew.devices import Device
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.crew.worker_messages import MESSAGES, Answer, Ready, Setup, Task
+from manta_swarm.peer.training.work import now_ms
+from manta_swarm.protocol.errors import SamplesMissing, UserError
+from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
 
 _SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
 _REMEMBERED = 16  # lots
@@ -72,7 +72,7 @@ class _Post:
 
 def _program(device: Device, regions: Sequence[Region]) -> Program:
     descriptors = [region.descriptor for region in regions]
-    command = python("-m", "peer.crew.worker_process", *map(str, descriptors))
+    command = python("-m", "manta_swarm.peer.crew.worker_process", *map(str, descriptors))
     return Program("worker", command, environment=with_threads(device.threads), messages=MESSAGES, pass_fds=descriptors)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from automl.training.lots import Lot
-from peer.crew.crew import Crew, Done
-from peer.training.work import now_ms
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.peer.crew.crew import Crew, Done
+from manta_swarm.peer.training.work import now_ms
 
 _WHOLE = 100
 

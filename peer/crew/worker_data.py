@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shared import ImagesIn, share_images, shared_images
-from automl.data.shared_pairs import region_for
-from automl.data.views import StereoDataset
-from automl.shared_memory import Region
-from peer.crew.worker_messages import PairsOf, ShardsOf
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shared import ImagesIn, share_images, shared_images
+from manta_swarm.automl.data.shared_pairs import region_for
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.shared_memory import Region
+from manta_swarm.peer.crew.worker_messages import PairsOf, ShardsOf
+from manta_swarm.protocol.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

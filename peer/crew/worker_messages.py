@@ -6,8 +6,8 @@ Vectors and data travel in shared memory (``automl.shared_memory``); a message s
 import struct
 from dataclasses import dataclass
 
-from automl.data.shared import ImagesIn
-from runtime.line import MAX_REASON, Messages
+from manta_swarm.automl.data.shared import ImagesIn
+from manta_swarm.runtime.line import MAX_REASON, Messages
 
 
 @dataclass(frozen=True, slots=True)

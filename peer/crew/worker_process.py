@@ -11,21 +11,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Dataset
-from automl.data.pairs import LazyPairs
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from automl.data.shared import shared_images
-from automl.data.shared_pairs import SharedPairs
-from automl.data.views import StereoDataset
-from automl.graphs import CudaGraphs
-from automl.memory import keep_freed_memory
-from automl.shared_memory import Region
-from automl.spaces.space import Architecture, space_named
-from automl.training.lots import Lot, Worker
-from peer.crew.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
-from protocol.errors import OwnFault, SamplesMissing
-from runtime.line import MAX_REASON, Parent, be_child
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shared import shared_images
+from manta_swarm.automl.data.shared_pairs import SharedPairs
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.graphs import CudaGraphs
+from manta_swarm.automl.memory import keep_freed_memory
+from manta_swarm.automl.shared_memory import Region
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.peer.crew.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from manta_swarm.protocol.errors import OwnFault, SamplesMissing
+from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
 
 
 class Computer:
@@ -87,7 +87,7 @@ def _dataset(setup: Setup, data: Region) -> Dataset:
 
 
 def _sharded(shards: ShardsOf) -> Dataset:
-    from automl.data.catalog import load_dataset  # as below
+    from manta_swarm.automl.data.catalog import load_dataset  # as below
 
     dataset = load_dataset(shards.name, Path(shards.root))
     if dataset.digest != shards.digest:
@@ -104,7 +104,7 @@ def _part_of(dataset: Dataset, shards: tuple[int, ...]) -> Dataset:
 
 
 def _opened(pairs: PairsOf, data: Region) -> Dataset:
-    from automl.data.catalog import load_dataset  # here: it takes seconds, and a worker that has its images does without
+    from manta_swarm.automl.data.catalog import load_dataset  # here: it takes seconds, and a worker that has its images does without
 
     dataset = _part_of(load_dataset(pairs.name, Path(pairs.root) if pairs.root else None), pairs.shards)
     if not isinstance(dataset, StereoDataset):

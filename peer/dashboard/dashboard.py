@@ -18,15 +18,15 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, RichLog, Static
 
-from peer.control import LEAVE, PAUSE, RESUME, look, tell
-from peer.dashboard import text
-from peer.dashboard.text import Machine, Rates, Window
-from peer.limits import nvml, sensors
-from peer.limits.power import PowerMeter
-from peer.status import YOU
-from protocol.errors import MantaError
-from swarm.control import NobodyRuns
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.control import NobodyRuns
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.control import LEAVE, PAUSE, RESUME, look, tell
+from manta_swarm.peer.dashboard import text
+from manta_swarm.peer.dashboard.text import Machine, Rates, Window
+from manta_swarm.peer.limits import nvml, sensors
+from manta_swarm.peer.limits.power import PowerMeter
+from manta_swarm.peer.status import YOU
+from manta_swarm.protocol.errors import MantaError
 
 _LOOK_S = 0.5
 _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may take longer

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from peer.dashboard import text
-from peer.dashboard.text import Rates, Window
-from swarm.peer_status import PeerStatus
-from swarm.voice import Form, Voice, printable
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.voice import Form, Voice, printable
+from manta_swarm.peer.dashboard import text
+from manta_swarm.peer.dashboard.text import Rates, Window
 
 _EVERY_S = 0.5
 _DUE = object()  # among the lines that wait: a status is to be drawn

@@ -4,9 +4,9 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from peer.limits.limits import listed
-from protocol.rounds import Phase
-from swarm.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
+from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
+from manta_swarm.peer.limits.limits import listed
+from manta_swarm.protocol.rounds import Phase
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
 

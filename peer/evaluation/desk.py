@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from automl.spaces.space import Architecture, SearchSpace
-from peer.evaluation.measurer import Measured
-from peer.turns import Turns
-from protocol.encoding import pack, unpack
-from protocol.errors import UserError
-from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from runtime.child import ChildLost
-from swarm import waits
-from swarm.rpc import Endpoint
-from swarm.tasks import within
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.evaluation.measurer import Measured
+from manta_swarm.peer.turns import Turns
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.child import ChildLost
 
 MAX_OPEN = 8  # questions that wait, or are measured
 MAX_ANSWERED = 16  # answers that are kept in case they are asked for again

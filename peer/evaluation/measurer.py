@@ -6,9 +6,9 @@ That it has its data it says by a ``Beat``.
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.evaluations import MAX_RESULT_BYTES, Result
-from runtime.child import Child, Program, python, with_threads
-from runtime.line import Messages
+from manta_swarm.protocol.evaluations import MAX_RESULT_BYTES, Result
+from manta_swarm.runtime.child import Child, Program, python, with_threads
+from manta_swarm.runtime.line import Messages
 
 MAX_WEIGHTS_BYTES = 1 << 31
 
@@ -58,7 +58,7 @@ class Measurer:
             UserError: the data are not here, or not the run's.
         """
         arguments = [supernet, dataset, digest.hex(), *([] if root is None else [str(root)])]
-        command = python("-m", "peer.evaluation.process", *arguments)
+        command = python("-m", "manta_swarm.peer.evaluation.process", *arguments)
         program = Program("measurer", command, environment=with_threads(1), messages=MESSAGES, niceness=NICENESS)
         return cls(await Child.ready(program))
 

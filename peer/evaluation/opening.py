@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from automl.spaces.space import space_named
-from automl.training.update import state_from_pieces
-from peer.config import PeerConfig
-from peer.evaluation.desk import EvaluationDesk, Subject
-from peer.evaluation.measurer import Measurer
-from peer.shards.session import Held
-from peer.status import StatusBoard
-from protocol.errors import EncodingError
-from protocol.manifest import SignedManifest
-from protocol.signing import Identity
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.update import state_from_pieces
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.evaluation.desk import EvaluationDesk, Subject
+from manta_swarm.peer.evaluation.measurer import Measurer
+from manta_swarm.peer.shards.session import Held
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import Identity
 
 _PRIVATE, _ONE_VIEW, _PART = "the run's data are private", "it has one view of the run's data", "it has a part of the run's data"
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.kept_batches import KeptBatches
-from automl.evaluation.samples import evaluate_samples
-from automl.models.networks import build
-from automl.search.members import result_of
-from automl.spaces.space import Architecture, space_named
-from peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
-from protocol.errors import UserError
-from runtime.line import Beat, Parent, be_child
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.kept_batches import KeptBatches
+from manta_swarm.automl.evaluation.samples import evaluate_samples
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.search.members import result_of
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.line import Beat, Parent, be_child
 
 _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
 

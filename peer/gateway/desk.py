@@ -9,23 +9,23 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from automl.data.dataset import Dataset
-from automl.data.snippet import cut, is_for_any_thread, sample_bytes
-from automl.training.course import RunCourse
-from automl.training.light import cheapest, covered_weights
-from automl.training.update import State
-from exact.coding import body_num_bytes
-from peer.cohort.seat import Seat
-from peer.gateway.entrance import Entrance
-from peer.gateway.payroll import Payroll
-from peer.gateway.seat import GatewaySeat, Gift
-from peer.gateway.work import Lent, Terms, Work
-from peer.rounds.evidence import Evidence
-from peer.training.work import ComputeThread
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault
-from protocol.leases import MAX_PLACES, Leased, Leases, No
-from protocol.light import (
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.snippet import cut, is_for_any_thread, sample_bytes
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.light import cheapest, covered_weights
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.gateway.entrance import Entrance
+from manta_swarm.peer.gateway.payroll import Payroll
+from manta_swarm.peer.gateway.seat import GatewaySeat, Gift
+from manta_swarm.peer.gateway.work import Lent, Terms, Work
+from manta_swarm.peer.rounds.evidence import Evidence
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
+from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
+from manta_swarm.protocol.light import (
     CODEC,
     MAX_LEASE_LOTS,
     MAX_REQUEST_BYTES,
@@ -38,12 +38,12 @@ from protocol.light import (
     Welcome,
     max_return_bytes,
 )
-from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Contribution, Ticket
-from protocol.rosters import Durations, Timetable
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Contribution, Ticket
+from manta_swarm.protocol.rosters import Durations, Timetable
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 
 _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a step is leased in any case
 _VECTORS_BYTES = 2**28  # of all that may come back for a base

@@ -1,24 +1,24 @@
 """Who may lease from a gateway in a run that not everybody may take part in: it shows the log what light contributors show it.
 
-What a gateway knows of who is in, it knows as every node does (``swarm.gate``); the log alone lets anybody in.
+What a gateway knows of who is in, it knows as every node does (``network.gate``); the log alone lets anybody in.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from protocol.admission import GUEST, Admission, Pass, role_shown
-from protocol.admitted import LOOKS_ON
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
-from protocol.manifest import Manifest
-from protocol.operators import Operators
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.gate import NOT_ADMITTED, Known, NotAdmitted
-from swarm.operator_line import OperatorLine
-from swarm.rpc import OwnNode, Refused
+from manta_swarm.network import waits
+from manta_swarm.network.gate import NOT_ADMITTED, Known, NotAdmitted
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.protocol.admission import GUEST, Admission, Pass, role_shown
+from manta_swarm.protocol.admitted import LOOKS_ON
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
 
 METHOD = "admission"
 _REFUSED_MS = 60_000.0  # an invitation that the log refused is not brought again for so long

@@ -17,17 +17,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from peer.gateway.desk import GatewayDesk
-from peer.training.work import now_ms
-from protocol.encoding import pack
-from protocol.errors import RemoteFault, Unreachable
-from protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PASSES, RETURNS, WELCOME, WORDS
-from protocol.rates import Rates
-from swarm.door import Door
-from swarm.gate import NotAdmitted
-from swarm.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
-from swarm.light_pay import PAY
-from swarm.traffic import PIECE_BYTES, Traffic
+from manta_swarm.network.door import Door
+from manta_swarm.network.gate import NotAdmitted
+from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
+from manta_swarm.network.light_pay import PAY
+from manta_swarm.network.traffic import PIECE_BYTES, Traffic
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.training.work import now_ms
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault, Unreachable
+from manta_swarm.protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PASSES, RETURNS, WELCOME, WORDS
+from manta_swarm.protocol.rates import Rates
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
 _MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
@@ -56,7 +56,7 @@ class _Busy(Exception):
 
 @dataclass(eq=False)
 class _Return:
-    """A return that is being read, or looked into. Is ``swarm.in_flight.Held``."""
+    """A return that is being read, or looked into. Is ``network.in_flight.Held``."""
 
     key: str  # the address that it comes from
     connection: BoundedConnection

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.earnings import RoundContributions
-from protocol.encoding import pack
-from protocol.errors import RemoteFault, Weather
-from protocol.records import Listing
-from swarm import waits
-from swarm.light_pay import MAX_LIGHT_CLAIMS_BYTES, LightPay
-from swarm.log_client import Counted, LogClient
+from manta_swarm.network import waits
+from manta_swarm.network.light_pay import MAX_LIGHT_CLAIMS_BYTES, LightPay
+from manta_swarm.network.log_client import Counted, LogClient
+from manta_swarm.protocol.earnings import RoundContributions
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault, Weather
+from manta_swarm.protocol.records import Listing
 
 _ROUNDS = 8  # newest ones that counted this gateway
 _ANSWERS = 4096

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from exact.residuals import near_mean
-from peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
-from protocol.leases import Leases
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Ticket
-from protocol.rosters import Durations, outliers
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.tasks import off_loop, within
+from manta_swarm.codec.residuals import near_mean
+from manta_swarm.network.tasks import off_loop, within
+from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
+from manta_swarm.protocol.leases import Leases
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.rosters import Durations, outliers
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"

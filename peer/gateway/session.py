@@ -6,21 +6,21 @@ HTTP's libraries are imported by those peers alone that are gateways.
 import contextlib
 from collections.abc import AsyncIterator
 
-from automl.data.dataset import Dataset
-from automl.data.shards.sharded_images import ShardedImages
-from automl.training.course import RunCourse
-from peer.config import PeerConfig
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.entrance import Entrance
-from peer.status import StatusBoard
-from peer.training.work import now_ms
-from protocol.errors import UserError
-from protocol.light import why_no_leases
-from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import Identity
-from swarm.gate import Gate
-from swarm.rpc import OwnNode
-from swarm.traffic import Traffic
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.network.gate import Gate
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.entrance import Entrance
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import now_ms
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.light import why_no_leases
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import Identity
 
 
 def check_run(config: PeerConfig, manifest: Manifest) -> None:
@@ -67,7 +67,7 @@ async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: Stat
     if desk is None:
         yield
         return
-    from peer.gateway.http import say_goodbye, serving
+    from manta_swarm.peer.gateway.http import say_goodbye, serving
 
     door = config.door
     assert door is not None

@@ -4,21 +4,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from automl.spaces.space import Architecture
-from automl.training.course import RunCourse
-from automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
-from exact.coding import parse
-from exact.residuals import given, vector_digest
-from peer.gateway.seat import GatewaySeat
-from peer.rounds.residuals import ZEROS, Residual
-from peer.training.work import ComputeThread, Vector
-from protocol.errors import EncodingError
-from protocol.leases import Leased
-from protocol.light import CODEC, Lease, LightReturn
-from protocol.lots import place_of_lot
-from protocol.manifest import Manifest
-from protocol.records import Claim
-from protocol.rounds import Standing
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
+from manta_swarm.codec.coding import parse
+from manta_swarm.codec.residuals import given, vector_digest
+from manta_swarm.peer.gateway.seat import GatewaySeat
+from manta_swarm.peer.rounds.residuals import ZEROS, Residual
+from manta_swarm.peer.training.work import ComputeThread, Vector
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.leases import Leased
+from manta_swarm.protocol.light import CODEC, Lease, LightReturn
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rounds import Standing
 
 
 @dataclass(frozen=True, slots=True)

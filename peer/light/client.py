@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.admission import Pass
-from protocol.encoding import Record, pack, unpack
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from protocol.light import (
+from manta_swarm.network.light_pay import MAX_PAY_BYTES, PAY, LightPay
+from manta_swarm.network.traffic import PIECE_BYTES
+from manta_swarm.protocol.admission import Pass
+from manta_swarm.protocol.encoding import Record, pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.light import (
     BLOBS,
     LEASES,
     MAX_LEASE_BYTES,
@@ -33,10 +35,8 @@ from protocol.light import (
     LightWord,
     Welcome,
 )
-from protocol.signed import Signed
-from protocol.signing import peer_name, sha256
-from swarm.light_pay import MAX_PAY_BYTES, PAY, LightPay
-from swarm.traffic import PIECE_BYTES
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import peer_name, sha256
 
 _SHORT_S = 30.0  # for a request whose answer is short; a lease waits for its samples to be read
 _LONG_S = 120.0  # weights, samples, and what came of them: 5 MB over a line of 0.4 Mbit/s

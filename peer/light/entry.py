@@ -1,16 +1,16 @@
 """How a light contributor comes into a run that not everybody may take part in: through its gateway, by its pass or by an invitation."""
 
-from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
-from peer.light.client import GatewayClient, NotLetIn
-from peer.store import PeerStore
-from protocol.admission import GUEST, LIST, Pass, role_shown
-from protocol.admitted import Admitted
-from protocol.encoding import pack
-from protocol.errors import RemoteFault, UserError
-from protocol.light import EnterRequest
-from protocol.manifest import Manifest
-from protocol.signed import Signed
-from protocol.signing import Identity
+from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
+from manta_swarm.peer.light.client import GatewayClient, NotLetIn
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.admission import GUEST, LIST, Pass, role_shown
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault, UserError
+from manta_swarm.protocol.light import EnterRequest
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
 
 
 class Entry:

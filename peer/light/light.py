@@ -12,21 +12,21 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from automl.spaces.space import space_named
-from peer.config import PeerConfig
-from peer.light.client import GatewayClient, NotKnown
-from peer.light.entry import Entry
-from peer.light.pay import Pay, last_look
-from peer.light.valve import LeaseOver, Valve
-from peer.light.work import Done, LightWork, NoUse
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
-from protocol.exchange import MAX_OPEN_MS
-from protocol.light import Fate, Lease, LeaseRequest, LightWord
-from protocol.manifest import Manifest
-from protocol.signed import Signed
-from protocol.signing import Identity, peer_name
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.light.client import GatewayClient, NotKnown
+from manta_swarm.peer.light.entry import Entry
+from manta_swarm.peer.light.pay import Pay, last_look
+from manta_swarm.peer.light.valve import LeaseOver, Valve
+from manta_swarm.peer.light.work import Done, LightWork, NoUse
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.exchange import MAX_OPEN_MS
+from manta_swarm.protocol.light import Fate, Lease, LeaseRequest, LightWord
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, peer_name
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again

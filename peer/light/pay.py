@@ -8,19 +8,19 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from automl.training.asked import AskedCourse
-from peer.light.client import GatewayClient, NotKnown
-from peer.rounds.credit_file import Kept
-from peer.rounds.slips import SlipFolder
-from peer.status import StatusBoard, credit_fields
-from peer.store import SLIPS, PeerStore
-from protocol.errors import MantaError, RemoteFault
-from protocol.manifest import SignedManifest
-from protocol.records import Claim
-from protocol.signed import Signed
-from protocol.slips import Slip, prove
-from runtime.atomic_file import DamagedFile
-from swarm.light_pay import LightPay
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.network.light_pay import LightPay
+from manta_swarm.peer.light.client import GatewayClient, NotKnown
+from manta_swarm.peer.rounds.credit_file import Kept
+from manta_swarm.peer.rounds.slips import SlipFolder
+from manta_swarm.peer.status import StatusBoard, credit_fields
+from manta_swarm.peer.store import SLIPS, PeerStore
+from manta_swarm.protocol.errors import MantaError, RemoteFault
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.slips import Slip, prove
+from manta_swarm.runtime.atomic_file import DamagedFile
 
 _OWED = 8  # claims whose pay is waited for, the newest ones
 _AGAIN_S = (4.0, 30.0)  # until a gateway that does not know it yet is asked again, at first and later

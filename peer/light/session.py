@@ -10,25 +10,25 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
-from automl.training.update import self_test
-from peer.commands.keys import own_identity
-from peer.config import PeerConfig
-from peer.control import Control
-from peer.dashboard.live import shown_live
-from peer.light.client import GatewayClient
-from peer.light.light import Contributor
-from peer.light.traffic import BlockingTraffic
-from peer.light.valve import Valve
-from peer.limits.limiter import Limiter
-from peer.limits.limits import Limits
-from peer.limits.sensors import THIS_COMPUTER, Sensors
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.signing import peer_name
-from runtime.disk import only_process
-from swarm.peer_status import PeerStatus
-from swarm.traffic import Traffic
-from swarm.voice import Voice
+from manta_swarm.automl.training.update import self_test
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.network.voice import Voice
+from manta_swarm.peer.commands.keys import own_identity
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.control import Control
+from manta_swarm.peer.dashboard.live import shown_live
+from manta_swarm.peer.light.client import GatewayClient
+from manta_swarm.peer.light.light import Contributor
+from manta_swarm.peer.light.traffic import BlockingTraffic
+from manta_swarm.peer.light.valve import Valve
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.disk import only_process
 
 
 class LimitedLight:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from swarm.traffic import Flow, Traffic
+from manta_swarm.network.traffic import Flow, Traffic
 
 
 class BlockingTraffic:

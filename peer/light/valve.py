@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import torch
 
-from automl.memory import give_back_memory
-from peer.crew.resting import Account
-from protocol.errors import MantaError
+from manta_swarm.automl.memory import give_back_memory
+from manta_swarm.peer.crew.resting import Account
+from manta_swarm.protocol.errors import MantaError
 
 
 class LeaseOver(MantaError):

@@ -13,27 +13,27 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from automl.data.snippet import load
-from automl.spaces.space import Architecture
-from automl.training.course import RunCourse
-from automl.training.coverage import coverage
-from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot, Worker
-from automl.training.update import State
-from exact.coding import encode, parse
-from exact.residuals import vector_digest
-from peer.light.valve import LeaseOver
-from peer.training.work import Learnt, Pile, Vector, claim_of
-from protocol.errors import EncodingError, MantaError, UserError
-from protocol.exchange import MAX_LOT_MS
-from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
-from protocol.lots import place_of_lot
-from protocol.manifest import Manifest
-from protocol.records import Claim
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
+from manta_swarm.automl.data.snippet import load
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.peer.light.valve import LeaseOver
+from manta_swarm.peer.training.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
+from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 _REMEMBERED = 16  # lots
 

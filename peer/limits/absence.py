@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from swarm import waits
+from manta_swarm.network import waits
 
 
 def _now_s() -> float:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peer.limits.limits import Limits
-from protocol.errors import UserError
-from runtime.disk import make_directory, replace_file, settings_text
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import make_directory, replace_file, settings_text
 
 
 def limits_file(directory: Path) -> Path:

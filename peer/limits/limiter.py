@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from peer.limits.kept import checked, keep_limits
-from peer.limits.limits import Limits, listed, reasons
-from peer.limits.sensors import Sensors
-from peer.status import YOU, StatusBoard
-from swarm import waits
-from swarm.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
-from swarm.tasks import within
+from manta_swarm.network import waits
+from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.limits.kept import checked, keep_limits
+from manta_swarm.peer.limits.limits import Limits, listed, reasons
+from manta_swarm.peer.limits.sensors import Sensors
+from manta_swarm.peer.status import YOU, StatusBoard
 
 _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
     SEEKING: "it had not found its run yet",

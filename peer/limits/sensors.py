@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import psutil
 
-from peer.limits import nvml
-from peer.limits.limits import Limits, Readings
-from protocol.errors import UserError
+from manta_swarm.peer.limits import nvml
+from manta_swarm.peer.limits.limits import Limits, Readings
+from manta_swarm.protocol.errors import UserError
 
 Reading = TypeVar("Reading")
 

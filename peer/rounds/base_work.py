@@ -4,24 +4,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from automl.training.schedule import Plan
-from peer.cohort.company import Company
-from peer.crew.crew import Crew
-from peer.rounds.commits import Commits
-from peer.rounds.delivery import Delivery, open_ms
-from peer.rounds.seating import Seating
-from peer.rounds.states import States
-from peer.status import StatusBoard
-from peer.training.noise import Noise
-from peer.training.work import Lap, now_ms
-from peer.training.workbench import Workbench
-from protocol.errors import MantaError
-from protocol.exchange import grace_ms
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.rounds import Phase, RoundMachine, Standing
-from swarm import waits
-from swarm.tasks import unless, within
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import unless, within
+from manta_swarm.peer.cohort.company import Company
+from manta_swarm.peer.crew.crew import Crew
+from manta_swarm.peer.rounds.commits import Commits
+from manta_swarm.peer.rounds.delivery import Delivery, open_ms
+from manta_swarm.peer.rounds.seating import Seating
+from manta_swarm.peer.rounds.states import States
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.noise import Noise
+from manta_swarm.peer.training.work import Lap, now_ms
+from manta_swarm.peer.training.workbench import Workbench
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
 

@@ -3,18 +3,18 @@
 import asyncio
 import logging
 
-from peer.rounds.check import Checker
-from peer.rounds.commits import Commits
-from peer.rounds.delivery import open_ms
-from peer.rounds.measuring import Measuring
-from peer.rounds.states import States
-from peer.status import StatusBoard
-from peer.training.work import Lap, now_ms
-from protocol.errors import Unreachable
-from protocol.manifest import Manifest
-from protocol.rounds import RoundMachine
-from swarm import waits
-from swarm.tasks import unless, within
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import unless, within
+from manta_swarm.peer.rounds.check import Checker
+from manta_swarm.peer.rounds.commits import Commits
+from manta_swarm.peer.rounds.delivery import open_ms
+from manta_swarm.peer.rounds.measuring import Measuring
+from manta_swarm.peer.rounds.states import States
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import Lap, now_ms
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rounds import RoundMachine
 
 logger = logging.getLogger("manta.peer")
 

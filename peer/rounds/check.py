@@ -1,7 +1,7 @@
 """Spot checks: whoever takes a round's mean from the log computes a group of it again from the bodies, at random.
 
 A check is as rare as it is dear: on average it costs a tenth of what the mean costs. Where a group is another one than the log's, there is
-a proof of that (``swarm.wrong_group``), which is kept as a file; and the peer stops, for it cannot go on from a lie.
+a proof of that (``network.wrong_group``), which is kept as a file; and the peer stops, for it cannot go on from a lie.
 """
 
 import asyncio
@@ -11,26 +11,26 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
-from exact.coding import group_sizes
-from exact.vectors import vector_group_sizes
-from protocol.encoding import pack
-from protocol.errors import MantaError, RemoteFault, Weather
-from protocol.exchange import MAX_AGE
-from protocol.manifest import SignedManifest
-from protocol.merkle import HASH_BYTES
-from protocol.receipts import ProvenRound
-from protocol.records import Receipt, Round, entry_of
-from protocol.signing import PublicKey
-from protocol.table import Weighed, weighed_bytes
-from runtime.disk import write_durably
-from swarm import waits
-from swarm.blobs import Blob, ProvenPiece, Shelf
-from swarm.fetch_calls import OnWrong
-from swarm.fetching import fetch_piece
-from swarm.rpc import OwnNode
-from swarm.sources import Sources
-from swarm.tasks import together
-from swarm.wrong_group import Finding, Measure, RightGroup, WrongGroup
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, ProvenPiece, Shelf
+from manta_swarm.network.fetch_calls import OnWrong
+from manta_swarm.network.fetching import fetch_piece
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.sources import Sources
+from manta_swarm.network.tasks import together
+from manta_swarm.network.wrong_group import Finding, Measure, RightGroup, WrongGroup
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import MantaError, RemoteFault, Weather
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import HASH_BYTES
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Receipt, Round, entry_of
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.table import Weighed, weighed_bytes
+from manta_swarm.runtime.disk import write_durably
 
 SHARE = 10  # of the mean's bytes a check may cost one part, on average
 _PIECES_AT_ONCE = 8

@@ -4,19 +4,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from peer.contact.spread import Spread
-from peer.rounds.promises import Promises
-from peer.rounds.residuals import Residuals
-from peer.status import StatusBoard
-from peer.training.work import Lap, now_ms
-from protocol.exchange import MAX_AGE, codec_named
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.receipts import ProvenRound
-from protocol.records import Claim, Round
-from protocol.rounds import Phase, RoundMachine, Sealed
-from protocol.signed import Signed
-from swarm.log_client import Commitment, Counted, LogClient, Told
+from manta_swarm.network.log_client import Commitment, Counted, LogClient, Told
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.peer.rounds.promises import Promises
+from manta_swarm.peer.rounds.residuals import Residuals
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import Lap, now_ms
+from manta_swarm.protocol.exchange import MAX_AGE, codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Claim, Round
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
+from manta_swarm.protocol.signed import Signed
 
 _KEPT = MAX_AGE + 32  # commits: back to the oldest base of a table, and some that may come while a state is fetched over a slow line
 

@@ -12,25 +12,25 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 
-from peer.faults import is_guilty
-from peer.rounds.check import SHARE
-from peer.rounds.credit_file import Kept
-from peer.rounds.slips import SlipFolder
-from peer.status import StatusBoard
-from peer.store import SLIPS, PeerStore
-from protocol.course import Course
-from protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
-from protocol.encoding import pack
-from protocol.errors import MantaError, StorageError
-from protocol.manifest import SignedManifest
-from protocol.receipts import ProvenRound
-from protocol.records import Claim
-from protocol.reputation import Fault
-from protocol.signed import Signed
-from protocol.slips import Slip
-from runtime.atomic_file import DamagedFile
-from swarm import waits
-from swarm.log_client import Commitment, Counted, CreditWord, LogClient
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Commitment, Counted, CreditWord, LogClient
+from manta_swarm.peer.faults import is_guilty
+from manta_swarm.peer.rounds.check import SHARE
+from manta_swarm.peer.rounds.credit_file import Kept
+from manta_swarm.peer.rounds.slips import SlipFolder
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import SLIPS, PeerStore
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import MantaError, StorageError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.reputation import Fault
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.slips import Slip
+from manta_swarm.runtime.atomic_file import DamagedFile
 
 _LEAST_BYTES = 600  # of a contribution, which has one claim at least, about
 

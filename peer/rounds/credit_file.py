@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from swarm.log_client import CreditWord
+from manta_swarm.network.log_client import CreditWord
 
 REMEMBERED = 64  # newest rounds that were computed: none is added twice
 

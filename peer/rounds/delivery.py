@@ -4,21 +4,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from peer.cohort.cohort import Seat
-from peer.rounds.commits import Commits
-from peer.rounds.handing import Handing
-from peer.rounds.residuals import Residuals
-from peer.status import StatusBoard
-from peer.training.work import Lap, Learnt, now_ms
-from protocol.errors import MantaError
-from protocol.exchange import codec_named
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.rounds import Phase, RoundMachine, Sealed
-from swarm import waits
-from swarm.log_client import HandedIn, HandIn
-from swarm.rpc import Refused
-from swarm.tasks import within
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import HandedIn, HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.network.tasks import within
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.rounds.commits import Commits
+from manta_swarm.peer.rounds.handing import Handing
+from manta_swarm.peer.rounds.residuals import Residuals
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import Lap, Learnt, now_ms
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
 
 LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 

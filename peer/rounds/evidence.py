@@ -16,20 +16,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.auditing.bringing import Bringing
-from peer.status import StatusBoard
-from protocol.errors import RemoteFault, StorageError
-from protocol.exchange import MAX_AGE
-from protocol.footprint import kept_rounds, most_vectors_bytes
-from protocol.leases import MAX_PLACES
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution
-from protocol.verdicts import LEAST_PENDING, AuditRules
-from runtime.round_folder import NoRoom
-from swarm import waits
-from swarm.operator_line import OperatorLine
-from swarm.rpc import Endpoint
-from swarm.vectors import VectorsFolder, serve_vectors
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.vectors import VectorsFolder, serve_vectors
+from manta_swarm.peer.auditing.bringing import Bringing
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.errors import RemoteFault, StorageError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.footprint import kept_rounds, most_vectors_bytes
+from manta_swarm.protocol.leases import MAX_PLACES
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.verdicts import LEAST_PENDING, AuditRules
+from manta_swarm.runtime.round_folder import NoRoom
 
 Vector = NDArray[np.float32]  # (N,)
 

@@ -12,26 +12,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from exact.coding import Body, body_groups, encode, parse
-from exact.residuals import covered, given, left_over, residual_digest, vector_digest
-from peer.cohort.cohort import Accepted, Gathered, Seat
-from peer.contact.spread import Spread
-from peer.rounds.evidence import Evidence
-from peer.rounds.residuals import Residual, Residuals
-from peer.store import Kept, PeerStore
-from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, nobody, now_ms
-from protocol.errors import MantaError
-from protocol.exchange import codec_named
-from protocol.manifest import Manifest
-from protocol.records import Claim, Contribution, Header, Ticket
-from protocol.rounds import RoundMachine
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm import waits
-from swarm.blobs import Blob
-from swarm.log_client import HandedIn, HandIn, LogClient
-from swarm.rpc import Refused
-from swarm.tasks import soon_after
+from manta_swarm.codec.coding import Body, body_groups, encode, parse
+from manta_swarm.codec.residuals import covered, given, left_over, residual_digest, vector_digest
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.log_client import HandedIn, HandIn, LogClient
+from manta_swarm.network.rpc import Refused
+from manta_swarm.network.tasks import soon_after
+from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.peer.rounds.evidence import Evidence
+from manta_swarm.peer.rounds.residuals import Residual, Residuals
+from manta_swarm.peer.store import Kept, PeerStore
+from manta_swarm.peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, nobody, now_ms
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution, Header, Ticket
+from manta_swarm.protocol.rounds import RoundMachine
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 _REMEMBERED = 8  # contributions of a founder, with how long they took
 

@@ -8,17 +8,17 @@ import logging
 
 from torch import Tensor
 
-from automl.data.images import ImageDataset
-from automl.evaluation.held_out import evaluate
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from peer.status import StatusBoard
-from peer.training.work import ComputeThread, now_ms
-from protocol.errors import MantaError
-from protocol.measures import Measure
-from protocol.signed import Signed
-from protocol.signing import Identity
-from swarm.log_client import LogClient
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.training.work import ComputeThread, now_ms
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.measures import Measure
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
 
 SHARE = 20  # of a peer's time measuring takes one part at most
 

@@ -8,11 +8,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from protocol.errors import RemoteFault, Unreachable
-from protocol.exchange import MAX_AGE
-from protocol.rounds import Sealed
-from swarm import waits
-from swarm.log_client import Counted
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Counted
+from manta_swarm.protocol.errors import RemoteFault, Unreachable
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.rounds import Sealed
 
 _ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a contribution nor that there is none: its ticket is its word
 _REMEMBERED = 64

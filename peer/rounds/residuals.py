@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.residuals import residual_digest
-from peer.store import KeptResiduals, PeerStore
-from protocol.residuals import is_added
+from manta_swarm.codec.residuals import residual_digest
+from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.protocol.residuals import is_added
 
 Vector = NDArray[np.float32]
 _VALUE_BYTES = 4

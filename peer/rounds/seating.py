@@ -2,22 +2,22 @@
 
 import asyncio
 
-from peer.cohort.cohort import Cohort, Seat
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.work import NOTHING_LENT, Lent
-from peer.rounds.commits import Commits
-from peer.rounds.delivery import LAST_PART, open_ms
-from peer.rounds.handing import Handing
-from peer.rounds.residuals import Residuals
-from peer.rounds.states import States
-from peer.training.work import ComputeThread, now_ms
-from protocol.cohorts import Group
-from protocol.exchange import codec_named, grace_ms
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.rounds import Phase, RoundMachine, Standing
-from protocol.signing import PublicKey
-from swarm.tasks import unless
+from manta_swarm.network.tasks import unless
+from manta_swarm.peer.cohort.cohort import Cohort, Seat
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.rounds.commits import Commits
+from manta_swarm.peer.rounds.delivery import LAST_PART, open_ms
+from manta_swarm.peer.rounds.handing import Handing
+from manta_swarm.peer.rounds.residuals import Residuals
+from manta_swarm.peer.rounds.states import States
+from manta_swarm.peer.training.work import ComputeThread, now_ms
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.exchange import codec_named, grace_ms
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
+from manta_swarm.protocol.signing import PublicKey
 
 
 class Seating:

@@ -11,15 +11,15 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from protocol.encoding import pack
-from protocol.errors import EncodingError, StorageError
-from protocol.footprint import MAX_SLIPS_BYTES
-from protocol.ledger import KEPT_TABLES
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
-from runtime.atomic_file import AtomicFile, DamagedFile
-from runtime.disk import disk_errors, write_durably
-from runtime.round_folder import NoRoom, RoundFolder, round_path
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, StorageError
+from manta_swarm.protocol.footprint import MAX_SLIPS_BYTES
+from manta_swarm.protocol.ledger import KEPT_TABLES
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
+from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
+from manta_swarm.runtime.disk import disk_errors, write_durably
+from manta_swarm.runtime.round_folder import NoRoom, RoundFolder, round_path
 
 MANIFEST = "manifest"
 

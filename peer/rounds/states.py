@@ -13,20 +13,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from automl.training.course import RunCourse
-from automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
-from exact.coding import Body, body_num_bytes, group_sizes, parse
-from exact.outcome import mean_of
-from exact.vectors import joined, vector_group_sizes
-from peer.contact.spread import Spread
-from peer.training.work import ComputeThread
-from protocol.errors import EncodingError, MantaError, Unreachable
-from protocol.manifest import Manifest
-from protocol.rounds import Standing
-from protocol.table import Weighed
-from swarm import waits
-from swarm.blobs import Blob, Shelf
-from swarm.tasks import together
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
+from manta_swarm.codec.coding import Body, body_num_bytes, group_sizes, parse
+from manta_swarm.codec.outcome import mean_of
+from manta_swarm.codec.vectors import joined, vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.tasks import together
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.table import Weighed
 
 _WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
 _BODIES_AT_ONCE = 4

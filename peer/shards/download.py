@@ -11,21 +11,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
-from automl.files import read_bounded, write_whole
-from peer.shards.holders import Holders
-from peer.status import StatusBoard
-from protocol.errors import EncodingError, Unreachable, UserError
-from protocol.footprint import in_words
-from protocol.manifest import Manifest
-from protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
-from protocol.signing import Digest
-from swarm import waits
-from swarm.blobs import Blob, Shelf, sizes_of
-from swarm.fetching import fetch, fetch_file
-from swarm.file_blobs import FileBlob, FileName
-from swarm.peer_status import FETCHING
-from swarm.rpc import Endpoint
+from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
+from manta_swarm.automl.files import read_bounded, write_whole
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf, sizes_of
+from manta_swarm.network.fetching import fetch, fetch_file
+from manta_swarm.network.file_blobs import FileBlob, FileName
+from manta_swarm.network.peer_status import FETCHING
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.peer.shards.holders import Holders
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
+from manta_swarm.protocol.signing import Digest
 
 _SAID_EVERY_S = 10.0
 

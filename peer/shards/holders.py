@@ -1,6 +1,6 @@
 """Who hands out shards of a run's data set: those who say so in the DHT, this peer among them as soon as it begins to get some.
 
-They stand there as a run's members do (``swarm.neighbours``), under another name, so that what is read does not grow with the run.
+They stand there as a run's members do (``network.neighbours``), under another name, so that what is read does not grow with the run.
 """
 
 import asyncio
@@ -8,12 +8,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from protocol.errors import MantaError
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.neighbours import Neighbours
-from swarm.rpc import Endpoint
-from swarm.sources import Sources
+from manta_swarm.network import waits
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.sources import Sources
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 logger = logging.getLogger("manta.peer")
 

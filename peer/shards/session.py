@@ -6,27 +6,27 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.data.dataset import Dataset
-from automl.data.names import SHARDS, own_folder
-from automl.data.shards.layout import IMAGES, ShardList
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from peer.config import PeerConfig
-from peer.contact.visiting import num_weights
-from peer.gateway.session import refuse_sharded_images
-from peer.limits.limiter import Limiter
-from peer.shards.download import Download
-from peer.shards.holders import Holders
-from peer.shards.wanted import Room, Wanted, wanted
-from peer.status import StatusBoard
-from protocol.errors import UserError
-from protocol.footprint import in_words
-from protocol.manifest import Manifest, SignedManifest
-from runtime.disk import make_directory
-from swarm.blobs import Shelf
-from swarm.peer_status import STARTING
-from swarm.rpc import Endpoint
-from swarm.traffic import Traffic
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.names import SHARDS, own_folder
+from manta_swarm.automl.data.shards.layout import IMAGES, ShardList
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.peer_status import STARTING
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.visiting import num_weights
+from manta_swarm.peer.gateway.session import refuse_sharded_images
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.shards.download import Download
+from manta_swarm.peer.shards.holders import Holders
+from manta_swarm.peer.shards.wanted import Room, Wanted, wanted
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.runtime.disk import make_directory
 
 _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 _FOLDER = "data"  # in the peer's own, where no other is named

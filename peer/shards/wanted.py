@@ -9,11 +9,11 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.data.shards.layout import ShardList
-from protocol.errors import UserError
-from protocol.footprint import in_words
-from protocol.lots import shards_in_order
-from protocol.manifest import Manifest
+from manta_swarm.automl.data.shards.layout import ShardList
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.lots import shards_in_order
+from manta_swarm.protocol.manifest import Manifest
 
 KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
 

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import StorageError, UserError
-from runtime.atomic_file import AtomicFile
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.runtime.atomic_file import AtomicFile
 
 SENSITIVITY = 2  # times the clip: how far apart two clipped vectors may be
 _MAX_KINDS = 1024  # noises that one directory has ever used

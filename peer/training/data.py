@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.spaces.space import space_named
-from peer.config import PeerConfig
-from peer.training.private import load_private, refuse_noise, refuse_private
-from peer.views.views import load_site
-from protocol.errors import UserError
-from protocol.manifest import Manifest
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.training.private import load_private, refuse_noise, refuse_private
+from manta_swarm.peer.views.views import load_site
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest
 
 
 def check_supported(manifest: Manifest) -> None:

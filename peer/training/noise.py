@@ -14,8 +14,8 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from peer.training.account import Account
-from protocol.errors import MantaError
+from manta_swarm.peer.training.account import Account
+from manta_swarm.protocol.errors import MantaError
 
 Vector = NDArray[np.float32]
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from automl.data.images import ImageDataset
-from automl.data.private_folder import private_folder
-from automl.spaces.space import space_named
-from peer.config import PeerConfig
-from peer.training.account import Account
-from peer.training.noise import Noise
-from protocol.errors import UserError
-from protocol.manifest import Manifest
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.private_folder import private_folder
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.training.account import Account
+from manta_swarm.peer.training.noise import Noise
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest
 
 
 def load_private(manifest: Manifest, folder: Path | None) -> ImageDataset:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from automl.training.lots import Lot
-from peer.cohort.cohort import Seat
-from peer.crew.crew import Crew, Done, WorkerLost
-from peer.training.work import Pile
-from protocol.errors import SamplesMissing
-from protocol.pace import Pace
-from protocol.rounds import RoundMachine
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.crew.crew import Crew, Done, WorkerLost
+from manta_swarm.peer.training.work import Pile
+from manta_swarm.protocol.errors import SamplesMissing
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine
 
 MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
 

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from automl.latency.table import LatencyTable
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture
-from automl.training.cohort_sizes import bound_macs, drawn
-from automl.training.schedule import Phase, Plan
-from protocol.sizes import ALL, NUM_SIZES
+from manta_swarm.automl.latency.table import LatencyTable
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.cohort_sizes import bound_macs, drawn
+from manta_swarm.automl.training.schedule import Phase, Plan
+from manta_swarm.protocol.sizes import ALL, NUM_SIZES
 
 PART = 3  # a lot takes one part in so many of a step at most
 LIGHT = 1  # the size of a cohort in which light contributors are

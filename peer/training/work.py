@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from automl.spaces.space import Architecture
-from automl.training.lots import Lot, LotResult
-from exact.coding import Body, body_groups, encode, parse
-from exact.residuals import covered, left_over, residual_digest, vector_digest
-from protocol.exchange import codec_named
-from protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
-from protocol.rosters import MAX_LEFT_OUT
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.blobs import Blob
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.codec.coding import Body, body_groups, encode, parse
+from manta_swarm.codec.residuals import covered, left_over, residual_digest, vector_digest
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.rosters import MAX_LEFT_OUT
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 Vector = NDArray[np.float32]
 

@@ -11,27 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.spaces.space import Architecture
-from automl.training.course import RunCourse
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot
-from automl.training.update import State
-from exact.residuals import digest_of_parts, part_digests, vector_digest
-from peer.cohort.cohort import Seat
-from peer.crew.crew import Crew
-from peer.rounds.delivery import open_ms
-from peer.rounds.evidence import Evidence
-from peer.training.noise import Noise
-from peer.training.shift import MayStart, Shift, Task
-from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far, nobody
-from protocol.lots import place_of_lot
-from protocol.manifest import Manifest
-from protocol.pace import Pace
-from protocol.records import Claim
-from protocol.rounds import RoundMachine, Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.crew.crew import Crew
+from manta_swarm.peer.rounds.delivery import open_ms
+from manta_swarm.peer.rounds.evidence import Evidence
+from manta_swarm.peer.training.noise import Noise
+from manta_swarm.peer.training.shift import MayStart, Shift, Task
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.training.work import ComputeThread, Learnt, Pile, Vector, claim_so_far, nobody
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 
 logger = logging.getLogger("manta.peer")
 

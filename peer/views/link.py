@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any
 
-from protocol.errors import Unreachable
-from swarm import waits
-from swarm.tasks import unless
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import unless
+from manta_swarm.protocol.errors import Unreachable
 
 PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 

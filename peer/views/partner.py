@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
-from protocol.encoding import encode, pack, unpack
-from protocol.errors import RemoteFault, Weather
-from protocol.fields import check_digest
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.rpc import Handler
+from manta_swarm.automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Handler
+from manta_swarm.protocol.encoding import encode, pack, unpack
+from manta_swarm.protocol.errors import RemoteFault, Weather
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 MEET = "views.meet"  # a method of the left site's
 MAX_SMALL_BYTES = 8192

@@ -14,26 +14,26 @@ from pathlib import Path
 
 from torch import Tensor
 
-from automl.data.catalog import load_view
-from automl.data.dataset import STEREO
-from automl.data.views import StereoDataset
-from automl.spaces.space import MAX_TEXT, Architecture, space_named
-from automl.training.lots import Lot, LotResult
-from automl.training.vertical import SiteWorker
-from peer.crew.crew import CrewOfOne, Done, WorkerLost
-from peer.crew.devices import Devices
-from peer.training.work import ComputeThread, now_ms
-from peer.views.link import GAVE_UP, PART_BYTES, Try
-from peer.views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, Unreachable, UserError, Weather
-from protocol.exchange import MAX_LOCAL_STEPS
-from protocol.fields import check_digest
-from protocol.manifest import Manifest
-from protocol.recipe import MAX_PERCENT
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.tasks import unless
+from manta_swarm.automl.data.catalog import load_view
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.network import waits
+from manta_swarm.network.tasks import unless
+from manta_swarm.peer.crew.crew import CrewOfOne, Done, WorkerLost
+from manta_swarm.peer.crew.devices import Devices
+from manta_swarm.peer.training.work import ComputeThread, now_ms
+from manta_swarm.peer.views.link import GAVE_UP, PART_BYTES, Try
+from manta_swarm.peer.views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError, Weather
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.recipe import MAX_PERCENT
+from manta_swarm.protocol.signing import PublicKey
 
 BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
 MAX_PART_BYTES = PART_BYTES + 256

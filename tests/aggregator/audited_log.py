@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from aggregator.log.log import Log
-from aggregator.log.verify import Verification, verify_directory
-from aggregator.monitor.settings import DIRECTORY
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Header, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import Verification, verify_directory
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 from tests.audited import OPERATOR, audited_ledger, works_of
 from tests.contributions import PEERS, in_order, round_of
 from tests.runs import FixedCourse

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import swarm.node  # noqa: F401
-from aggregator.log.log import Log
+import manta_swarm.network.node  # noqa: F401
+from manta_swarm.aggregator.log.log import Log
 from tests.aggregator.desk import play
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.intake import Intake
-from exact.coding import body_num_bytes
-from protocol.closing import Closing
-from protocol.encoding import pack, unpack
-from protocol.exchange import GROUP_VALUES
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Ticket
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer, LogClient
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.aggregator.rounds.bodies import Bodies, Kept
+from manta_swarm.aggregator.rounds.intake import Intake
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer, LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.exchange import GROUP_VALUES
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests import contributions
 from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of
 from tests.audited import RULES

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.rounds.bodies import Kept
-from exact.coding import Body, body_groups, encode, parse
-from protocol.ledger import Ledger
-from protocol.records import Header
-from protocol.signing import Digest, Identity
-from swarm.blobs import Blob
+from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.codec.coding import Body, body_groups, encode, parse
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Digest, Identity
 from tests.contributions import cohort_header_of, header_of
 
 CODEC = "int16"
@@ -91,7 +91,7 @@ class Clock:
         """Take the place of the real one until the test ends."""
         self.now = 1_000_000
         for module in ("intake", "commits", "news"):
-            patch.setattr(f"aggregator.rounds.{module}.now_ms", self)
+            patch.setattr(f"manta_swarm.aggregator.rounds.{module}.now_ms", self)
 
     def __call__(self) -> int:
         return self.now

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggregator.rounds.follower import Next
-from aggregator.rounds.opening import OpenRun, open_run
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
-from automl.data.digits import digits
-from automl.training.update import State, initial_state, state_digest
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import entry_of
-from protocol.signing import Identity
-from protocol.table import weights_root
+from manta_swarm.aggregator.rounds.follower import Next
+from manta_swarm.aggregator.rounds.opening import OpenRun, open_run
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.training.update import State, initial_state, state_digest
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.table import weights_root
 from tests.aggregator.made import Made, made_of, made_of_cohort, values_of
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import round_of

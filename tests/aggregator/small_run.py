@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-from aggregator.log.log import Log
-from aggregator.log.verify import Verification, verify_directory
-from protocol.course import Course
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest, SignedManifest
-from protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
-from protocol.operators import Operators
-from protocol.records import Header, entry_of
-from protocol.signing import Identity, sha256
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import Verification, verify_directory
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of

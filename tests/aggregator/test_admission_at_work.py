@@ -6,26 +6,26 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.log.log import Log
-from aggregator.log.verify import verify_directory
-from aggregator.settings.inviting import invitation
-from aggregator.settings.sections import AdmissionSection
-from peer.config import PeerConfig
-from peer.contact.admission import enter
-from peer.contact.finding import NotThere
-from peer.store import PeerStore
-from protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, Pass, role_shown
-from protocol.encoding import pack, unpack
-from protocol.errors import UserError
-from protocol.manifest import SignedManifest
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, peer_name
-from swarm.gate import NOT_ADMITTED
-from swarm.invitation import Token
-from swarm.log_client import HandIn, LogClient
-from swarm.rpc import OwnNode, Refused
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.inviting import invitation
+from manta_swarm.aggregator.settings.sections import AdmissionSection
+from manta_swarm.network.gate import NOT_ADMITTED
+from manta_swarm.network.invitation import Token
+from manta_swarm.network.log_client import HandIn, LogClient
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.admission import enter
+from manta_swarm.peer.contact.finding import NotThere
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, Pass, role_shown
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.real_run import PEERS, everybodys
 from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, run
 from tests.runs import FixedCourse, manifest_of

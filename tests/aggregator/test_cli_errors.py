@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.cli import main
-from aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
-from aggregator.rounds.opening import open_run
-from aggregator.settings.config import RunConfig, load_run_file
-from automl.data.digits import digits
-from protocol.manifest import TASKS
-from runtime.disk import load_identity, only_process
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
+from manta_swarm.aggregator.rounds.opening import open_run
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.protocol.manifest import TASKS
+from manta_swarm.runtime.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
-from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
+from tests.network.processes import DEADLINE_S, LISTEN, wait_for
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def assert_kept(before: dict[Path, bytes], directory: Path) -> None:
 
 def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.Popen[str]":
     """Start an aggregator; return once it serves."""
-    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for_line(process, "volunteers join with:")
     wait_for((directory / "status.json").exists, "it has written where it stands")
     return process
@@ -156,7 +156,7 @@ def test_a_file_that_is_no_proof(tmp_path: Path) -> None:
 def test_a_port_in_use(home: Home, run_file: Path, directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
-        ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", listen)
+        ended = home.run("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", listen)
     assert_refused(ended, listen, "in use", "--listen")
 
 
@@ -207,7 +207,7 @@ def test_a_directory_of_another_run(run_file: Path, directory: Path, tmp_path: P
 @pytest.mark.swarm
 def test_a_directory_that_another_aggregator_uses(home: Home, run_file: Path, directory: Path) -> None:
     process = start_and_wait(home, run_file, directory)
-    second = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    second = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     output, errors = second.communicate(timeout=DEADLINE_S)
     assert_refused(Ended(second.returncode, output, errors), str(directory), "another", "--dir")
     assert process.poll() is None  # and the first one has not noticed
@@ -328,14 +328,14 @@ def test_replay_without_a_snapshot_is_the_machines_fault(run_file: Path, directo
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
 @pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
 def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: Path, library: str) -> None:
-    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for(lambda: any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps()), f"{library} is loaded")
     assert_ended_by_hand(home.interrupted(process), (-2, 130))  # a shell shows 130 for both
 
 
 @pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on(home: Home, run_file: Path, directory: Path) -> None:
-    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
     manifest = (directory / MANIFEST).read_bytes()

@@ -1,7 +1,7 @@
 """What an operator's program says when it begins."""
 
-from aggregator.introduction import introduction
-from aggregator.status import AggregatorStatus
+from manta_swarm.aggregator.introduction import introduction
+from manta_swarm.aggregator.status import AggregatorStatus
 from tests.audited import audited_ledger
 
 

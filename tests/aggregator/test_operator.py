@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, MANIFEST
-from aggregator.operator import Operator
-from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import FollowerSection
-from aggregator.settings.start import Start
-from automl.training.update import state_digest
-from protocol.errors import StorageError, UserError
-from runtime.disk import only_process
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
+from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import FollowerSection
+from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.runtime.disk import only_process
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
 

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-import aggregator.operator
-from aggregator.control import tell_to_stop
-from aggregator.log.verify import verify_directory
-from aggregator.operator import Operator
-from aggregator.rounds.bodies import Bodies
-from aggregator.settings.config import RunConfig
-from aggregator.settings.start import Start
-from aggregator.status import AggregatorStatus
-from automl.data.shards.layout import shard_name
-from automl.data.shards.writing import shard_images
-from protocol.errors import OwnFault, StorageError
-from protocol.records import Round, open_entry
-from protocol.signing import Identity, PublicKey
-from swarm import control, waits
-from swarm.farewells import Farewell, hear_farewells
-from swarm.log_client import HandIn, LogClient, fetch_manifest
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.rates import CallLimits, CallRates
-from swarm.rpc import Refused
-from swarm.traffic import Traffic
+import manta_swarm.aggregator.operator
+from manta_swarm.aggregator.control import tell_to_stop
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.automl.data.shards.layout import shard_name
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.network import control, waits
+from manta_swarm.network.farewells import Farewell, hear_farewells
+from manta_swarm.network.log_client import HandIn, LogClient, fetch_manifest
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rates import CallLimits, CallRates
+from manta_swarm.network.rpc import Refused
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.records import Round, open_entry
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 from tests.automl.data.files import noise, write_picture
@@ -41,7 +41,7 @@ FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first
 
 
 class MemoryNode(MemoryEndpoint):
-    """Stands in for ``swarm.node.Node``."""
+    """Stands in for ``network.node.Node``."""
 
     def __init__(self, network: MemoryNetwork, key: PublicKey) -> None:
         super().__init__(network, key)
@@ -77,7 +77,7 @@ class Program:
             self.node = self.network.endpoints[identity.public_key] = MemoryNode(self.network, identity.public_key)
             return self.node
 
-        patch.setattr(aggregator.operator.Node, "start", start)
+        patch.setattr(manta_swarm.aggregator.operator.Node, "start", start)
         patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
         operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self._say)
         self.running = asyncio.create_task(operator.run())

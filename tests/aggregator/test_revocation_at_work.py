@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.log.log import Log
-from aggregator.log.verify import verify_directory
-from aggregator.settings.inviting import invitation
-from protocol.admission import AdmissionRule
-from protocol.errors import UserError
-from protocol.manifest import SignedManifest
-from protocol.revocation import TAKEN_BACK
-from protocol.signing import Identity, peer_name
-from swarm import waits
-from swarm.log_client import HandIn
-from swarm.rpc import Refused
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.inviting import invitation
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.revocation import TAKEN_BACK
+from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
 from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run
 from tests.runs import FixedCourse, manifest_of

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.data.digits import digits as load_digits
-from automl.data.images import ImageDataset
-from automl.models.classifier import Classifier
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.space import STEREO_TINY, TINY, space_named
+from manta_swarm.automl.data.digits import digits as load_digits
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
 from tests.automl import kernels as every_kernel
 from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import FIXED, NARROW, WIDENED, register

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces import space as spaces
-from automl.spaces.space import STEREO_TINY, TINY
-from automl.spaces.units import units_alike
+from manta_swarm.automl.spaces import space as spaces
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
+from manta_swarm.automl.spaces.units import units_alike
 
 CHOICES = {"depths": (1, 2), "kernels": (3, 5, 7), "expansions": (2, 3, 4)}
 KERNELS = replace(TINY, name="classifier-kernels", units=units_alike(TINY.widths, **CHOICES))

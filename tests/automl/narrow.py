@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces import space as spaces
-from automl.spaces.space import TINY
-from automl.spaces.units import UnitSpace, bottlenecks
+from manta_swarm.automl.spaces import space as spaces
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.spaces.units import UnitSpace, bottlenecks
 
 NARROW = replace(
     TINY,

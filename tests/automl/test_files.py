@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from automl.files import check_writable, read_bounded, staged, write_whole
-from protocol.errors import UserError
+from manta_swarm.automl.files import check_writable, read_bounded, staged, write_whole
+from manta_swarm.protocol.errors import UserError
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:

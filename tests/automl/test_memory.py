@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from automl import memory
+from manta_swarm.automl import memory
 
 # Blocks of 64 MiB in a thread of its own, as a peer computes: what the process holds with them, without them, and once they are given back.
 _PROGRAM = """
 import ctypes, threading
-from automl.memory import give_back_memory, keep_freed_memory
+from manta_swarm.automl.memory import give_back_memory, keep_freed_memory
 
 def held():
     with open("/proc/self/statm") as file:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.admission import Admission, Invitation
-from protocol.encoding import decode, encode, pack
-from protocol.manifest import SignedManifest
-from protocol.records import Claim, ClaimStep, Header, StepMean, Threshold, entry_of
-from protocol.revocation import INVITED
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, Verdict
+from manta_swarm.protocol.admission import Admission, Invitation
+from manta_swarm.protocol.encoding import decode, encode, pack
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Claim, ClaimStep, Header, StepMean, Threshold, entry_of
+from manta_swarm.protocol.revocation import INVITED
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.contributions import header_of, with_contribution
 from tests.docs.ledgers import FIVE, FOUR, MADE, RULES, in_turn, is_drawn, together
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, THREE, TWO, WIDE, Entries, Log, in_digest_order, log_of, resigned

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from protocol.admission import AdmissionRule
-from protocol.private import PrivateData
-from protocol.records import Header
-from protocol.revocation import INVITED
-from protocol.shards import TravellingShards
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules, Outcome, Verdict
+from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.revocation import INVITED
+from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from tests.claim_steps import steps_of
 from tests.contributions import PEERS, claim_of, listing
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, THREE, TWO, WIDE, Log, in_digest_order, log_of

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from automl.spaces.cost import cost_table
-from automl.spaces.space import space_named
-from automl.training.course import RunCourse
-from protocol.admission import Admission, Invitation
-from protocol.ledger import Ledger
-from protocol.listed import paid_once
-from protocol.manifest import SignedManifest
-from protocol.records import Header, entry_of
-from protocol.reputation import Audit
-from protocol.revocation import PEER, Revocation
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from protocol.verdicts import Outcome, Settlement, Verdict
-from protocol.verified import Verified
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.protocol.admission import Admission, Invitation
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import paid_once
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.reputation import Audit
+from manta_swarm.protocol.revocation import PEER, Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
+from manta_swarm.protocol.verified import Verified
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of, with_contribution
 from tests.runs import EXCHANGE, manifest_of
 

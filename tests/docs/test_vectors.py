@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from automl.training.course import RunCourse
-from protocol.encoding import decode, encode, unpack
-from protocol.errors import RemoteFault
-from protocol.ledger import Ledger
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.verified import Verified
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.protocol.encoding import decode, encode, unpack
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.verified import Verified
 from tests.docs.vectors import FOLDER, files
 from tests.docs.verifiers import verifier
 from tests.documents import ROOT

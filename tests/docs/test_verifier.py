@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol.encoding import decode, encode, pack
-from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Receipt, entry_of
-from protocol.signing import sha256
+from manta_swarm.protocol.encoding import decode, encode, pack
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.records import Receipt, entry_of
+from manta_swarm.protocol.signing import sha256
 from tests.docs.logs import OPERATOR, STRANGER, log_of
 from tests.docs.verifiers import VERIFIER, export_of, verifier
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from protocol.admission import ROLES, AdmissionRule
-from protocol.encoding import pack
-from protocol.errors import RemoteFault
-from protocol.records import Header, entry_of
-from protocol.reputation import Audit
-from protocol.revocation import INVITED
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, Verdict
+from manta_swarm.protocol.admission import ROLES, AdmissionRule
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.reputation import Audit
+from manta_swarm.protocol.revocation import INVITED
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.claim_steps import steps_of
 from tests.contributions import PEERS, claim_of, listing, round_of
 from tests.docs.ledgers import RULES

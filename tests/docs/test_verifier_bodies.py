@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from aggregator.log.tiles import export
-from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import TrustSection
-from protocol.ledger import Ledger
-from protocol.listed import weighed_in
-from protocol.records import Threshold, entry_of
-from protocol.signing import peer_name, sha256
-from protocol.table import weights, weights_root
-from protocol.verdicts import Outcome, Settlement
+from manta_swarm.aggregator.log.tiles import export
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.sections import TrustSection
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import weighed_in
+from manta_swarm.protocol.records import Threshold, entry_of
+from manta_swarm.protocol.signing import peer_name, sha256
+from manta_swarm.protocol.table import weights, weights_root
+from manta_swarm.protocol.verdicts import Outcome, Settlement
 from tests.aggregator import real_run
 from tests.aggregator.real_run import CONFIG, SHRINKING, THIN_PARTS
 from tests.audited import AUDITOR, verdict_of

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.encoding import decode, encode, pack
-from protocol.errors import RemoteFault
-from protocol.manifest import SignedManifest
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.encoding import decode, encode, pack
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS
 from tests.docs.ledgers import MADE, OTHER_SECRETS
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, Log

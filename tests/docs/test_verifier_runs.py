@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import FollowerSection, TrustSection
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
 from tests.docs.verifiers import VERIFIER, verifier
-from tests.swarm.processes import DEADLINE_S, Programs, small_run
+from tests.network.processes import DEADLINE_S, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
@@ -24,7 +24,7 @@ ROUNDS = 5
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-P", "-m", "aggregator.local.cli", "up", "--no-monitor", "--dir", str(tmp_path / "swarm")]
+    command = [sys.executable, "-P", "-m", "manta_swarm.aggregator.local.cli", "up", "--no-monitor", "--dir", str(tmp_path / "swarm")]
     done = subprocess.run(
         [*command, "--peers", "2", "--rounds", str(ROUNDS), *RUNS[name]],
         capture_output=True,
@@ -37,7 +37,7 @@ def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
     ledger, said = verifier.verify_all(folder)
     assert dict(ledger.credits) == verify_directory(folder).credits
     assert said[3].endswith(f" bodies, {ROUNDS} means and {ROUNDS} next states hold, bit for bit")
-    ledger_export = [sys.executable, "-P", "-m", "aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
+    ledger_export = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
     subprocess.run(ledger_export, capture_output=True, check=True)
     checked = subprocess.run([sys.executable, str(VERIFIER), str(export)], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, said[0])

@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.spaces.cost import cost_table
-from automl.spaces.space import Architecture, space_named
-from automl.training.asked import AskedCourse
-from automl.training.coverage import coverage
-from automl.training.decay import decaying
-from automl.training.schedule import Plan
-from automl.training.sorting import sort_channels
-from automl.training.update import State, next_state
-from exact.coding import encode, parse
-from protocol.errors import EncodingError
-from protocol.manifest import Manifest, Optimizer
-from protocol.recipe import Recipe
-from protocol.signing import Identity
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.decay import decaying
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.sorting import sort_channels
+from manta_swarm.automl.training.update import State, next_state
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.signing import Identity
 from tests.docs.verifiers import values
 from tests.runs import EXCHANGE, manifest_of
 

@@ -12,19 +12,33 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from protocol.admission import Admission, Pass
-from protocol.auditing import AskDuties, AskVector, AskWanted, Duties, Duty, Fate, Finding, Need, Needed, Page, Placed, Wanted, WantedOf
-from protocol.draws import Candidate, auditor_of, drawn, number
-from protocol.encoding import pack
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Header, Included, Listing, Receipt, Round, Ticket, open_entry
-from protocol.reputation import Pools, Reputation
-from protocol.rewards import share_out
-from protocol.signed import Signed, is_signed
-from protocol.signing import sha256
-from protocol.table import Weighed
-from protocol.verdicts import Outcome, Settlement, Verdict
+from manta_swarm.protocol.admission import Admission, Pass
+from manta_swarm.protocol.auditing import (
+    AskDuties,
+    AskVector,
+    AskWanted,
+    Duties,
+    Duty,
+    Fate,
+    Finding,
+    Need,
+    Needed,
+    Page,
+    Placed,
+    Wanted,
+    WantedOf,
+)
+from manta_swarm.protocol.draws import Candidate, auditor_of, drawn, number
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, open_entry
+from manta_swarm.protocol.reputation import Pools, Reputation
+from manta_swarm.protocol.rewards import share_out
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.table import Weighed
+from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log

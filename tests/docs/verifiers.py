@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from protocol.encoding import pack
-from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.signing import Identity
-from protocol.tiles import pack_bundle, tile_hashes, tiles_of
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.tiles import pack_bundle, tile_hashes, tiles_of
 from tests.documents import ROOT
 
 VERIFIER = ROOT / "docs" / "verifier.py"

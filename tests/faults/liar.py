@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.rounds.replay import SNAPSHOTS
-from automl.training.course import RunCourse
-from automl.training.snapshot import load_snapshot
-from exact.coding import body_groups, body_num_bytes, encode
-from protocol.encoding import pack, unpack
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest
-from protocol.records import Header
-from protocol.signing import Identity, PublicKey, peer_name
-from swarm import waits
-from swarm.blobs import Blob
-from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HeaderAnswer, LogClient
-from swarm.node import Node
+from manta_swarm.aggregator.rounds.replay import SNAPSHOTS
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.codec.coding import body_groups, body_num_bytes, encode
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HeaderAnswer, LogClient
+from manta_swarm.network.node import Node
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.contributions import header_of
 from tests.faults.scene import Scene
-from tests.swarm.processes import LISTEN
+from tests.network.processes import LISTEN
 
 
 @cache

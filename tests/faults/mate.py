@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from exact.coding import body_groups, encode
-from exact.residuals import vector_digest
-from peer.cohort.cohort import Cohort, Gathered, Seat
-from protocol.cohorts import meeting_secret
-from protocol.lots import work_of
-from protocol.records import Claim, ClaimStep, Header
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.blobs import Blob
-from swarm.neighbours import Neighbours
+from manta_swarm.codec.coding import body_groups, encode
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.cohort.cohort import Cohort, Gathered, Seat
+from manta_swarm.protocol.cohorts import meeting_secret
+from manta_swarm.protocol.lots import work_of
+from manta_swarm.protocol.records import Claim, ClaimStep, Header
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.contributions import claim_of, listing
 from tests.faults.liar import Liar, Made, liars
 from tests.faults.scene import Scene

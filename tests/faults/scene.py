@@ -8,16 +8,16 @@ from typing import Any
 
 import psutil
 
-from aggregator.log.storage import is_at_rest, read_manifest, reading
-from aggregator.log.verify import verify_directory
-from aggregator.rounds.replay import Played, Tables, replay_directory
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, FollowerSection
-from automl.training.course import RunCourse
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest
-from protocol.signing import Identity
-from tests.swarm.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
+from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, reading
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.rounds.replay import Played, Tables, replay_directory
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import Identity
+from tests.network.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
 
 HERE = Path(__file__).parent
 ENDLESS = 1000  # rounds: nobody waits for the last one
@@ -76,7 +76,7 @@ class Scene(Programs):
     def start_peer_by(self, name: str, address: str) -> None:
         """Start a peer that finds the run at ``address``."""
         where = ("--initial-peers", address, "--run", self.status("aggregator")["run"])
-        self.start_command(name, "-P", "-m", "peer.cli", "join", *where, *self._own(name))
+        self.start_command(name, "-P", "-m", "manta_swarm.peer.cli", "join", *where, *self._own(name))
 
     def start_strange_log(self, what: str) -> None:
         """Start the aggregator, or start it again, as a strange one (see ``strange_log.py``); it may end as it likes."""

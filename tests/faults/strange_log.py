@@ -24,17 +24,17 @@ from typing import Any, NoReturn
 
 import torch
 
-from aggregator.cli import main
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE
-from aggregator.rounds import snapshots
-from aggregator.rounds.follower import Follower, Next
-from aggregator.rounds.intake import Intake
-from automl.training.update import State, next_state, state_pieces
-from exact.vectors import vector_groups
-from protocol.records import Ticket
-from protocol.signed import Signed
-from swarm.blobs import Blob
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE
+from manta_swarm.aggregator.rounds import snapshots
+from manta_swarm.aggregator.rounds.follower import Follower, Next
+from manta_swarm.aggregator.rounds.intake import Intake
+from manta_swarm.automl.training.update import State, next_state, state_pieces
+from manta_swarm.codec.vectors import vector_groups
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.signed import Signed
 
 WHAT = sys.argv.pop(1)
 WRONG_ROUND = 3

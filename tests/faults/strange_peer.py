@@ -38,24 +38,24 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time = lambda: true_time() + DAY_S
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
-import peer.rounds.states  # noqa: E402
-from peer.cli import main  # noqa: E402
-from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
-from peer.cohort.founder import FounderSeat  # noqa: E402
-from peer.cohort.messages import HAND_OVER  # noqa: E402
-from peer.cohort.seat import MemberSeat  # noqa: E402
-from peer.loop import PeerLoop  # noqa: E402
-from peer.rounds.base_work import BaseWork  # noqa: E402
-from peer.rounds.check import Checker  # noqa: E402
-from peer.rounds.states import States  # noqa: E402
-from protocol.errors import Unreachable  # noqa: E402
-from protocol.records import Ticket  # noqa: E402
-from protocol.rounds import RoundMachine  # noqa: E402
-from protocol.signing import PublicKey  # noqa: E402
-from swarm.links import Links  # noqa: E402
-from swarm.log_client import BodyPart  # noqa: E402
-from swarm.node import Node  # noqa: E402
-from swarm.rpc import Handler  # noqa: E402
+import manta_swarm.peer.rounds.states  # noqa: E402
+from manta_swarm.network.links import Links  # noqa: E402
+from manta_swarm.network.log_client import BodyPart  # noqa: E402
+from manta_swarm.network.node import Node  # noqa: E402
+from manta_swarm.network.rpc import Handler  # noqa: E402
+from manta_swarm.peer.cli import main  # noqa: E402
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
+from manta_swarm.peer.cohort.founder import FounderSeat  # noqa: E402
+from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
+from manta_swarm.peer.cohort.seat import MemberSeat  # noqa: E402
+from manta_swarm.peer.loop import PeerLoop  # noqa: E402
+from manta_swarm.peer.rounds.base_work import BaseWork  # noqa: E402
+from manta_swarm.peer.rounds.check import Checker  # noqa: E402
+from manta_swarm.peer.rounds.states import States  # noqa: E402
+from manta_swarm.protocol.errors import Unreachable  # noqa: E402
+from manta_swarm.protocol.records import Ticket  # noqa: E402
+from manta_swarm.protocol.rounds import RoundMachine  # noqa: E402
+from manta_swarm.protocol.signing import PublicKey  # noqa: E402
 
 calls = 0
 
@@ -85,7 +85,7 @@ def dies_working() -> None:
 
     BaseWork.work = work  # type: ignore[method-assign]
 
-    from automl.training.lots import Worker
+    from manta_swarm.automl.training.lots import Worker
 
     true_train = Worker.train
 
@@ -279,8 +279,8 @@ def dies_untold() -> None:
 
 def means() -> None:
     """Take the mean first, and check it each time."""
-    true_ways = peer.rounds.states.ways
-    peer.rounds.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
+    true_ways = manta_swarm.peer.rounds.states.ways
+    manta_swarm.peer.rounds.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
     Checker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
 
 

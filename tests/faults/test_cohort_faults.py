@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.signing import Identity
+from manta_swarm.protocol.signing import Identity
 from tests.faults.scene import Scene, cohort_run, ordered_identities
 
 pytestmark = [pytest.mark.swarm, pytest.mark.faults]

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
-from peer.cohort.cohort import Accepted
-from protocol.records import Ticket
-from protocol.signed import Signed
-from protocol.signing import Identity
-from swarm.log_client import HandIn
-from swarm.rpc import Refused
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.cohort.cohort import Accepted
+from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
 from tests.contributions import listing
 from tests.faults.liar import Made, liars
 from tests.faults.mate import Mate, mates
 from tests.faults.scene import Scene, cohort_run, ordered_identities
-from tests.swarm.processes import DEADLINE_S
+from tests.network.processes import DEADLINE_S
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]

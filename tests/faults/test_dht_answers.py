@@ -9,12 +9,12 @@ import pytest
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
-from protocol.signing import peer_id, sha256
-from swarm.node import Node
+from manta_swarm.network.node import Node
+from manta_swarm.protocol.signing import peer_id, sha256
 from tests.faults.attacking import DEADLINE_S, attacking
 from tests.faults.strangers import Target
 from tests.faults.strangers.dht_answers import NAMES
-from tests.swarm.nodes import nodes_of
+from tests.network.nodes import nodes_of
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]

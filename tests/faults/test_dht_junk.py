@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol.signing import sha256
-from swarm.newest_head import name_of
-from swarm.node import Node
+from manta_swarm.network.newest_head import name_of
+from manta_swarm.network.node import Node
+from manta_swarm.protocol.signing import sha256
 from tests.faults.attacking import DEADLINE_S, attacking
 from tests.faults.strangers import Target
-from tests.swarm.nodes import nodes_of, start
+from tests.network.nodes import nodes_of, start
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]

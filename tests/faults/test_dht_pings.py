@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from protocol.signing import sha256
-from swarm.node import Node
+from manta_swarm.network.node import Node
+from manta_swarm.protocol.signing import sha256
 from tests.faults.attacking import DEADLINE_S, attacking
 from tests.faults.strangers import Target
-from tests.swarm.nodes import nodes_of, start, until
+from tests.network.nodes import nodes_of, start, until
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.cli import main
-from protocol.encoding import pack
-from protocol.signing import peer_name
+from manta_swarm.aggregator.cli import main
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.signing import peer_name
 from tests.command import typed
 from tests.faults.strangers.false_proofs import false_proofs, stranger, two_commits
-from tests.swarm.processes import Programs, small_run
+from tests.network.processes import Programs, small_run
 
 pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]  # hivemind
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 
-from aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.config import RunConfig
 from tests.faults.far_network import FarNetwork, why_not
 from tests.faults.scene import ENDLESS, Scene, cohort_run, quick_run
 
@@ -60,7 +60,7 @@ class Apart(Scene):
         for name in SITES:
             own = ("--listen", self.listen(name), "--dir", str(self.directory / name), "--gpus", "none", "--verbose")
             environment = {"MANTA_COHORT_TOKEN": secrets.token_hex(32), "MANTA_STATE_DIR": str(self.directory / f"{name}-state")}
-            self.start_command(name, "-P", "-m", "peer.cli", "join", *where, *own, environment=environment)
+            self.start_command(name, "-P", "-m", "manta_swarm.peer.cli", "join", *where, *own, environment=environment)
 
     def key(self, name: str) -> str:
         return str(self.status(name)["key"])

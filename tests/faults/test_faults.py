@@ -8,14 +8,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.settings.sections import ExchangeSection
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.update import state_piece_sizes
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.settings.sections import ExchangeSection
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.update import state_piece_sizes
 from tests.faults.lines import Line
 from tests.faults.scene import ENDLESS, Scene, quick_run
-from tests.swarm.processes import wait_for
+from tests.network.processes import wait_for
 
 pytestmark = pytest.mark.swarm
 

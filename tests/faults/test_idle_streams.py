@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.scene import Scene, quick_run
-from tests.swarm.processes import wait_for
+from tests.network.processes import wait_for
 
 pytestmark = pytest.mark.swarm
 

@@ -17,30 +17,30 @@ from hivemind.p2p import PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
-from aggregator.log.contents import BODIES
-from aggregator.rounds.bodies import Bodies
-from aggregator.rounds.replay import Played
-from exact.coding import Body, body_num_bytes, encode, parse
-from exact.outcome import outcome
-from exact.vectors import vector_group_sizes
-from protocol.encoding import pack
-from protocol.exchange import CLIP, MAX_AGE, MAX_FLOOR, WINDOW
-from protocol.records import Announcement, Claim
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, peer_id, sha256
-from protocol.table import limit_square, weights
-from swarm.blobs import METHOD
-from swarm.daemon import ask
-from swarm.fetching import fetch
-from swarm.log_client import BodyPart, HandIn
-from swarm.neighbours import Neighbours
-from swarm.rpc import Refused
-from swarm.streams import MAX_STREAMS
-from swarm.validator import OwnedRecords
+from manta_swarm.aggregator.log.contents import BODIES
+from manta_swarm.aggregator.rounds.bodies import Bodies
+from manta_swarm.aggregator.rounds.replay import Played
+from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
+from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.network.blobs import METHOD
+from manta_swarm.network.daemon import ask
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.log_client import BodyPart, HandIn
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Refused
+from manta_swarm.network.streams import MAX_STREAMS
+from manta_swarm.network.validator import OwnedRecords
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import CLIP, MAX_AGE, MAX_FLOOR, WINDOW
+from manta_swarm.protocol.records import Announcement, Claim
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, sha256
+from manta_swarm.protocol.table import limit_square, weights
 from tests.contributions import with_contribution
 from tests.faults.liar import Liar, Made, liars
 from tests.faults.scene import Scene, quick_run
-from tests.swarm.processes import DEADLINE_S
+from tests.network.processes import DEADLINE_S
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]

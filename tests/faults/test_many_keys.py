@@ -10,30 +10,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.rounds.commits import Commits
-from aggregator.rounds.intake import Intake
-from aggregator.rounds.news import NewsDesk
-from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.rounds.replay import replay_directory
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.timeline import Timeline
-from aggregator.rounds.verdicts import Verdicts
-from aggregator.rounds.waiting import Waiting
-from aggregator.rounds.weights import Weights
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
-from aggregator.status import unix_ms
-from automl.data.digits import digits
-from exact.coding import body_groups, encode, parse
-from protocol.closing import Closing
-from protocol.encoding import pack
-from protocol.errors import MantaError
-from protocol.ledger import Ledger
-from protocol.signing import Identity, PublicKey, peer_name, sha256
-from swarm.blobs import Blob
-from swarm.budget import FAULTS_FORGIVEN, MAX_KEYS
-from swarm.log_client import BodyPart, LogClient
-from swarm.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.aggregator.rounds.commits import Commits
+from manta_swarm.aggregator.rounds.intake import Intake
+from manta_swarm.aggregator.rounds.news import NewsDesk
+from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.rounds.replay import replay_directory
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.timeline import Timeline
+from manta_swarm.aggregator.rounds.verdicts import Verdicts
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.codec.coding import body_groups, encode, parse
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.budget import FAULTS_FORGIVEN, MAX_KEYS
+from manta_swarm.network.log_client import BodyPart, LogClient
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from tests.contributions import header_of
 
 OPERATOR = Identity(sha256(b"operator"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.config import RunConfig
 from tests.faults.nat_network import KINDS, Host, Internet, why_not
 from tests.faults.scene import ENDLESS, Scene, cohort_run, quick_run
 

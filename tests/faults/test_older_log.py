@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.guard import EVIDENCE, PLACE
-from aggregator.log.verify import verify_directory
-from protocol.encoding import unpack
-from protocol.histories import Departure, Histories
-from tests.swarm.processes import DEADLINE_S, LISTEN, Programs, read_json, small_run
+from manta_swarm.aggregator.log.guard import EVIDENCE, PLACE
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.histories import Departure, Histories
+from tests.network.processes import DEADLINE_S, LISTEN, Programs, read_json, small_run
 
 pytestmark = [pytest.mark.swarm, pytest.mark.faults]
 
@@ -26,7 +26,7 @@ PEERS = ("one", "two")
 def started(directory: Path) -> tuple[str, ...]:
     """Return how the aggregator is started where it may end before it listens."""
     where = ("--dir", str(directory / "aggregator"), "--listen", LISTEN, "--no-monitor")
-    return ("-P", "-m", "aggregator.cli", "start", str(directory / "run.toml"), *where)
+    return ("-P", "-m", "manta_swarm.aggregator.cli", "start", str(directory / "run.toml"), *where)
 
 
 def stopped(programs: Programs) -> None:
@@ -86,7 +86,7 @@ def test_an_older_copy_gets_back_what_it_lacks_and_its_witness_sees_one_history(
         first = programs.start_aggregator()
         programs.start_peer("one", "cohort-0", "--listen", at)
         programs.start_peer("two", "cohort-1")
-        watch = ("-P", "-m", "aggregator.cli", "witness", "--of", first["addresses"][0], "--dir", str(tmp_path / "w"))
+        watch = ("-P", "-m", "manta_swarm.aggregator.cli", "witness", "--of", first["addresses"][0], "--dir", str(tmp_path / "w"))
         programs.start_command("witness", *watch)
         programs.wait_for_round(2)
         programs.wait_until(lambda: "cosigned round=" in programs.log("witness"), "the witness cosigns")
@@ -129,7 +129,7 @@ def free_port() -> int:
 
 def typed(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Return how a command of the operator ended."""
-    command = [sys.executable, "-P", "-m", "aggregator.cli", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
@@ -156,7 +156,9 @@ def test_a_run_is_handed_over_and_goes_on_at_another_address(tmp_path: Path) -> 
         assert ended.returncode == 0, ended
         known = f"{at}/p2p/{programs.status('one')['peer']}"
         where = ("--listen", f"/ip4/127.0.0.1/tcp/{free_port()}", "--initial-peers", known)
-        programs.start_command("there", "-P", "-m", "aggregator.cli", "start", str(there / "run.toml"), "--dir", str(there), *where)
+        programs.start_command(
+            "there", "-P", "-m", "manta_swarm.aggregator.cli", "start", str(there / "run.toml"), "--dir", str(there), *where
+        )
         programs.wait_until(lambda: read_json(there / "status.json").get("round", 0) >= rounds + 2, "the run goes on there")
         assert "this folder was made from a backup: nothing is signed before a peer" in programs.log("there")
         for name in PEERS:

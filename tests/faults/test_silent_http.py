@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from tests.swarm.processes import Programs, small_run
+from tests.network.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
@@ -26,7 +26,7 @@ def _attack(programs: Programs, url: str) -> None:
 def _join(programs: Programs, name: str) -> None:
     aggregator = programs.status("aggregator")
     where = ("--gateway", aggregator["gateway"], "--run", aggregator["run"], "--dir", str(programs.directory / name))
-    programs.start_command(name, "-P", "-m", "peer.cli", "join", "--light", *where)
+    programs.start_command(name, "-P", "-m", "manta_swarm.peer.cli", "join", "--light", *where)
 
 
 def test_light_contributors_go_on_and_new_ones_come_while_strangers_hold_all_connections_of_their_gateway(tmp_path: Path) -> None:

@@ -14,26 +14,26 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aggregator.log.log import Log
-from aggregator.log.storage import read_manifest
-from aggregator.log.verify import verify_directory
-from aggregator.settings.config import RunConfig, write_run_file
-from automl.evaluation.samples import Measured
-from automl.export.opened import open_exported
-from automl.search.journal import FileJournal, Settings
-from automl.spaces.cost import cost_table
-from automl.spaces.space import TINY
-from automl.training.snapshot import save_snapshot
-from automl.training.update import State, state_digest
-from peer.rounds.slips import SlipFolder
-from peer.store import SLIPS, Kept, KeptResiduals, PeerStore
-from peer.training.account import Account
-from protocol.earnings import RoundContributions
-from protocol.manifest import SignedManifest
-from protocol.records import Header, Listing, entry_of, open_entry
-from protocol.signing import Identity, peer_name, sha256
-from protocol.slips import Slip
-from protocol.versions import PROTOCOL
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import read_manifest
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig, write_run_file
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.search.journal import FileJournal, Settings
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.peer.rounds.slips import SlipFolder
+from manta_swarm.peer.store import SLIPS, Kept, KeptResiduals, PeerStore
+from manta_swarm.peer.training.account import Account
+from manta_swarm.protocol.earnings import RoundContributions
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, Listing, entry_of, open_entry
+from manta_swarm.protocol.signing import Identity, peer_name, sha256
+from manta_swarm.protocol.slips import Slip
+from manta_swarm.protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats.networks import PACKED, open_packed, shown, write_networks
 from tests.latency_table import table_of

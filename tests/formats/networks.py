@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from automl.data.dataset import CENTRE_SQUARE, Preparation
-from automl.export.description import UNKNOWN, Description, Provenance
-from automl.export.opened import ExportedNetwork
-from automl.export.presentation import Presentation
-from automl.export.pt2 import read_pt2
-from automl.export.subnet import Subnet
-from automl.export.writer import exported_files
-from automl.forms import FORMATS, PT2
-from automl.models.plain import plain_network
-from automl.spaces.space import STEREO_TINY, TINY, SearchSpace
+from manta_swarm.automl.data.dataset import CENTRE_SQUARE, Preparation
+from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
+from manta_swarm.automl.export.opened import ExportedNetwork
+from manta_swarm.automl.export.presentation import Presentation
+from manta_swarm.automl.export.pt2 import read_pt2
+from manta_swarm.automl.export.subnet import Subnet
+from manta_swarm.automl.export.writer import exported_files
+from manta_swarm.automl.forms import FORMATS, PT2
+from manta_swarm.automl.models.plain import plain_network
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, SearchSpace
 
 PRESENTED = "presented.json"
 PACKED = "stereo.pt2.gz"

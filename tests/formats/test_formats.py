@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.log.verify import verify_directory
-from aggregator.settings.config import RunConfig, load_run_file
-from automl.export.description import Description
-from automl.export.opened import ExportedNetwork, open_exported
-from automl.latency.table import LatencyTable
-from automl.search.journal import FileJournal
-from automl.spaces.space import TINY
-from automl.training.snapshot import load_snapshot
-from automl.training.snapshot_header import read_header
-from automl.training.update import state_digest
-from peer.commands.earnings import runs_of
-from peer.config import load_config
-from peer.store import Kept as Sealed
-from peer.store import KeptResiduals, PeerStore
-from peer.training.account import Account, epsilon_of
-from protocol.errors import UserError
-from protocol.records import entry_of
-from protocol.signing import peer_name
-from protocol.versions import PROTOCOL
-from runtime.disk import load_identity
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.opened import ExportedNetwork, open_exported
+from manta_swarm.automl.latency.table import LatencyTable
+from manta_swarm.automl.search.journal import FileJournal
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.snapshot_header import read_header
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.peer.commands.earnings import runs_of
+from manta_swarm.peer.config import load_config
+from manta_swarm.peer.store import Kept as Sealed
+from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.training.account import Account, epsilon_of
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.versions import PROTOCOL
+from manta_swarm.runtime.disk import load_identity
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats import make
 from tests.formats.networks import PACKED, PRESENTED, open_packed, shown

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from exact.residuals import vector_digest
-from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from peer.cohort.seat import Claimed
-from protocol.cohorts import Group
-from protocol.records import Claim, ClaimStep, Contribution, Ticket
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.links import Greeting, Links
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.neighbours import Neighbours
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.links import Greeting, Links
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.seat import Claimed
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.claim_steps import means_of
+from tests.network.virtual_time import now, run_virtual
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
-from tests.swarm.virtual_time import now, run_virtual
 
 OPERATOR = Identity(sha256(b"operator"))
 PEERS = sorted((Identity(sha256(b"mate %d" % i)) for i in range(6)), key=lambda peer: peer.public_key)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from peer.limits.limits import Limits
-from peer.limits.sensors import Sensors
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from swarm.peer_status import SEEKING, PeerStatus
-from swarm.voice import Form, Voice
+from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.voice import Form, Voice
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import Sensors
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
 
 
 class Listed(Voice):

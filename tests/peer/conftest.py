@@ -5,8 +5,8 @@ Imports hivemind by the only door, which silences what hivemind's own code warns
 
 import pytest
 
-import swarm.node  # noqa: F401
-from swarm import waits
+import manta_swarm.network.node  # noqa: F401
+from manta_swarm.network import waits
 from tests.command import environment, home
 
 __all__ = ["environment", "home"]

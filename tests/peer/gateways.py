@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.training.course import RunCourse
-from automl.training.schedule import Plan
-from automl.training.update import State
-from peer.cohort.seat import Accepted
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.seat import GatewaySeat
-from peer.gateway.work import NOTHING_LENT, Lent
-from peer.light.work import Done, LightWork
-from peer.training.work import ComputeThread
-from protocol.encoding import pack
-from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
-from protocol.records import Claim, Contribution, Ticket
-from protocol.rounds import Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State
+from manta_swarm.peer.cohort.seat import Accepted
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.seat import GatewaySeat
+from manta_swarm.peer.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.light.work import Done, LightWork
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
+from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of
 from tests.memory_log import OPERATOR, signed_manifest, start_of
 

@@ -13,29 +13,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.training.lots import Lot, LotResult
-from peer.config import PeerConfig
-from peer.crew.crew import InProcess
-from peer.crew.devices import Device, Devices
-from peer.crew.resting import RestingCrew
-from peer.evaluation.opening import desk_of_evaluations
-from peer.gateway.desk import GatewayDesk
-from peer.limited import LimitedPeer
-from peer.limits.limits import Limits
-from peer.loop import PeerLoop
-from peer.shards.session import Held
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from peer.training.noise import Noise
-from peer.training.sizing import Sizing
-from peer.training.work import ComputeThread
-from protocol.manifest import SignedManifest
-from protocol.rounds import Phase
-from protocol.signing import Identity, sha256
-from swarm.blobs import Shelf
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.peer_status import PeerStatus
-from swarm.traffic import Traffic
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.crew.crew import InProcess
+from manta_swarm.peer.crew.devices import Device, Devices
+from manta_swarm.peer.crew.resting import RestingCrew
+from manta_swarm.peer.evaluation.opening import desk_of_evaluations
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.limited import LimitedPeer
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.loop import PeerLoop
+from manta_swarm.peer.shards.session import Held
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.training.noise import Noise
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 
 

@@ -17,21 +17,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.settings.config import RunConfig
-from automl.data.digits import digits
-from peer import session
-from peer.cli import main
-from peer.config import PeerConfig
-from protocol.errors import UserError
-from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import Identity, sha256
-from protocol.versions import PROTOCOL
-from runtime.disk import load_identity, only_process
-from swarm.local_runs import LocalRun, listed
-from swarm.log_client import serve_manifest
-from swarm.node import Node, peer_name
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.network.local_runs import LocalRun, listed
+from manta_swarm.network.log_client import serve_manifest
+from manta_swarm.network.node import Node, peer_name
+from manta_swarm.peer import session
+from manta_swarm.peer.cli import main
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.versions import PROTOCOL
+from manta_swarm.runtime.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
-from tests.swarm.processes import LISTEN, wait_for
+from tests.network.processes import LISTEN, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # hivemind's way to find its daemon
 
@@ -83,7 +83,9 @@ def refusal_of(home: Home, directory: Path, signed: SignedManifest) -> str:
 
 def assert_waits(home: Home, directory: Path, address: str, *words: str) -> None:
     """Check that a peer says why nobody is there, once and in one line, and goes on trying until the person ends it."""
-    process = home.start("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+    process = home.start(
+        "manta_swarm.peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address
+    )
     line = wait_for_line(process, "it is tried again until somebody answers")
     assert all(word in line for word in words), line
     ended = home.interrupted(process)
@@ -200,7 +202,7 @@ def test_no_peer_to_pause(directory: Path, word: str) -> None:
 def test_a_port_in_use(home: Home, directory: Path) -> None:
     with listening() as server:
         listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
-        ended = home.run("peer.cli", "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
+        ended = home.run("manta_swarm.peer.cli", "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
     assert_refused(ended, listen, "in use", "--listen")
 
 
@@ -272,7 +274,7 @@ def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None
     async def served() -> Ended:
         async with serving(home, signed) as address:
             where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
-            return await asyncio.to_thread(home.run, "peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
+            return await asyncio.to_thread(home.run, "manta_swarm.peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
 
     assert_refused(asyncio.run(served()), signed.run.hex(), "1" * 64, "--run")
     assert (directory / "last.json").read_text() == "of an earlier life"
@@ -349,14 +351,14 @@ def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
 @pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu", "_C.cpython"])
 def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: str) -> None:
-    process = home.start("peer.cli", "join", "--dir", directory, "--initial-peers", NOBODY)
+    process = home.start("manta_swarm.peer.cli", "join", "--dir", directory, "--initial-peers", NOBODY)
     wait_for(lambda: any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps()), f"{library} is loaded")
     assert_ended_by_hand(home.interrupted(process), (-signal.SIGINT, 130))  # a shell shows 130 for both
 
 
 @pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
-    process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
+    process = home.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
     wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
 
@@ -365,7 +367,7 @@ def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
 def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
-        process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+        process = home.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
         assert select.select([server], [], [], 240.0)[0], "it never connected"
         assert_ended_by_hand(home.interrupted(process), (130,))
 
@@ -375,7 +377,9 @@ def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
 def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses: int) -> None:
     async def served() -> Ended:
         async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
-            process = home.start("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+            process = home.start(
+                "manta_swarm.peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address
+            )
             await asyncio.to_thread(wait_for_line, process, "waiting for the run's log")
             if presses == 2:
                 process.send_signal(signal.SIGINT)

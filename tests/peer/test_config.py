@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from peer.config import PeerConfig, load_config
-from peer.limits.kept import keep_limits
-from peer.limits.limits import Limits
-from protocol.errors import UserError
-from protocol.signing import Identity, peer_name
+from manta_swarm.peer.config import PeerConfig, load_config
+from manta_swarm.peer.limits.kept import keep_limits
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import Identity, peer_name
 
 PAYOUTS = [peer_name(Identity(bytes([seed]) * 32).public_key) for seed in (1, 2, 3)]
 SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [

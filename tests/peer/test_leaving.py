@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.store import Kept
-from protocol.encoding import pack
-from protocol.errors import StorageError
-from protocol.rounds import Phase
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.farewells import METHOD, Farewell
+from manta_swarm.network import waits
+from manta_swarm.network.farewells import METHOD, Farewell
+from manta_swarm.peer.store import Kept
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 

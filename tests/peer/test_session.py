@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from peer.config import PeerConfig
-from peer.contact.whereabouts import find_addresses
-from peer.session import Stopped, _until_told_to_stop
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.errors import StorageError, Unreachable, UserError
-from protocol.signing import sha256
-from swarm.local_runs import LocalRun, find, listed
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.local_runs import LocalRun, find, listed
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.session import Stopped, _until_told_to_stop
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import StorageError, Unreachable, UserError
+from manta_swarm.protocol.signing import sha256
 
 RUN, OTHER_RUN = sha256(b"run"), sha256(b"other run")
 GIVEN, LAST, LOCAL = ("/given",), ("/last",), ("/local", "/local/too")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.errors import RemoteFault
-from swarm.peer_status import FaultSeen, PeerStatus
-from swarm.voice import Form, Voice
+from manta_swarm.network.peer_status import FaultSeen, PeerStatus
+from manta_swarm.network.voice import Form, Voice
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import RemoteFault
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from peer.store import Kept, LastRun, PeerStore
-from protocol.errors import StorageError, UserError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Header
-from protocol.signing import Identity, sha256
-from runtime.disk import load_identity, only_process
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.store import Kept, LastRun, PeerStore
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.runtime.disk import load_identity, only_process
 from tests.contributions import header_of
 from tests.runs import FixedCourse, manifest_of
 

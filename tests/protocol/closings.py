@@ -1,7 +1,7 @@
 """What is handed in to ``protocol.closing``, and when, for its tests: by peers alone, and by cohorts."""
 
-from protocol.closing import Closing
-from protocol.signing import sha256
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.signing import sha256
 
 A, B, C, D, E, F = KEYS = sorted(sha256(b"key %d" % i) for i in range(6))
 OPEN_MS, START = 1_000, 50_000

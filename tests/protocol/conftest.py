@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.ledger import Ledger
-from protocol.manifest import Manifest, Optimizer, SignedManifest
-from protocol.signing import Identity
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest, Optimizer, SignedManifest
+from manta_swarm.protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of
 from tests.runs import manifest_of

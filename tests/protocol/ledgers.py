@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import LedgerError, RemoteFault
-from protocol.exchange import Exchange
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Header, entry_of
-from protocol.signing import Identity
+from manta_swarm.protocol.errors import LedgerError, RemoteFault
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.signing import Identity
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"operator".ljust(32, b"."))

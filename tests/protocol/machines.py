@@ -1,10 +1,10 @@
 """A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
 
-from protocol.manifest import SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, Ticket
-from protocol.rounds import RoundMachine, Standing
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Ticket
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import FixedCourse, manifest_of
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protocol.ballots import (
+from manta_swarm.protocol.ballots import (
     Accepted,
     Ballot,
     Batch,
@@ -26,11 +26,11 @@ from protocol.ballots import (
     Voting,
     accept,
 )
-from protocol.encoding import encode
-from protocol.errors import RemoteFault
-from protocol.merkle import leaf_hash, root
-from protocol.newcomers import Newcomer, Standing
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.merkle import leaf_hash, root
+from manta_swarm.protocol.newcomers import Newcomer, Standing
+from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"run")
 IDENTITIES = [Identity(bytes([number + 1]) * 32) for number in range(4)]

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
-from protocol.exchange import MAX_COHORT, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
-from protocol.fields import MAX_ROUND
-from protocol.merkle import MAX_SIZE
-from protocol.records import (
+from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.records import (
     MAX_ARCHITECTURES,
     MAX_INDEX,
     MAX_LOTS,
@@ -21,9 +21,9 @@ from protocol.records import (
     Threshold,
     Ticket,
 )
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 RUN, BASE = sha256(b"run"), sha256(b"base")

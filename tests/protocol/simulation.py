@@ -8,17 +8,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from protocol.closing import Closing, NotTaken
-from protocol.errors import ClaimError, LedgerError
-from protocol.ledger import Ledger
-from protocol.listed import open_ms_after, weighed_in
-from protocol.manifest import SignedManifest
-from protocol.records import Claim, Contribution, Header, Round, Ticket, entry_of
-from protocol.rounds import Phase, RoundMachine, Sealed, Standing
-from protocol.signed import Signed
-from protocol.signing import Digest, Identity, sha256
-from protocol.table import weights, weights_root
-from protocol.verified import Verified
+from manta_swarm.protocol.closing import Closing, NotTaken
+from manta_swarm.protocol.errors import ClaimError, LedgerError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import open_ms_after, weighed_in
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Ticket, entry_of
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed, Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest, Identity, sha256
+from manta_swarm.protocol.table import weights, weights_root
+from manta_swarm.protocol.verified import Verified
 from tests.claim_steps import all_of, means_of, steps_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 

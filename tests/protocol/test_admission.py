@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, role_shown
-from protocol.admitted import LOOKS_ON, NOT_ADMITTED
-from protocol.encoding import pack
-from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
-from protocol.ledger import Ledger
-from protocol.records import entry_of, open_entry
-from protocol.signed import Signed, is_signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules
-from swarm.invitation import Token
+from manta_swarm.network.invitation import Token
+from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, role_shown
+from manta_swarm.protocol.admitted import LOOKS_ON, NOT_ADMITTED
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of, open_entry
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from protocol.affinity import (
+from manta_swarm.protocol.affinity import (
     FAR,
     JOIN_US,
     MAX_DISTANCES,
@@ -28,9 +28,9 @@ from protocol.affinity import (
     step_of,
     tag_of,
 )
-from protocol.exchange import MAX_COHORT
-from protocol.fields import check_name
-from protocol.signing import sha256
+from manta_swarm.protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.fields import check_name
+from manta_swarm.protocol.signing import sha256
 
 NOWHERE = Position(1, b"", b"", ())
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.ballots import (
+from manta_swarm.protocol.ballots import (
     NOBODY,
     Accepted,
     Ballot,
@@ -21,9 +21,9 @@ from protocol.ballots import (
     accept,
     check_vote,
 )
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, ProofError, SignatureError
-from protocol.signing import sha256
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, ProofError, SignatureError
+from manta_swarm.protocol.signing import sha256
 from tests.protocol.operators_world import IDENTITIES, RUN, World, contribution, root_of, run
 
 KEYS = [identity.public_key for identity in IDENTITIES]

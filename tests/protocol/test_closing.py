@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.closing import Closing, NotTaken, Stage
-from protocol.exchange import grace_ms
-from protocol.signing import sha256
+from manta_swarm.protocol.closing import Closing, NotTaken, Stage
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.signing import sha256
 from tests.protocol.closings import DEADLINE, GRACE, OPEN_MS, START, A, B, C, D, E, F, hand_in, header, opened, restore, table, work
 
 # Opening and closing.

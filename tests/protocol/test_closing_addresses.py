@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.closing import Closing, NotTaken
-from protocol.signing import sha256
+from manta_swarm.protocol.closing import Closing, NotTaken
+from manta_swarm.protocol.signing import sha256
 from tests.protocol.closings import OPEN_MS, START, claims, work
 
 HERE, THERE = "192.0.2.1", "2001:db8::/64"

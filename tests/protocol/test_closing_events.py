@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.closing import Closing, NotTaken, Stage
-from protocol.exchange import grace_ms
-from protocol.signing import sha256
+from manta_swarm.protocol.closing import Closing, NotTaken, Stage
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.signing import sha256
 
 KEYS = sorted(sha256(b"key %d" % i) for i in range(8))
 OPEN_MS, START = 1_000, 50_000

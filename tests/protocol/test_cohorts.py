@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.cohorts import cohort_name, is_mate_proof, mate_proof
-from protocol.errors import UserError
-from protocol.fields import check_name
-from protocol.signing import PublicKey
+from manta_swarm.protocol.cohorts import cohort_name, is_mate_proof, mate_proof
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.fields import check_name
+from manta_swarm.protocol.signing import PublicKey
 
 
 @given(st.text())

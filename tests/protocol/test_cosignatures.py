@@ -8,11 +8,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.cosignatures import COSIGNATURE, Cosignature, cosign, cosignatures_of, with_cosignatures, witness_key, witness_name
-from protocol.errors import EncodingError, SignatureError
-from protocol.merkle import root
-from protocol.notes import MAX_SIGNATURES, TreeHead, head_text, key_id, open_tree_head, origin, sign_tree_head, signature_line
-from protocol.signing import Identity
+from manta_swarm.protocol.cosignatures import (
+    COSIGNATURE,
+    Cosignature,
+    cosign,
+    cosignatures_of,
+    with_cosignatures,
+    witness_key,
+    witness_name,
+)
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.merkle import root
+from manta_swarm.protocol.notes import MAX_SIGNATURES, TreeHead, head_text, key_id, open_tree_head, origin, sign_tree_head, signature_line
+from manta_swarm.protocol.signing import Identity
 
 OPERATOR, WITNESS, OTHER = Identity(b"o" * 32), Identity(b"w" * 32), Identity(b"x" * 32)
 LOG = origin(b"\xab" * 32)

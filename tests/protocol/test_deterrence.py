@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.deterrence import MOST_GAIN, gain, least_pending_rounds, most_gain
-from protocol.verdicts import LEAST_PENDING, AuditRules
+from manta_swarm.protocol.deterrence import MOST_GAIN, gain, least_pending_rounds, most_gain
+from manta_swarm.protocol.verdicts import LEAST_PENDING, AuditRules
 from tests.audited import AUDITOR
 from tests.protocol import audit_model
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.draws import Candidate, auditor_of, drawn
-from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules
+from manta_swarm.protocol.draws import Candidate, auditor_of, drawn
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import AuditRules
 
 NAMED = tuple(sorted(Identity(sha256(b"auditor %d" % number)).public_key for number in range(4)))
 RULES = AuditRules(NAMED, audit_percent=5, newcomer_percent=10)

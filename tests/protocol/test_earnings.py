@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.earnings import RoundContributions, earned
-from protocol.errors import RemoteFault
-from protocol.ledger import Ledger
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead
-from protocol.receipts import ProvenRound
-from protocol.records import Claim, Header, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity
-from protocol.table import TableError
+from manta_swarm.protocol.earnings import RoundContributions, earned
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Claim, Header, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.table import TableError
 from tests.audited import audited_ledger
 from tests.contributions import PEERS, cohort_header_of, commit, header_of, in_order
 from tests.protocol.ledgers import ledger_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoding import MAX_DEPTH, MAX_ITEMS, Value, decode, encode, pack, unpack
-from protocol.errors import EncodingError
+from manta_swarm.protocol.encoding import MAX_DEPTH, MAX_ITEMS, Value, decode, encode, pack, unpack
+from manta_swarm.protocol.errors import EncodingError
 
 LIMIT = 4096
 values = st.recursive(

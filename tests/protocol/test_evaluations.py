@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import evaluations
-from protocol.encoding import encode, pack, to_value, unpack
-from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.evaluations import Answer, EvaluationWord, Fate, Question, Result, checked, difference
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol import evaluations
+from manta_swarm.protocol.encoding import encode, pack, to_value, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
+from manta_swarm.protocol.evaluations import Answer, EvaluationWord, Fate, Question, Result, checked, difference
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 
 PEER, OTHER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 RUN, DATA = sha256(b"run"), sha256(b"data")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.exchange import (
+from manta_swarm.protocol.exchange import (
     DRIFT,
     MAX_AGE,
     MAX_FLOOR,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.exchange import Exchange
-from protocol.footprint import (
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.footprint import (
     Sizes,
     Table,
     data_bytes,
@@ -19,8 +19,8 @@ from protocol.footprint import (
     round_traffic,
     usual_vectors_bytes,
 )
-from protocol.shards import TravellingShards
-from protocol.signing import Identity
+from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.signing import Identity
 from tests.audited import RULES as AUDITED
 from tests.runs import manifest_of
 

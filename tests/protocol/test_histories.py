@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.cosignatures import cosign, with_cosignatures
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
-from protocol.histories import Departure, Histories, contradict, departure
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, parse_tree_head, sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import Included, Receipt, entry_of
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
+from manta_swarm.protocol.histories import Departure, Histories, contradict, departure
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, parse_tree_head, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.records import Included, Receipt, entry_of
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, header_of, round_of
 from tests.runs import FixedCourse, manifest_of
 

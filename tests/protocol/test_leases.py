@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.leases import MAX_PLACES, Leased, Leases, No
+from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
 
 BASE, NEXT, KEY, OTHER, NAME = b"b" * 32, b"c" * 32, b"k" * 32, b"o" * 32, b"n" * 32
 ROUND_MS = 60_000.0

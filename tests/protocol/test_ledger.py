@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import protocol.ledger
-import protocol.signed
-from protocol.encoding import encode
-from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
-from protocol.exchange import MAX_AGE
-from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.manifest import SignedManifest
-from protocol.records import Round, Threshold, commit_digest, entry_of, open_entry
-from protocol.signing import sha256
-from protocol.verified import Verified
+import manta_swarm.protocol.ledger
+import manta_swarm.protocol.signed
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Round, Threshold, commit_digest, entry_of, open_entry
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.verified import Verified
 from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of
 from tests.protocol.ledgers import OPERATOR, append, ledger_of, refused, seen
 from tests.runs import FixedCourse, manifest_of
@@ -277,7 +277,7 @@ def test_what_was_listed_is_not_verified_again_as_an_entry_nor_in_another_ledger
     def never(kind: str, *_: bytes) -> None:
         raise AssertionError(kind)
 
-    monkeypatch.setattr(protocol.signed, "verify", never)
+    monkeypatch.setattr(manta_swarm.protocol.signed, "verify", never)
     append(ledger, header)
     ledger.append(entry_of(round_of(ledger, [listed])))
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ClaimError, LedgerError, SignatureError
-from protocol.exchange import MAX_COHORT
-from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.records import Claim, ClaimStep, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.errors import ClaimError, LedgerError, SignatureError
+from manta_swarm.protocol.exchange import MAX_COHORT
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.records import Claim, ClaimStep, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, cohort_header_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import append, ledger_of, refused
 from tests.runs import EXCHANGE

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import LedgerError, SignatureError
-from protocol.exchange import MAX_AGE
-from protocol.ledger import Ledger
-from protocol.records import Header, entry_of
-from protocol.signed import Signed
-from protocol.signing import sha256
+from manta_swarm.protocol.errors import LedgerError, SignatureError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import sha256
 from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
 from tests.protocol.ledgers import append, ledger_of, refused
 from tests.runs import EXCHANGE, FixedCourse

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.errors import LedgerError
-from protocol.exchange import MAX_AGE
-from protocol.records import Claim, Round, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.records import Claim, Round, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused, seen
 from tests.runs import EXCHANGE, FixedCourse

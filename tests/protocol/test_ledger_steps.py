@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from protocol.admission import LIST, AdmissionRule
-from protocol.errors import ClaimError, LedgerError
-from protocol.ledger import Ledger
-from protocol.lots import place_of_lot, work_of
-from protocol.records import Claim, ClaimStep, Header, StepMean, entry_of
-from protocol.reputation import FALSE, Fault
-from protocol.residuals import left_by
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome
+from manta_swarm.protocol.admission import LIST, AdmissionRule
+from manta_swarm.protocol.errors import ClaimError, LedgerError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.lots import place_of_lot, work_of
+from manta_swarm.protocol.records import Claim, ClaimStep, Header, StepMean, entry_of
+from manta_swarm.protocol.reputation import FALSE, Fault
+from manta_swarm.protocol.residuals import left_by
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Outcome
 from tests.audited import RULES, hand_in, verdict_of
 from tests.claim_steps import MEAN, VECTOR
 from tests.contributions import PEERS, claim_of, commit, listing, with_contribution

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import LedgerError, RemoteFault, SignatureError
-from protocol.ledger import Ledger
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome, Settlement
+from manta_swarm.protocol.errors import LedgerError, RemoteFault, SignatureError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Outcome, Settlement
 from tests.audited import AUDITOR, AUDITORS, audit_of, audited_ledger, go_on, settle, verdict_of, works_of
 from tests.contributions import PEERS, header_of
 from tests.protocol.ledgers import append, ledger_of, refused, seen

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, SignatureError
-from protocol.light import (
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.light import (
     MAX_LEASE_BYTES,
     MAX_REQUEST_BYTES,
     MAX_WORD_BYTES,
@@ -19,9 +19,9 @@ from protocol.light import (
     LightWord,
     max_return_bytes,
 )
-from protocol.records import Claim, Contribution, Ticket
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 
 KEY, GATEWAY = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 RUN, BASE = sha256(b"run"), sha256(b"base")

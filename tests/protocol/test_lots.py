@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import lots
-from protocol.lots import lot_seed, sample_indices
+from manta_swarm.protocol import lots
+from manta_swarm.protocol.lots import lot_seed, sample_indices
 
 BASE, KEY = b"b" * 32, b"k" * 32
 # As computed when the rule was made; a change would make lots of old rounds impossible to recompute.

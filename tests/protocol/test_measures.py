@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoding import pack
-from protocol.errors import EncodingError, SignatureError
-from protocol.fields import MAX_ROUND
-from protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, Measure, Spread
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, Measure, Spread
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
 MEASURE = Measure(sha256(b"run"), ALICE.public_key, 7, 100, 90, 80)

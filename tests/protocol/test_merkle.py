@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProofError, StorageError
-from protocol.merkle import (
+from manta_swarm.protocol.errors import ProofError, StorageError
+from manta_swarm.protocol.merkle import (
     Frontier,
     Tree,
     consistency_proof,

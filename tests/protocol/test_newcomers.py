@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.ballots import NOBODY, Ballot
-from protocol.encoding import pack, unpack
-from protocol.newcomers import Newcomer, Standing
+from manta_swarm.protocol.ballots import NOBODY, Ballot
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.newcomers import Newcomer, Standing
 from tests.protocol.operators_world import IDENTITIES, World, run
 
 KEYS = [identity.public_key for identity in IDENTITIES]

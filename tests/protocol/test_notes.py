@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.merkle import root
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, key_id, open_tree_head, origin, sign_tree_head
-from protocol.signing import Identity
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.merkle import root
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES, TreeHead, key_id, open_tree_head, origin, sign_tree_head
+from manta_swarm.protocol.signing import Identity
 
 # A checkpoint of sum.golang.org, and its key as the go command has it built in: "name+key id+base64(01 || key)".
 GO_KEY = "sum.golang.org+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8"

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.cosignatures import cosign
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, ProofError, SignatureError
-from protocol.histories import Histories
-from protocol.manifest import MAX_OPERATORS, SignedManifest
-from protocol.notes import TreeHead, head_text, sign_tree_head
-from protocol.operators import MAX_COUNTED_BYTES, Operators
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.cosignatures import cosign
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, ProofError, SignatureError
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.manifest import MAX_OPERATORS, SignedManifest
+from manta_swarm.protocol.notes import TreeHead, head_text, sign_tree_head
+from manta_swarm.protocol.operators import MAX_COUNTED_BYTES, Operators
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.runs import manifest_of
 
 FOUR = [Identity(bytes([seed]) * 32) for seed in range(1, 5)]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.exchange import MAX_LOT_MS
-from protocol.pace import Pace
+from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.pace import Pace
 
 durations = st.lists(st.integers(1, 10**7).map(float), min_size=1, max_size=40)
 

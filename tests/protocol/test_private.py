@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from protocol.encoding import pack, unpack
-from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
-from protocol.private import MAX_CLASSES, PrivateData, check_class_name
-from protocol.signing import Identity
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
+from manta_swarm.protocol.private import MAX_CLASSES, PrivateData, check_class_name
+from manta_swarm.protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of
 from tests.runs import manifest_of

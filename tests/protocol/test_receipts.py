@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.merkle import inclusion_proof, leaf_hash, root
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import open_listing, open_round_receipt
-from protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, entry_of, open_entry
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import inclusion_proof, leaf_hash, root
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_listing, open_round_receipt
+from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, entry_of, open_entry
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
 from tests.runs import FixedCourse, manifest_of
 

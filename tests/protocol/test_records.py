@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
-from protocol.encoding import encode, pack, to_value, unpack
-from protocol.errors import EncodingError
-from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
-from protocol.fields import MAX_ROUND, check_name
-from protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
-from protocol.merkle import MAX_SIZE
-from protocol.records import (
+from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
+from manta_swarm.protocol.encoding import encode, pack, to_value, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from manta_swarm.protocol.fields import MAX_ROUND, check_name
+from manta_swarm.protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.records import (
     MAX_ANNOUNCEMENT_BYTES,
     MAX_ARCHITECTURES,
     MAX_ENTRY_BYTES,
@@ -39,8 +39,8 @@ from protocol.records import (
     entry_of,
     open_entry,
 )
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.audited import RULES
 from tests.protocol.record_samples import (
     ALICE,

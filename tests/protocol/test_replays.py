@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.admission import Admission, AdmissionRule, Invitation, Pass, role_shown
-from protocol.errors import EncodingError, RemoteFault
-from protocol.ledger import Ledger
-from protocol.records import Ticket, entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.protocol.admission import Admission, AdmissionRule, Invitation, Pass, role_shown
+from manta_swarm.protocol.errors import EncodingError, RemoteFault
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import Ticket, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.errors import LedgerError
-from protocol.reputation import FALSE, WITHHELD, Pools, Reputation, Work
-from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules, Outcome, Verdict
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.reputation import FALSE, WITHHELD, Pools, Reputation, Work
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 
 GOOD, UNPAID, DEMOTED, VOID = Outcome.GOOD, Outcome.UNPAID, Outcome.DEMOTED, Outcome.VOID
 RUN = sha256(b"run")

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.draws import Candidate, drawn
-from protocol.reputation import Pools, Reputation, Work
-from protocol.signing import Identity, sha256
-from protocol.verdicts import AuditRules, Outcome, Verdict
+from manta_swarm.protocol.draws import Candidate, drawn
+from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from tests.protocol import audit_model
 from tests.protocol.audit_model import (
     Actor,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from protocol.admission import AdmissionRule
-from protocol.admitted import NOT_ADMITTED
-from protocol.errors import ClaimError, LedgerError, SignatureError
-from protocol.ledger import Ledger
-from protocol.records import entry_of
-from protocol.revocation import INVITED, PEER, Revocation
-from protocol.signed import Signed
-from protocol.signing import Identity
+from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.admitted import NOT_ADMITTED
+from manta_swarm.protocol.errors import ClaimError, LedgerError, SignatureError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.revocation import INVITED, PEER, Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, ledger_of, refused
 from tests.protocol.test_admission import ALICE, BOB, CAROL, OTHER_SECRET, SECRET, admission, invitation, invited_run

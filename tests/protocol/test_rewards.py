@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import LedgerError
-from protocol.rewards import architecture_cost, claim_weight, share_out
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.rewards import architecture_cost, claim_weight, share_out
 
 COSTS = {"r32": 10, "r48": 30, "u0.0:k3e2": 5, "u0.0:k5e3": 20, "u0.1:k3e2": 7, "a space": 1, "": 1}
 weights = st.dictionaries(st.binary(min_size=1, max_size=4), st.integers(0, 10**30), max_size=12)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from protocol.exchange import LOTS_A_STEP
-from protocol.rosters import MAX_CONVENING_MS, SILENT_ROUNDS, Silence, Timetable, choose_founder, convening_ms, fits, outliers
-from protocol.signing import PublicKey
+from manta_swarm.protocol.exchange import LOTS_A_STEP
+from manta_swarm.protocol.rosters import MAX_CONVENING_MS, SILENT_ROUNDS, Silence, Timetable, choose_founder, convening_ms, fits, outliers
+from manta_swarm.protocol.signing import PublicKey
 
 KEYS = [PublicKey(bytes([number]) * 32) for number in range(6)]
 keys = st.sampled_from(KEYS)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.errors import SignatureError
-from protocol.exchange import MAX_AGE
-from protocol.records import Header
-from protocol.rounds import Phase, RoundMachine
-from protocol.signing import sha256
+from manta_swarm.protocol.errors import SignatureError
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.rounds import Phase, RoundMachine
+from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
     LOT,
     MANIFEST,

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.exchange import MAX_AGE
-from protocol.ledger import KEPT_TABLES
-from protocol.records import Claim, Header, Round, commit_digest, entry_of
-from protocol.rounds import Phase
-from protocol.signed import Signed
-from protocol.signing import sha256
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.ledger import KEPT_TABLES
+from manta_swarm.protocol.records import Claim, Header, Round, commit_digest, entry_of
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import sha256
 from tests.protocol.simulation import (
     CHEAT,
     COURSE,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocol.encoding import pack
-from protocol.errors import EncodingError, RemoteFault, SignatureError
-from protocol.manifest import MAX_COSTS, MAX_OPERATORS, Manifest, SignedManifest
-from protocol.records import (
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
+from manta_swarm.protocol.manifest import MAX_COSTS, MAX_OPERATORS, Manifest, SignedManifest
+from manta_swarm.protocol.records import (
     MAX_CLAIM_BYTES,
     MAX_ENTRY_BYTES,
     MAX_HEADER_BYTES,
@@ -21,9 +21,9 @@ from protocol.records import (
     entry_of,
     open_entry,
 )
-from protocol.signed import Signed, is_signed
-from protocol.signing import Identity, sha256
-from protocol.versions import PROTOCOL
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.versions import PROTOCOL
 from tests.protocol.record_samples import (
     ALICE,
     BASE,

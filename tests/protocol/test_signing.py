@@ -5,9 +5,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import EncodingError, SignatureError
-from protocol.signing import Identity, check_public_key, peer_id, public_key_of, verify, verify_note
-from protocol.versions import PROTOCOL
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.signing import Identity, check_public_key, peer_id, public_key_of, verify, verify_note
+from manta_swarm.protocol.versions import PROTOCOL
 
 # RFC 8032 section 7.1, test 1.
 RFC_SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")

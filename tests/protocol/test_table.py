@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoding import encode, pack, to_value
-from protocol.errors import EncodingError
-from protocol.exchange import MAX_AGE, MAX_ROWS
-from protocol.fields import MAX_ROUND
-from protocol.records import MAX_NORM, Round, Threshold
-from protocol.signing import sha256
-from protocol.table import (
+from manta_swarm.protocol.encoding import encode, pack, to_value
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.exchange import MAX_AGE, MAX_ROWS
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.records import MAX_NORM, Round, Threshold
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.table import (
     MAX_WEIGHED_BYTES,
     TableError,
     Weighed,

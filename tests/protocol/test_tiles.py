@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import EncodingError
-from protocol.merkle import Tree, leaf_hash, node_hash
-from protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.merkle import Tree, leaf_hash, node_hash
+from manta_swarm.protocol.tiles import WIDTH, Tile, open_bundle, pack_bundle, tile_hashes, tiles_of
 
 SIZES = st.integers(0, 70_000)
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-import protocol.signed
-from protocol.encoding import pack
-from protocol.errors import EncodingError, SignatureError
-from protocol.records import Claim, Contribution, StepMean
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verified import Verified
+import manta_swarm.protocol.signed
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, SignatureError
+from manta_swarm.protocol.records import Claim, Contribution, StepMean
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verified import Verified
 from tests.claim_steps import steps_of
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
@@ -31,13 +31,13 @@ def contribution_of(number: int) -> Signed[Contribution]:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the signatures that were checked, one after the other."""
     kinds: list[str] = []
-    verify = protocol.signed.verify
+    verify = manta_swarm.protocol.signed.verify
 
     def counted(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
         kinds.append(kind)
         verify(kind, public_key, payload, signature)
 
-    monkeypatch.setattr(protocol.signed, "verify", counted)
+    monkeypatch.setattr(manta_swarm.protocol.signed, "verify", counted)
     return kinds
 
 

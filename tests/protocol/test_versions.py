@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from protocol import signing, versions
-from protocol.encoding import encode, pack
-from protocol.errors import EncodingError, OtherVersion, SignatureError
-from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.signing import Identity
-from protocol.versions import MAX_PROTOCOL, PROGRAM, PROTOCOL
+from manta_swarm.protocol import signing, versions
+from manta_swarm.protocol.encoding import encode, pack
+from manta_swarm.protocol.errors import EncodingError, OtherVersion, SignatureError
+from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.versions import MAX_PROTOCOL, PROGRAM, PROTOCOL
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)

@@ -6,8 +6,8 @@ import sys
 import threading
 from dataclasses import dataclass
 
-from protocol.errors import OwnFault, UserError
-from runtime.line import Beat, Messages, Parent, be_child
+from manta_swarm.protocol.errors import OwnFault, UserError
+from manta_swarm.runtime.line import Beat, Messages, Parent, be_child
 
 
 @dataclass(frozen=True, slots=True)

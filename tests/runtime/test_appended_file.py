@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import StorageError
-from runtime.appended_file import AppendedFile
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.runtime.appended_file import AppendedFile
 from tests.aggregator.full_disk import file_size_limit
 
 RECORDS = st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=3), max_size=4)
@@ -93,7 +93,7 @@ def test_on_a_full_disk_what_was_stored_stays(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from runtime.appended_file import AppendedFile
+from manta_swarm.runtime.appended_file import AppendedFile
 file = AppendedFile(Path(sys.argv[1]), 1 << 20)
 number = len(file.read(mend=True))
 while True:

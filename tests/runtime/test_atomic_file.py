@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import StorageError
-from runtime.atomic_file import DIGEST_BYTES, AtomicFile, DamagedFile
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.runtime.atomic_file import DIGEST_BYTES, AtomicFile, DamagedFile
 from tests.aggregator.full_disk import file_size_limit
 
 
@@ -137,7 +137,7 @@ def test_a_record_of_another_kind_is_damage(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.atomic_file import AtomicFile
 file = AtomicFile(Path(sys.argv[1]), 1 << 20)
 number = int(sys.argv[2])
 while True:

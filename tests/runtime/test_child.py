@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-import runtime.child
-from protocol.errors import UserError
-from runtime.child import TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
-from runtime.line import Beat
+import manta_swarm.runtime.child
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.child import TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
+from manta_swarm.runtime.line import Beat
 from tests.memory_log import until
+from tests.network.processes import are_gone, wait_for
 from tests.runtime.stand_in import MESSAGES, Answer, Ask
-from tests.swarm.processes import are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
 
@@ -40,7 +40,7 @@ signal.pause()
 _PARENT = """
 import signal, sys
 from pathlib import Path
-from runtime.child import Child, Program, python
+from manta_swarm.runtime.child import Child, Program, python
 child = Child.start(Program("child", python("-c", sys.argv[2]), Path(sys.argv[1])))
 print(child.pid, flush=True)
 signal.pause()
@@ -60,7 +60,7 @@ _WRITES = "print('x' * 2_000_000); print('the last line', flush=True)"
 _AT_FORK = """
 import os, sys
 from pathlib import Path
-from runtime.child import Child, Program, python
+from manta_swarm.runtime.child import Child, Program, python
 os.register_at_fork(before=lambda: print("Python forks", flush=True))
 child = Child.start(Program("child", python("-c", "pass"), Path(sys.argv[1])))
 sys.exit(child.process.wait(60))
@@ -183,7 +183,7 @@ def test_one_that_takes_no_message_is_killed_and_one_that_dies_at_a_message_keep
 
     async def story() -> None:
         await told(signal.SIGKILL, "SIGKILL")
-        monkeypatch.setattr(runtime.child, "_TAKES_S", 0.5)
+        monkeypatch.setattr(manta_swarm.runtime.child, "_TAKES_S", 0.5)
         await told(signal.SIGSTOP, "took nothing for 0 s")
 
     played(story)

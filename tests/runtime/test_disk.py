@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import StorageError, UserError
-from runtime.disk import check_directory, load_identity, make_directory, only_process, replace_file, write_durably
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.runtime.disk import check_directory, load_identity, make_directory, only_process, replace_file, write_durably
 
 
 def mode_of(path: Path) -> int:
@@ -120,7 +120,7 @@ def test_a_directory_belongs_to_one_program_at_a_time(tmp_path: Path) -> None:
 _HOLD = """
 import os, signal, sys
 from pathlib import Path
-from runtime.disk import only_process
+from manta_swarm.runtime.disk import only_process
 with only_process(Path(sys.argv[1])):
     child = os.fork()
     if not child:

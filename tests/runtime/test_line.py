@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from protocol.encoding import encode
-from protocol.errors import EncodingError
-from runtime.line import HEAD_BYTES, Beat, Failed, Parent
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.runtime.line import HEAD_BYTES, Beat, Failed, Parent
 from tests.runtime.stand_in import MESSAGES, Answer, Ask
 
 

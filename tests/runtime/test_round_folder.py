@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.errors import StorageError
-from runtime.round_folder import NoRoom, RoundFolder
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.runtime.round_folder import NoRoom, RoundFolder
 
 BUDGET = 1000
 
@@ -140,7 +140,7 @@ class TestRounds(Rounds.TestCase):
 _WRITER = """
 import sys
 from pathlib import Path
-from runtime.round_folder import RoundFolder
+from manta_swarm.runtime.round_folder import RoundFolder
 folder = RoundFolder(Path(sys.argv[1]), max_bytes=20_000)
 round_ = max(folder.rounds(), default=0)
 while True:

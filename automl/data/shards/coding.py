@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
-from automl.data.pictures import picture_of, png_of, rgb_of
-from automl.data.scaling import Pixels, rescale_pixels
-from automl.data.shards.layout import ROW, LayoutError
-from automl.data.views import UNKNOWN, Disparity, Pair
+from manta_swarm.automl.data.pictures import picture_of, png_of, rgb_of
+from manta_swarm.automl.data.scaling import Pixels, rescale_pixels
+from manta_swarm.automl.data.shards.layout import ROW, LayoutError
+from manta_swarm.automl.data.views import UNKNOWN, Disparity, Pair
 
 _ZLIB_LEVEL = 4
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from automl.data.pictures import MAX_PIXELS
-from protocol.encoding import pack, unpack
-from protocol.merkle import leaf_hash, root
-from protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES, TravellingShards
-from protocol.signing import Digest
+from manta_swarm.automl.data.pictures import MAX_PIXELS
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.merkle import leaf_hash, root
+from manta_swarm.protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES, TravellingShards
+from manta_swarm.protocol.signing import Digest
 
 LIST_NAME = "shards.manta"
 FORMAT = "manta/shards/v1"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from automl.data.shards.layout import ShardList
+from manta_swarm.automl.data.shards.layout import ShardList
 
 
 class Part:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from automl.data.scaling import Pixels
-from automl.data.shards.coding import pair_in, picture_in
-from automl.data.shards.layout import (
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.automl.data.shards.coding import pair_in, picture_in
+from manta_swarm.automl.data.shards.layout import (
     IMAGES,
     LIST_NAME,
     LayoutError,
@@ -24,11 +24,11 @@ from automl.data.shards.layout import (
     parse_list,
     shard_name,
 )
-from automl.data.shards.threads import Recent, in_threads
-from automl.data.views import Pair
-from automl.files import read_bounded
-from protocol.errors import EncodingError, SamplesMissing, UserError
-from protocol.shards import MAX_LIST_BYTES
+from manta_swarm.automl.data.shards.threads import Recent, in_threads
+from manta_swarm.automl.data.views import Pair
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.protocol.errors import EncodingError, SamplesMissing, UserError
+from manta_swarm.protocol.shards import MAX_LIST_BYTES
 
 _HEADS_BYTES = 32 << 20
 

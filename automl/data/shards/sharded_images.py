@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.data.augmentation import below, jitter_tables, mirrored, words
-from automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
-from automl.data.images import Indices, resize
-from automl.data.scaling import Pixels
-from automl.data.shards.part import Part
-from automl.data.shards.reading import Shards
-from automl.data.shards.threads import Recent, in_threads, one_ahead
-from protocol.signing import Digest
+from manta_swarm.automl.data.augmentation import below, jitter_tables, mirrored, words
+from manta_swarm.automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
+from manta_swarm.automl.data.images import Indices, resize
+from manta_swarm.automl.data.scaling import Pixels
+from manta_swarm.automl.data.shards.part import Part
+from manta_swarm.automl.data.shards.reading import Shards
+from manta_swarm.automl.data.shards.threads import Recent, in_threads, one_ahead
+from manta_swarm.protocol.signing import Digest
 
 KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
 _WHITE = 255

@@ -6,11 +6,11 @@ from functools import cached_property
 
 from torch import Tensor
 
-from automl.data.pairs import LazyPairs
-from automl.data.shards.part import Part
-from automl.data.shards.reading import Shards
-from automl.data.views import Pair, StereoDataset
-from protocol.signing import Digest
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.shards.part import Part
+from manta_swarm.automl.data.shards.reading import Shards
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.protocol.signing import Digest
 
 
 @dataclass(frozen=True)

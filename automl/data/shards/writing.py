@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automl.data.image_folder import ClassFiles, folder_parts
-from automl.data.shards.coding import Coded, coded_pair, coded_picture
-from automl.data.shards.layout import (
+from manta_swarm.automl.data.image_folder import ClassFiles, folder_parts
+from manta_swarm.automl.data.shards.coding import Coded, coded_pair, coded_picture
+from manta_swarm.automl.data.shards.layout import (
     FORMAT,
     IMAGES,
     LIST_NAME,
@@ -31,12 +31,12 @@ from automl.data.shards.layout import (
     pieces_root,
     shard_name,
 )
-from automl.data.shards.threads import in_threads
-from automl.data.views import Pair, StereoDataset
-from automl.files import read_bounded, write_whole
-from protocol.encoding import pack
-from protocol.errors import UserError
-from protocol.shards import MAX_SHARD_BYTES, MAX_SHARDS
+from manta_swarm.automl.data.shards.threads import in_threads
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.automl.files import read_bounded, write_whole
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.shards import MAX_SHARD_BYTES, MAX_SHARDS
 
 SHARD_BYTES = 64 << 20
 _MAX_FILE_BYTES = 256 << 20

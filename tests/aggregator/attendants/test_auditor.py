@@ -8,16 +8,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.attendants import sidecar as module
-from aggregator.attendants.auditor import audit_beside, auditor_key, auditor_options, is_named
-from aggregator.attendants.sidecar import Met, Sidecar
-from aggregator.log.contents import AUDITOR
-from peer.config import PeerConfig
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules
-from runtime.child import Restart
+from manta_swarm.aggregator.attendants import sidecar as module
+from manta_swarm.aggregator.attendants.auditor import audit_beside, auditor_key, auditor_options, is_named
+from manta_swarm.aggregator.attendants.sidecar import Met, Sidecar
+from manta_swarm.aggregator.log.contents import AUDITOR
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules
+from manta_swarm.runtime.child import Restart
 from tests.memory_log import until
-from tests.swarm.processes import DEADLINE_S
+from tests.network.processes import DEADLINE_S
 
 MET = Met(("/ip4/192.0.2.7/tcp/31000/p2p/12D3KooX", "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooX"), "ab" * 32)
 
@@ -38,7 +38,7 @@ def test_it_audits_only_and_takes_the_share_of_the_time_that_the_operator_says(t
         return Sidecar(AUDITOR, tmp_path, auditor_options(share, data_root), print)._command(MET)
 
     words = command(0.25, tmp_path)
-    assert words[:5] == [sys.executable, "-P", "-m", "peer.cli", "join"]
+    assert words[:5] == [sys.executable, "-P", "-m", "manta_swarm.peer.cli", "join"]
     given = dict(zip(words[5::2], words[6::2], strict=False))
     assert (given["--initial-peers"], given["--dir"]) == (MET.addresses[1], str(tmp_path / "auditor"))
     assert ("--audit-only" in words, words[words.index("--audit") + 1], words[words.index("--data-root") + 1]) == (

@@ -8,14 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.attendants import sidecar as module
-from aggregator.attendants.gateway import Gateway
-from aggregator.attendants.sidecar import Met, Sidecar
-from protocol.errors import UserError
-from runtime.child import Restart
-from swarm.door import Door
+from manta_swarm.aggregator.attendants import sidecar as module
+from manta_swarm.aggregator.attendants.gateway import Gateway
+from manta_swarm.aggregator.attendants.sidecar import Met, Sidecar
+from manta_swarm.network.door import Door
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.child import Restart
 from tests.memory_log import until
-from tests.swarm.processes import DEADLINE_S
+from tests.network.processes import DEADLINE_S
 
 pytestmark = pytest.mark.swarm
 

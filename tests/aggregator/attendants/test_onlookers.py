@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.attendants.onlookers import Onlookers
-from aggregator.log.contents import STATUS
-from aggregator.monitor.door import MonitorDoor, check_address, open_door
-from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
-from aggregator.monitor.shown import shown_final
-from aggregator.rounds.intake import now_ms
-from aggregator.status import AggregatorStatus, Quality
-from protocol.closing import Closing
-from protocol.errors import UserError
-from swarm.budget import Faults
-from swarm.traffic import Traffic
+from manta_swarm.aggregator.attendants.onlookers import Onlookers
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
+from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from manta_swarm.aggregator.monitor.shown import shown_final
+from manta_swarm.aggregator.rounds.intake import now_ms
+from manta_swarm.aggregator.status import AggregatorStatus, Quality
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.errors import UserError
 
 USUAL = MonitorSection()
 KEYS = [bytes([number]) * 32 for number in range(1, 4)]

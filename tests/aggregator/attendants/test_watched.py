@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from aggregator.attendants.watched import MAX_HEARD, Tally, Watched
-from aggregator.rounds.timeline import KEPT, Timeline
-from protocol.encoding import pack
-from protocol.errors import LedgerError
-from protocol.signing import PublicKey
-from swarm.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.aggregator.attendants.watched import MAX_HEARD, Tally, Watched
+from manta_swarm.aggregator.rounds.timeline import KEPT, Timeline
+from manta_swarm.network.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.signing import PublicKey
 
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)
 

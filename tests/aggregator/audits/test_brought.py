@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.audits.brought import LEAST_RATE, MAX_COMING, MAX_OF_ONE, QUIET_S, Brought
-from exact.residuals import Vector, vector_digest
-from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
-from protocol.encoding import pack, unpack
-from protocol.errors import StorageError, Unreachable
-from protocol.records import ClaimStep, Contribution, Header, StepMean
-from protocol.reputation import Pools, Reputation, Work
-from protocol.signed import Signed
-from protocol.signing import Digest, Identity, PublicKey, sha256
-from protocol.verdicts import AuditRules
-from swarm.budget import FAULTS_FORGIVEN, Faults
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
-from swarm.vectors import VectorPart
+from manta_swarm.aggregator.audits.brought import LEAST_RATE, MAX_COMING, MAX_OF_ONE, QUIET_S, Brought
+from manta_swarm.codec.residuals import Vector, vector_digest
+from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.network.vectors import VectorPart
+from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import StorageError, Unreachable
+from manta_swarm.protocol.records import ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.claim_steps import all_of
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 

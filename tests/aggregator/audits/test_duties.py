@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.audits import duties
-from aggregator.audits.duties import DutiesDesk
-from protocol.auditing import DUTIES, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskDuties, Duties, Duty, Need
-from protocol.encoding import pack, unpack
-from protocol.records import Header
-from protocol.signing import Identity, PublicKey
-from protocol.verdicts import Outcome, Verdict
-from swarm.rpc import Refused
+from manta_swarm.aggregator.audits import duties
+from manta_swarm.aggregator.audits.duties import DutiesDesk
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.auditing import DUTIES, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskDuties, Duties, Duty, Need
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.audit_scene import AUDITORS, KEPT_ROUNDS, OPERATORS, A, B, C, Scene, V, header_of, run
 from tests.protocol.record_samples import RUN
 

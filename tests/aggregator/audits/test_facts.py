@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.audits.brought import Audited
-from aggregator.audits.facts import LogFacts
-from aggregator.log.log import Log
-from protocol.errors import StorageError
-from protocol.manifest import SignedManifest
-from protocol.records import Header, entry_of
-from protocol.signing import Identity, sha256
+from manta_swarm.aggregator.audits.brought import Audited
+from manta_swarm.aggregator.audits.facts import LogFacts
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.audited import OPERATOR, RULES
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of

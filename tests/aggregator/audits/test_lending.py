@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.audits.audits import Audits
-from aggregator.settings.sections import TrustSection
-from automl.training.update import state_piece_sizes
-from exact.coding import group_sizes
-from protocol.errors import Unreachable
-from protocol.signing import PublicKey
-from swarm.blobs import Shelf
-from swarm.fetching import fetch
-from swarm.memory import MemoryNetwork
+from manta_swarm.aggregator.audits.audits import Audits
+from manta_swarm.aggregator.settings.sections import TrustSection
+from manta_swarm.automl.training.update import state_piece_sizes
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, OPERATOR, PEERS, opened, play
 
 AUDITED = CONFIG.model_copy(

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from aggregator.audits.listing import verdicts_in
-from aggregator.cli import main
-from protocol.signing import peer_name
-from protocol.verdicts import Outcome
+from manta_swarm.aggregator.audits.listing import verdicts_in
+from manta_swarm.aggregator.cli import main
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
 from tests.audited import AUDITOR, verdict_of
 from tests.command import typed

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.local.cli import main
-from aggregator.local.progress import Progress
-from aggregator.local.report import (
+from manta_swarm.aggregator.local.cli import main
+from manta_swarm.aggregator.local.progress import Progress
+from manta_swarm.aggregator.local.report import (
     Fate,
     LedgerReport,
     Limits,
@@ -20,17 +20,17 @@ from aggregator.local.report import (
     make_report,
     show,
 )
-from aggregator.local.settings import Settings, Wishes, make_settings
-from aggregator.monitor.settings import MonitorSection
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
-from aggregator.status import AggregatorStatus, Quality
-from automl.data.digits import digits
-from automl.training.settings import usual
-from programs import _run
-from protocol.errors import RemoteFault, UserError
-from protocol.signing import Identity
-from swarm.peer_status import PeerStatus
+from manta_swarm.aggregator.local.settings import Settings, Wishes, make_settings
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
+from manta_swarm.aggregator.status import AggregatorStatus, Quality
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.programs import _run
+from manta_swarm.protocol.errors import RemoteFault, UserError
+from manta_swarm.protocol.signing import Identity
 
 NO_LIMITS = Limits()
 THIN = RunConfig(exchange=ExchangeSection(local_steps=10, codec="topk-512-3"))

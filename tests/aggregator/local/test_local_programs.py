@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aggregator.local.settings import Wishes, make_settings
-from aggregator.local.swarm import LocalSwarm
-from aggregator.status import AggregatorStatus
-from runtime.child import Child, Program
+from manta_swarm.aggregator.local.settings import Wishes, make_settings
+from manta_swarm.aggregator.local.swarm import LocalSwarm
+from manta_swarm.aggregator.status import AggregatorStatus
+from manta_swarm.runtime.child import Child, Program
 
 
 def given(program: Program, option: str) -> str | None:
@@ -27,7 +27,7 @@ def started(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Progr
     monkeypatch.setattr(Child, "start", start)
     printed = io.StringIO()
     swarm = LocalSwarm(make_settings(wishes), Console(file=printed, width=80), [])
-    swarm._start("aggregator", "aggregator.cli", "start")
+    swarm._start("aggregator", "manta_swarm.aggregator.cli", "start")
     swarm._start_peers(AggregatorStatus(run="ee" * 32, name="test", num_rounds=3, addresses=("/ip4/127.0.0.1/tcp/1",)))
     return found, printed.getvalue()
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log import announcing
-from aggregator.log.announcing import Announcing
-from protocol.signing import PublicKey
-from swarm.log_client import LogClient
-from swarm.memory import MemoryNetwork
-from swarm.newest_head import look_up_newest, name_of
+from manta_swarm.aggregator.log import announcing
+from manta_swarm.aggregator.log.announcing import Announcing
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.newest_head import look_up_newest, name_of
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.small_run import OPERATOR, PEERS, create, grow, opened_head, signed_manifest
 from tests.memory_log import DEADLINE_S
 

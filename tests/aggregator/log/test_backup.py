@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aggregator.cli import main
-from aggregator.log.contents import COPIED, NOT_COPIED
-from aggregator.log.guard import RollbackGuard, is_marked_restored, mark_handed_over, mark_restored
-from aggregator.log.moving import back_up, restore
-from aggregator.log.storage import DATABASE
-from aggregator.log.verify import verify_directory
-from automl.training.snapshot import load_snapshot
-from automl.training.update import state_digest
-from protocol.errors import StorageError, UserError
-from protocol.signing import Identity
-from runtime.disk import IDENTITY, DirectoryLock
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.contents import COPIED, NOT_COPIED
+from manta_swarm.aggregator.log.guard import RollbackGuard, is_marked_restored, mark_handed_over, mark_restored
+from manta_swarm.aggregator.log.moving import back_up, restore
+from manta_swarm.aggregator.log.storage import DATABASE
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.disk import IDENTITY, DirectoryLock
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents

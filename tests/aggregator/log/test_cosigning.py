@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log import cosigning
-from aggregator.log.cosigning import MAX_CLOCK_S, SILENT_S, CosigningDesk
-from aggregator.log.log import Log
-from aggregator.log.stored import StoredLog
-from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
-from protocol.cosignatures import Cosignature, cosign, cosignatures_of
-from protocol.merkle import verify_consistency
-from protocol.notes import head_text
-from protocol.signing import Identity, PublicKey
-from swarm.log_client import LogClient
-from swarm.log_proofs import ask_consistency, bring_cosignature
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.aggregator.log import cosigning
+from manta_swarm.aggregator.log.cosigning import MAX_CLOCK_S, SILENT_S, CosigningDesk
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.log_proofs import ask_consistency, bring_cosignature
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.cosignatures import Cosignature, cosign, cosignatures_of
+from manta_swarm.protocol.merkle import verify_consistency
+from manta_swarm.protocol.notes import head_text
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, opened_head, reopen, signed_manifest
 
 SIGNED = signed_manifest()

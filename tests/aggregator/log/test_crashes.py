@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.verify import verify_directory
-from aggregator.rounds.replay import replay_directory
-from automl.training.update import state_digest
-from protocol.records import Ticket
-from swarm.log_client import HandIn
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.rounds.replay import replay_directory
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.protocol.records import Ticket
 from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import PEERS, everybodys, made, made_together

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.cli import main
-from aggregator.log.credits import as_csv, as_json, as_lines
-from aggregator.log.earned import earned_by_account
-from aggregator.log.exported import verify as verify_export
-from aggregator.log.tiles import export
-from aggregator.log.verify import verify_directory
-from protocol.signing import Identity, peer_name
-from protocol.verdicts import Outcome
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.credits import as_csv, as_json, as_lines
+from manta_swarm.aggregator.log.earned import earned_by_account
+from manta_swarm.aggregator.log.exported import verify as verify_export
+from manta_swarm.aggregator.log.tiles import export
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.small_run import POOL, course_of, create, grow, signed_manifest
 from tests.audited import audit_of, verdict_of

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_handed_over, mark_restored, refuse_handed_over
-from aggregator.log.log import Log
-from protocol.errors import UserError
-from protocol.operators import Operators
-from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.signing import PublicKey
-from swarm import waits
+from manta_swarm.aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_handed_over, mark_restored, refuse_handed_over
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network import waits
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.small_run import OPERATOR, PEERS, STRANGER, create, grow, reopen, signed_manifest
-from tests.swarm.virtual_time import now, run_virtual
+from tests.network.virtual_time import now, run_virtual
 
 KEYS = [PublicKey(peer.public_key) for peer in PEERS]
 

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.log.guard import EVIDENCE
-from aggregator.log.heads import HeadsDesk
-from aggregator.log.log import Log
-from protocol.encoding import pack, unpack
-from protocol.errors import OtherHistory, StorageError
-from protocol.histories import Departure, Histories, departure
-from protocol.manifest import SignedManifest
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Receipt
-from protocol.signing import PublicKey
-from swarm.log_proofs import HeldHead, ShownHead
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.guard import EVIDENCE
+from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.log_proofs import HeldHead, ShownHead
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import OtherHistory, StorageError
+from manta_swarm.protocol.histories import Departure, Histories, departure
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
+from manta_swarm.protocol.records import Receipt
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,

@@ -1,9 +1,9 @@
 """A lone operator that lacks something has no other to name; one of several has."""
 
-from aggregator.log.lacking import lacking
-from protocol.errors import Unreachable
-from protocol.signing import Identity
-from swarm.operator_line import AskAnother
+from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.network.operator_line import AskAnother
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import Identity
 from tests.audited import OPERATOR, audited_ledger
 
 

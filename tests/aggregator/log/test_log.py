@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, MANIFEST
-from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
-from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import commit_digest, entry_of
-from protocol.signing import sha256
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
+from manta_swarm.protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
+from manta_swarm.protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.records import commit_digest, entry_of
+from manta_swarm.protocol.signing import sha256
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.small_run import (
     ENTRIES,

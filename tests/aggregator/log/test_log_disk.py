@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import aggregator.log.log
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, TREE_HEAD, open_database
-from protocol.errors import StorageError
-from protocol.signing import sha256
+import manta_swarm.aggregator.log.log
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, open_database
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.signing import sha256
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import (
     ENTRIES,
@@ -168,7 +168,7 @@ def test_an_interrupted_commit_stops_the_log(log: Log, directory: Path, monkeypa
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(aggregator.log.log, "write_durably", interrupt)
+    monkeypatch.setattr(manta_swarm.aggregator.log.log, "write_durably", interrupt)
     with pytest.raises(KeyboardInterrupt):
         grow(log, 1)
     monkeypatch.undo()
@@ -189,7 +189,7 @@ def test_a_transaction_is_synced_before_it_is_acknowledged(directory: Path, log:
 
 
 def test_the_wal_does_not_grow_without_end(log: Log, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregator.log.log, "_CHECKPOINT_ENTRIES", 20)
+    monkeypatch.setattr(manta_swarm.aggregator.log.log, "_CHECKPOINT_ENTRIES", 20)
     wal = directory / f"{DATABASE}-wal"
     grow(log, 10)
     size_bytes = wal.stat().st_size

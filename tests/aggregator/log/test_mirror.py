@@ -12,22 +12,22 @@ import platformdirs
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.log import copies
-from aggregator.log.copies import FolderCopy, WebCopy, web_copy
-from aggregator.log.exported import Check, Shown, verify
-from aggregator.log.log import Log
-from aggregator.log.mirror import EVIDENCE, Known, Mirror, Opened, open_mirror
-from aggregator.log.tiles import export
-from aggregator.log.witnessed import Witnessed, keep_witnessed
-from protocol.cosignatures import cosign
-from protocol.encoding import unpack
-from protocol.errors import OtherHistory, UserError
-from protocol.histories import Departure, Histories
-from protocol.merkle import Tree
-from protocol.notes import TreeHead, head_text, origin, sign_tree_head
-from protocol.signing import peer_name, sha256
-from protocol.tiles import Tile, tile_hashes, tiles_of
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log import copies
+from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy, web_copy
+from manta_swarm.aggregator.log.exported import Check, Shown, verify
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.mirror import EVIDENCE, Known, Mirror, Opened, open_mirror
+from manta_swarm.aggregator.log.tiles import export
+from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
+from manta_swarm.protocol.cosignatures import cosign
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import OtherHistory, UserError
+from manta_swarm.protocol.histories import Departure, Histories
+from manta_swarm.protocol.merkle import Tree
+from manta_swarm.protocol.notes import TreeHead, head_text, origin, sign_tree_head
+from manta_swarm.protocol.signing import peer_name, sha256
+from manta_swarm.protocol.tiles import Tile, tile_hashes, tiles_of
 from tests.aggregator.log.served import Served, served
 from tests.aggregator.small_run import (
     ENTRIES,

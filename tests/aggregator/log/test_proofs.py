@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from aggregator.cli import main
-from aggregator.log import proofs
-from protocol.encoding import pack
-from protocol.histories import Histories
-from protocol.notes import parse_tree_head, sign_tree_head
-from protocol.signing import Identity, peer_name
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log import proofs
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.notes import parse_tree_head, sign_tree_head
+from manta_swarm.protocol.signing import Identity, peer_name
+from tests.network.committed import commit, measure
 from tests.protocol import test_histories as alone
 from tests.protocol.test_operators import FOUR, HEAD, OTHER, SIGNED, note_of
-from tests.swarm.committed import commit, measure
 
 ONE_LIES, FORKED = "two histories were signed for, of which at most one is the log's", "the log has two histories"
 PROVEN, NO_PROOF, NOTHING_PROVEN = 0, 2, 5  # exit codes

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.copies import Copy, FolderCopy, WebCopy, copy_at
-from aggregator.log.guard import EVIDENCE, is_marked_restored, keep_evidence, mark_handed_over, refuse_handed_over
-from aggregator.log.moving import Recovered, recover
-from aggregator.log.storage import TREE_HEAD
-from aggregator.log.tiles import export
-from aggregator.log.witnessed import Witnessed, keep_witnessed
-from protocol.cosignatures import cosign
-from protocol.encoding import pack
-from protocol.errors import OtherHistory, StorageError, UserError
-from protocol.histories import Histories
-from protocol.notes import TreeHead, head_text, sign_tree_head
-from protocol.tiles import Tile
+from manta_swarm.aggregator.log.copies import Copy, FolderCopy, WebCopy, copy_at
+from manta_swarm.aggregator.log.guard import EVIDENCE, is_marked_restored, keep_evidence, mark_handed_over, refuse_handed_over
+from manta_swarm.aggregator.log.moving import Recovered, recover
+from manta_swarm.aggregator.log.storage import TREE_HEAD
+from manta_swarm.aggregator.log.tiles import export
+from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
+from manta_swarm.protocol.cosignatures import cosign
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OtherHistory, StorageError, UserError
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.notes import TreeHead, head_text, sign_tree_head
+from manta_swarm.protocol.tiles import Tile
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_folder_as_it_was(scene: Sc
     def fails(*_: object) -> None:
         raise StorageError("no room")
 
-    monkeypatch.setattr("aggregator.log.moving.append_rows", fails)
+    monkeypatch.setattr("manta_swarm.aggregator.log.moving.append_rows", fails)
     with pytest.raises(StorageError, match="no room"):
         scene.recover()
     monkeypatch.undo()

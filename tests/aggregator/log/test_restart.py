@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import protocol.signed
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, TREE_HEAD
-from protocol.errors import SignatureError, StorageError
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.signing import Identity
+import manta_swarm.protocol.signed
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD
+from manta_swarm.protocol.errors import SignatureError, StorageError
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.protocol.signing import Identity
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
@@ -50,14 +50,14 @@ def directory(tmp_path: Path) -> Path:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The kinds of the signatures of entries that were checked, one after the other."""
     kinds: list[str] = []
-    verify = protocol.signed.verify
+    verify = manta_swarm.protocol.signed.verify
 
     def noted(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
         kinds.append(kind)
         verify(kind, public_key, payload, signature)
 
     with monkeypatch.context() as patched:
-        patched.setattr(protocol.signed, "verify", noted)
+        patched.setattr(manta_swarm.protocol.signed, "verify", noted)
         yield kinds
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.exported import verify
-from aggregator.log.log import Log
-from aggregator.log.tiles import export, verifier_keys
-from aggregator.log.witnessed import Witnessed, keep_witnessed
-from protocol.cosignatures import cosign, with_cosignatures
-from protocol.errors import StorageError, UserError
-from protocol.notes import head_text, origin, sign_tree_head
-from protocol.operators import Operators
+from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.tiles import export, verifier_keys
+from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
+from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.notes import head_text, origin, sign_tree_head
+from manta_swarm.protocol.operators import Operators
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,

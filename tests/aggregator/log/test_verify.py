@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
-from aggregator.log.verify import verify_directory
-from protocol.errors import MantaError, StorageError, UserError
-from protocol.ledger import Ledger
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.protocol.errors import MantaError, StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from aggregator.log.contents import STATUS
-from aggregator.monitor.answers import Answers
-from aggregator.monitor.app import MonitorApp
-from aggregator.monitor.files import StaticFile, load_files
-from aggregator.monitor.present import Present
-from aggregator.monitor.settings import DIRECTORY, MonitorSection
-from aggregator.monitor.sight import Sight
-from aggregator.monitor.streams import Streams
-from aggregator.rounds.timeline import Times
-from aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
-from runtime.disk import make_directory
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.monitor.answers import Answers
+from manta_swarm.aggregator.monitor.app import MonitorApp
+from manta_swarm.aggregator.monitor.files import StaticFile, load_files
+from manta_swarm.aggregator.monitor.present import Present
+from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.rounds.timeline import Times
+from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
+from manta_swarm.runtime.disk import make_directory
 
 LOCAL = {"host": "127.0.0.1:8787"}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.opening import OpenRun
-from aggregator.status import unix_ms
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.aggregator.status import unix_ms
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import PEERS, commit, made_together, opened, play
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.contents import STATUS
-from aggregator.log.log import Log
-from aggregator.log.storage import TREE_HEAD
-from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
-from aggregator.monitor.quality import QUALITY
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.status import unix_ms
-from protocol.notes import TreeHead, origin, sign_tree_head
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import TREE_HEAD
+from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from manta_swarm.aggregator.monitor.quality import QUALITY
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.status import unix_ms
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
 from tests.aggregator.small_run import OPERATOR, STRANGER, course_of, create, grow, next_round, signed_manifest
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from aggregator.monitor.people import LATE_MS
-from aggregator.monitor.quality import QUALITY
-from aggregator.rounds.opening import OpenRun
-from protocol.merkle import verify_consistency, verify_inclusion
-from protocol.notes import open_tree_head, origin
-from protocol.records import Header, entry_of, open_entry
-from protocol.signing import peer_name
+from manta_swarm.aggregator.monitor.people import LATE_MS
+from manta_swarm.aggregator.monitor.quality import QUALITY
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.protocol.merkle import verify_consistency, verify_inclusion
+from manta_swarm.protocol.notes import open_tree_head, origin
+from manta_swarm.protocol.records import Header, entry_of, open_entry
+from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import OPERATOR, PEERS
 from tests.aggregator.small_run import PEERS as SMALL_PEERS

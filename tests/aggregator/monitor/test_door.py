@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from aggregator.monitor.door import address_to_show, check_address, open_door
-from aggregator.monitor.settings import MonitorSection
-from protocol.errors import UserError
+from manta_swarm.aggregator.monitor.door import address_to_show, check_address, open_door
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.protocol.errors import UserError
 
 
 @pytest.mark.parametrize(

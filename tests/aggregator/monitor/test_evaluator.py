@@ -9,20 +9,20 @@ import pytest
 import torch
 from PIL import Image
 
-from aggregator.monitor import drawing
-from aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
-from aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
-from aggregator.monitor.quality import QUALITY, Evaluations, evenly
-from aggregator.monitor.scenes import DrawnDisparities
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.rounds.opening import OpenRun
-from automl.evaluation.glimpse import glimpse
-from automl.evaluation.held_out import evaluate
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.snapshot import load_snapshot
-from protocol.errors import StorageError
-from protocol.rewards import architecture_cost
+from manta_swarm.aggregator.monitor import drawing
+from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
+from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
+from manta_swarm.aggregator.monitor.quality import QUALITY, Evaluations, evenly
+from manta_swarm.aggregator.monitor.scenes import DrawnDisparities
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.automl.evaluation.glimpse import glimpse
+from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.rewards import architecture_cost
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import DATASET, STATE
 

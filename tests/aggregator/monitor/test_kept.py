@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.log.storage import DATABASE, TREE_HEAD
-from aggregator.monitor.kept import KEPT, Kept
-from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.monitor.sight import Sight
-from aggregator.monitor.view import KEPT_CLAIMS, View
-from aggregator.rounds.opening import OpenRun
-from protocol.encoding import pack, unpack
-from protocol.signing import sha256
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD
+from manta_swarm.aggregator.monitor.kept import KEPT, Kept
+from manta_swarm.aggregator.monitor.rounds import Rounds
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.signing import sha256
 from tests.aggregator.monitor.asgi import live_of, times_of, write_live
 from tests.aggregator.small_run import ENTRIES, OPERATOR, course_of, create, grow, next_round, reopen, signed_manifest
 

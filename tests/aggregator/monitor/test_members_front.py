@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
-from automl.spaces.space import TINY
-from runtime.disk import make_directory, replace_file
+from manta_swarm.aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.runtime.disk import make_directory, replace_file
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
 from tests.aggregator.small_run import course_of, create, signed_manifest
 

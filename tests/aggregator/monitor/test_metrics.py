@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator.log.witnessed import Witnessed
-from aggregator.monitor.alarms import Wrong
-from aggregator.monitor.metrics import KINDS
-from aggregator.monitor.quality import EvaluationSeen, Point
-from aggregator.rounds.opening import OpenRun
-from aggregator.status import Quality, unix_ms
-from protocol.closing import GONE
-from protocol.cosignatures import cosign
-from protocol.notes import head_text
-from protocol.signing import Identity
+from manta_swarm.aggregator.log.witnessed import Witnessed
+from manta_swarm.aggregator.monitor.alarms import Wrong
+from manta_swarm.aggregator.monitor.metrics import KINDS
+from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.aggregator.status import Quality, unix_ms
+from manta_swarm.protocol.closing import GONE
+from manta_swarm.protocol.cosignatures import cosign
+from manta_swarm.protocol.notes import head_text
+from manta_swarm.protocol.signing import Identity
 from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.monitor.test_trust import audited_run, seen
 

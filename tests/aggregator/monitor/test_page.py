@@ -15,12 +15,12 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from aggregator.monitor.settings import MonitorSection
-from aggregator.monitor.shown import SWARM_LETTERS
-from protocol.signing import peer_name
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
+from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
-from tests.swarm.processes import DEADLINE_S, Programs, small_run
+from tests.network.processes import DEADLINE_S, Programs, small_run
 
 __all__ = ["browser", "screens"]
 

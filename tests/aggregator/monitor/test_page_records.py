@@ -4,12 +4,12 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import aggregator.monitor
-from protocol.admission import Admission
-from protocol.records import _ENTRIES, Claim, Contribution, Round
-from protocol.revocation import Revocation
-from protocol.verdicts import Settlement, Verdict
-from protocol.versions import PROTOCOL
+import manta_swarm.aggregator.monitor
+from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.records import _ENTRIES, Claim, Contribution, Round
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.versions import PROTOCOL
 
 RECORDS = {
     "admission": Admission,
@@ -20,7 +20,7 @@ RECORDS = {
     "verdict": Verdict,
     "settlement": Settlement,
 }
-ENTRIES = (Path(aggregator.monitor.__file__).parent / "static" / "js" / "entries.js").read_text(encoding="utf-8")
+ENTRIES = (Path(manta_swarm.aggregator.monitor.__file__).parent / "static" / "js" / "entries.js").read_text(encoding="utf-8")
 
 
 def test_the_page_knows_the_fields_of_the_records() -> None:

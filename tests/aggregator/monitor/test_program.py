@@ -13,10 +13,10 @@ from typing import IO, Any
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.monitor.settings import MonitorSection
-from aggregator.rounds.opening import OpenRun
-from tests.swarm.processes import DEADLINE_S, wait_for
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from tests.network.processes import DEADLINE_S, wait_for
 
 pytestmark = pytest.mark.swarm
 STREAMS = 3
@@ -31,7 +31,7 @@ class Program:
         self.line, theirs = socket.socketpair()  # which its parent holds open for as long as it lives
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "aggregator.monitor.program", str(directory), settings, where],
+                [sys.executable, "-P", "-m", "manta_swarm.aggregator.monitor.program", str(directory), settings, where],
                 stdin=theirs.fileno(),
                 pass_fds=[listening.fileno()],
             )
@@ -157,5 +157,5 @@ def test_it_ends_when_it_is_told_to_also_while_somebody_listens(program: Program
 
 
 def test_it_looks_on_without_the_memory_that_training_takes() -> None:
-    code = "import sys; import aggregator.monitor.program; sys.exit('torch' in sys.modules)"
+    code = "import sys; import manta_swarm.aggregator.monitor.program; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=DEADLINE_S).returncode == 0

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from aggregator.log.exported import verify
-from aggregator.log.log import Log
-from aggregator.log.tiles import export
-from aggregator.log.witnessed import Witnessed, keep_witnessed
-from aggregator.rounds.opening import OpenRun
-from protocol.cosignatures import cosign, cosignatures_of
-from protocol.notes import head_text
-from protocol.signing import Identity, peer_name
+from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.tiles import export
+from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.protocol.cosignatures import cosign, cosignatures_of
+from manta_swarm.protocol.notes import head_text
+from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.small_run import ENTRIES, PEERS, course_of, create, grow, signed_manifest
 

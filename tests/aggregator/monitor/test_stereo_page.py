@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from aggregator.monitor.pictures import PicturesIndex
-from aggregator.monitor.settings import DIRECTORY
-from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.space import space_named
-from protocol.manifest import SignedManifest
+from manta_swarm.aggregator.monitor.pictures import PicturesIndex
+from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.protocol.manifest import SignedManifest
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
 from tests.aggregator.monitor.test_program import Program
 from tests.aggregator.small_run import OPERATOR, create
+from tests.network.processes import DEADLINE_S, wait_for
 from tests.runs import manifest_of
-from tests.swarm.processes import DEADLINE_S, wait_for
 
 __all__ = ["browser", "screens"]
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.streams import Streams
 
 
 class Client:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.monitor.sight import Sight
-from protocol.signing import Identity, peer_name
-from protocol.verdicts import Outcome
+from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.monitor.test_kept import assert_same

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from aggregator.monitor.settings import MonitorSection
-from aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.sight import Sight
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import live_of, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
 from tests.aggregator.monitor.test_trust import DOUBTED, HONEST, LIAR, audited_run, demoted_run, name
 from tests.audited import verdict_of
+from tests.network.processes import DEADLINE_S
 from tests.runs import FixedCourse
-from tests.swarm.processes import DEADLINE_S
 
 __all__ = ["browser", "screens"]
 
@@ -58,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
 def served(directory: Path) -> Iterator[str]:
     """Serve the page of a run's folder, as it is now."""
     uvicorn = pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
-    from aggregator.monitor.program import Monitor
+    from manta_swarm.aggregator.monitor.program import Monitor
 
     sight = Sight(directory, lambda _: FixedCourse())
     asyncio.run(sight.look())

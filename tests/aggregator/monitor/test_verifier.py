@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import aggregator
-from protocol.encoding import encode
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import sign_tree_head
-from protocol.records import Logged, entry_of
-from protocol.signed import Signed
-from protocol.signing import peer_name
+import manta_swarm.aggregator
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import sign_tree_head
+from manta_swarm.protocol.records import Logged, entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.monitor.browser import browser
 from tests.protocol import record_samples as samples
 from tests.protocol import test_merkle as trees
@@ -27,7 +27,7 @@ __all__ = ["browser"]
 
 pytestmark = pytest.mark.swarm
 
-STATIC = Path(aggregator.__file__).parent / "monitor" / "static"
+STATIC = Path(manta_swarm.aggregator.__file__).parent / "monitor" / "static"
 
 # Calls `module[name]` with each list of arguments; returns what became of each: "holds", the class of the error, or what it returned.
 CALL = """async ([module, name, calls]) => {

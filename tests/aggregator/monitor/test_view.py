@@ -3,19 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.monitor import kept, sight
-from aggregator.monitor.opened import Opened, opened
-from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.tables import TableSeen, table_seen
-from aggregator.monitor.view import KEPT_CLAIMS, View
-from aggregator.rounds.opening import OpenRun
-from automl.training.asked import AskedCourse
-from protocol.errors import EncodingError, LedgerError
-from protocol.records import MAX_ENTRY_BYTES, Round
-from protocol.revocation import PEER, Revocation
-from protocol.signed import Signed
-from protocol.signing import peer_name
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.monitor import kept, sight
+from manta_swarm.aggregator.monitor.opened import Opened, opened
+from manta_swarm.aggregator.monitor.rounds import Rounds
+from manta_swarm.aggregator.monitor.tables import TableSeen, table_seen
+from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
+from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.errors import EncodingError, LedgerError
+from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Round
+from manta_swarm.protocol.revocation import PEER, Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow, signed_manifest
 
 SIGNED = signed_manifest()

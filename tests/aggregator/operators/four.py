@@ -6,23 +6,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggregator.log.log import Log
-from aggregator.operators.desk import OperatorsDesk
-from aggregator.operators.seat import Seat
-from aggregator.operators.store import Store
-from aggregator.operators.writer import Writer
-from aggregator.rounds.follower import Next
-from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.rounds.settling import Settling
-from aggregator.rounds.waiting import Waiting
-from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import OperatorsSection
-from protocol.newcomers import Newcomer
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, peer_name
-from protocol.verdicts import Verdict
-from swarm.memory import MemoryNetwork
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.operators.desk import OperatorsDesk
+from manta_swarm.aggregator.operators.seat import Seat
+from manta_swarm.aggregator.operators.store import Store
+from manta_swarm.aggregator.operators.writer import Writer
+from manta_swarm.aggregator.rounds.follower import Next
+from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.rounds.settling import Settling
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import OperatorsSection
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
+from manta_swarm.protocol.verdicts import Verdict
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
 from tests.contributions import round_of

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.coming import STANDING
-from aggregator.operators.writer import Writer
-from protocol.errors import Unreachable
-from protocol.signing import PublicKey
+from manta_swarm.aggregator.operators.coming import STANDING
+from manta_swarm.aggregator.operators.writer import Writer
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.operators.four import FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
 from tests.aggregator.real_run import everybodys

@@ -5,11 +5,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aggregator.operators.contact import SILENT_S, Contact
-from protocol.operators import Operators
-from protocol.signing import Identity, PublicKey, peer_name
-from swarm.distances import serve_pings
-from swarm.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.aggregator.operators.contact import SILENT_S, Contact
+from manta_swarm.network.distances import serve_pings
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 
 KEYS = [Identity(bytes([number + 1]) * 32).public_key for number in range(4)]
 OPERATORS = Operators(b"r" * 32, tuple(KEYS), 3)

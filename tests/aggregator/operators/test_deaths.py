@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import Unreachable
+from manta_swarm.protocol.errors import Unreachable
 from tests.aggregator.operators.four import FOUR, Four, tell, until
 from tests.aggregator.real_run import everybodys
 

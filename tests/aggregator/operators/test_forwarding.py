@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from aggregator.operators import forwarding
-from aggregator.operators.forwarding import Switch
-from protocol.closing import NotTaken
-from protocol.errors import Unreachable
-from protocol.signing import PublicKey
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Busy, Handler, Refused
+from manta_swarm.aggregator.operators import forwarding
+from manta_swarm.aggregator.operators.forwarding import Switch
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Busy, Handler, Refused
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
 from tests.contributions import PEERS
 from tests.memory_log import DEADLINE_S
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.verdicts import VERDICTS, AskVerdicts
-from aggregator.operators.writer import Writer
-from aggregator.rounds.verdicts import Verdicts
-from aggregator.settings.sections import TrustSection
-from protocol.auditing import VERDICT
-from protocol.encoding import pack
-from protocol.errors import Unreachable
-from protocol.ledger import Ledger
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, peer_name
-from protocol.verdicts import Settlement, Verdict
-from swarm.budget import Faults
-from swarm.rpc import Refused
+from manta_swarm.aggregator.operators.verdicts import VERDICTS, AskVerdicts
+from manta_swarm.aggregator.operators.writer import Writer
+from manta_swarm.aggregator.rounds.verdicts import Verdicts
+from manta_swarm.aggregator.settings.sections import TrustSection
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.auditing import VERDICT
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 from tests.aggregator.operators.four import FOUR, OF_FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
 from tests.aggregator.real_run import PEERS, everybodys

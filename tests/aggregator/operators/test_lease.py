@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.etcd import Etcd, check_endpoint
-from aggregator.operators.lease import Lease
-from protocol.errors import UserError
-from protocol.signing import sha256
+from manta_swarm.aggregator.operators.etcd import Etcd, check_endpoint
+from manta_swarm.aggregator.operators.lease import Lease
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import sha256
 from tests.etcds import RealEtcd, etcd_in, needs_etcd
 
 RUN, ONE, TWO = sha256(b"run"), b"1" * 32, b"2" * 32

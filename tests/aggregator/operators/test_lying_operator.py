@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.forwarding import FORWARD, Forwarded, Switch
-from aggregator.rounds.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
-from protocol.encoding import pack, unpack
-from protocol.signing import Identity, PublicKey
-from swarm.budget import FAULTS_FORGIVEN, Faults
-from swarm.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
-from swarm.rpc import Handler
+from manta_swarm.aggregator.operators.forwarding import FORWARD, Forwarded, Switch
+from manta_swarm.aggregator.rounds.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
+from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
+from manta_swarm.network.rpc import Handler
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.aggregator.desk import OPERATOR, PEERS, Desk, at_desk, says_no
 from tests.aggregator.made import Made
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.desk import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
-from aggregator.operators.lending import ENTRIES, LENT
-from aggregator.operators.writer import Deposed, Writer
-from protocol.ballots import Ballot, Batch, NotNext, check_vote
-from protocol.closing import NotTaken
-from protocol.encoding import pack
-from protocol.errors import Unreachable
-from protocol.signing import PublicKey
-from swarm.rpc import Refused
+from manta_swarm.aggregator.operators.desk import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
+from manta_swarm.aggregator.operators.lending import ENTRIES, LENT
+from manta_swarm.aggregator.operators.writer import Deposed, Writer
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.ballots import Ballot, Batch, NotNext, check_vote
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.operators.four import FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
 from tests.aggregator.real_run import PEERS, everybodys, made

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from aggregator.commands.folder import status
-from runtime.disk import only_process
+from manta_swarm.aggregator.commands.folder import status
+from manta_swarm.runtime.disk import only_process
 
 FOUND = {"name": "r", "run": "0123", "round": 3, "num_rounds": 9, "ledger_size": 12, "ledger_root": "ab", "pid": 1}
 

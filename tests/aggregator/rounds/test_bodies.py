@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.bodies import Bodies, Kept
-from protocol.errors import StorageError
-from protocol.ledger import Ledger
+from manta_swarm.aggregator.rounds.bodies import Bodies, Kept
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.ledger import Ledger
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import PEERS, header, signed_manifest
 from tests.runs import FixedCourse

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import aggregator.rounds.commits
-from aggregator.rounds.replay import replay_directory
-from aggregator.settings.config import RunConfig
-from automl.training.update import state_digest
-from protocol.closing import Stage
-from protocol.encoding import pack
-from protocol.errors import OwnFault, StorageError
-from protocol.records import Header, Ticket, open_entry
-from swarm.blobs import Ask
-from swarm.log_client import HandIn
-from swarm.rpc import Refused
+import manta_swarm.aggregator.rounds.commits
+from manta_swarm.aggregator.rounds.replay import replay_directory
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.network.blobs import Ask
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.closing import Stage
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.records import Header, Ticket, open_entry
 from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened
 from tests.contributions import PEERS as MANY_PEERS
@@ -316,7 +316,7 @@ def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(play: Play, monkeyp
         for _ in range(2):
             await a_round(log)
         await a_round(log)
-        assert len(log.commits._saving) == aggregator.rounds.commits._MAX_SAVING + 1
+        assert len(log.commits._saving) == manta_swarm.aggregator.rounds.commits._MAX_SAVING + 1
         for one in everybodys(log.ledger):  # a fourth round may come in, but is not committed
             await log.ticket(one)
         log.pass_time(log.ledger.open_ms + GRACE_MS)

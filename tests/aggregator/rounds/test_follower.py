@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from aggregator.rounds.follower import Follower, Next
-from automl.export.statistics import statistics_path
-from automl.training.course import RunCourse
-from automl.training.schedule import Plan
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import State, initial_state, next_state, state_digest
-from protocol.errors import OwnFault, StorageError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.notes import TreeHead
-from protocol.records import Header
-from protocol.signing import sha256
-from protocol.table import weights
+from manta_swarm.aggregator.rounds.follower import Follower, Next
+from manta_swarm.automl.export.statistics import statistics_path
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.table import weights
 from tests.aggregator.made import Made, made_of, values_of
 from tests.aggregator.real_run import (
     CONFIG,
@@ -36,8 +36,8 @@ from tests.aggregator.real_run import (
     said_of,
     signed_manifest,
 )
+from tests.codec.reference import float32
 from tests.contributions import commit as append
-from tests.exact.reference import float32
 
 SIGNED = signed_manifest()
 

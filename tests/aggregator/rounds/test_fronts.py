@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aggregator.rounds.fronts import FILE, Fronts
-from automl.spaces.cost import macs
-from automl.spaces.space import TINY, Architecture
-from protocol.encoding import pack, unpack
-from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
-from protocol.manifest import SignedManifest
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, peer_name, sha256
-from swarm.memory import MemoryNetwork
-from swarm.neighbours import Neighbours
+from manta_swarm.aggregator.rounds.fronts import FILE, Fronts
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from tests.memory_log import until
 from tests.runs import manifest_of
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from protocol.exchange import CHUNK
-from protocol.ledger import KEPT_TABLES
-from protocol.records import Ticket
-from protocol.signing import PublicKey
-from swarm.blobs import Blob
-from swarm.log_client import BodyPart, HandIn
-from swarm.rpc import Refused
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.log_client import BodyPart, HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.exchange import CHUNK
+from manta_swarm.protocol.ledger import KEPT_TABLES
+from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
 from tests.contributions import header_of, with_contribution

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from aggregator.rounds.uploads import Upload
-from protocol.closing import Stage
-from protocol.exchange import GROUP_VALUES
-from protocol.records import ClaimStep
-from protocol.reputation import FALSE, Fault
-from protocol.signing import Identity, sha256
-from swarm.log_client import BodyPart, HandIn
-from swarm.rpc import Refused
+from manta_swarm.aggregator.rounds.uploads import Upload
+from manta_swarm.network.log_client import BodyPart, HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.closing import Stage
+from manta_swarm.protocol.exchange import GROUP_VALUES
+from manta_swarm.protocol.records import ClaimStep
+from manta_swarm.protocol.reputation import FALSE, Fault
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.aggregator.desk import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
 from tests.contributions import claim_of, header_of, listing

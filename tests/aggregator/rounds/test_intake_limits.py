@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from aggregator.rounds.refusals import check_lengths
-from protocol.encoding import pack
-from protocol.errors import StorageError
-from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
-from protocol.fields import MAX_ROUND
-from protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from swarm.budget import FAULTS_FORGIVEN, FORGET_S
-from swarm.log_client import HandIn
-from swarm.rpc import Refused
+from manta_swarm.aggregator.rounds.refusals import check_lengths
+from manta_swarm.network.budget import FAULTS_FORGIVEN, FORGET_S
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.shards import lend_shards, travelling_of
-from aggregator.settings.config import RunConfig, load_run_file, template
-from automl.data.catalog import load_dataset
-from automl.data.shards.layout import LIST_NAME
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.writing import shard_images
-from protocol.errors import UserError
-from protocol.shards import PIECE_BYTES
-from protocol.signing import Identity
-from swarm.blobs import Blob, Shelf
+from manta_swarm.aggregator.rounds.shards import lend_shards, travelling_of
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.shards.layout import LIST_NAME
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.shards import PIECE_BYTES
+from manta_swarm.protocol.signing import Identity
 from tests.automl.data.files import noise, write_picture
 
 OPERATOR = Identity(b"\x01" * 32)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.measures import Measures
-from protocol.encoding import pack
-from protocol.errors import EncodingError, LedgerError, SignatureError
-from protocol.ledger import Ledger
-from protocol.measures import Measure, Spread
-from protocol.private import PrivateData
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
+from manta_swarm.aggregator.rounds.measures import Measures
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, LedgerError, SignatureError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.measures import Measure, Spread
+from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of
 

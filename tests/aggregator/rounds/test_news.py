@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-import aggregator.rounds.news
-from aggregator.log.log import Log
-from aggregator.rounds.news import MAX_WAITING_OF_ONE, NewsDesk
-from protocol.closing import Closing
-from protocol.earnings import earned
-from protocol.encoding import pack, unpack
-from protocol.exchange import MAX_COHORT, grace_ms
-from protocol.ledger import KEPT_TABLES
-from protocol.listed import Listed, weighed_in
-from protocol.records import Header, Included, entry_of, open_entry
-from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import Weighed, weights
-from swarm import waits
-from swarm.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, LogClient, News
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+import manta_swarm.aggregator.rounds.news
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.news import MAX_WAITING_OF_ONE, NewsDesk
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, LogClient, News
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.earnings import earned
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.exchange import MAX_COHORT, grace_ms
+from manta_swarm.protocol.ledger import KEPT_TABLES
+from manta_swarm.protocol.listed import Listed, weighed_in
+from manta_swarm.protocol.records import Header, Included, entry_of, open_entry
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.table import Weighed, weights
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest
 from tests.contributions import claim_of, cohort_header_of, header_of, in_order, round_of
-from tests.swarm.virtual_time import now, run_virtual
+from tests.network.virtual_time import now, run_virtual
 
 OPEN_MS = 4_000
 
@@ -80,7 +80,7 @@ Play = Callable[..., None]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Tell a story in virtual time."""
-    monkeypatch.setattr(aggregator.rounds.news, "now_ms", lambda: int(1000 * now()))
+    monkeypatch.setattr(manta_swarm.aggregator.rounds.news, "now_ms", lambda: int(1000 * now()))
 
     def tell(story: Story, **settings: Any) -> None:
         async def scene() -> None:
@@ -213,7 +213,7 @@ def test_one_caller_may_wait_twice_and_all_together_so_often(play: Play, monkeyp
                 await asyncio.gather(*waiting)
             assert scene.num_waiting == 0
 
-    monkeypatch.setattr(aggregator.rounds.news, "MAX_WAITING", 5)
+    monkeypatch.setattr(manta_swarm.aggregator.rounds.news, "MAX_WAITING", 5)
     play(story)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.rounds.replay import Replayed, replay_directory
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import State, state_digest
-from protocol.errors import StorageError, UserError
-from protocol.table import weights_root
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.rounds.replay import Replayed, replay_directory
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.table import weights_root
 from tests.aggregator.made import made_of, values_of
 from tests.aggregator.real_run import (
     CONFIG,

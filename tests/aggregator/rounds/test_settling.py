@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.settings.sections import TrustSection
-from protocol.auditing import VERDICT
-from protocol.closing import NotTaken
-from protocol.encoding import pack
-from protocol.errors import LedgerError
-from protocol.signed import Signed
-from protocol.signing import peer_name
-from protocol.verdicts import Outcome, Verdict
-from swarm.rpc import Refused
+from manta_swarm.aggregator.settings.sections import TrustSection
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.auditing import VERDICT
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import LedgerError
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.aggregator.at_work import Aggregator, Story, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 from tests.audited import AUDITORS, verdict_of

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from protocol.encoding import pack
-from swarm.log_client import HandIn
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.protocol.encoding import pack
 from tests.aggregator.desk import PEERS, Desk, Play
 
 A, B = PEERS[:2]

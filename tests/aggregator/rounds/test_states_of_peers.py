@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.states_of_peers import lacking, take_states
-from automl.training.update import state_pieces
-from protocol.errors import UserError
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.blobs import Blob, Shelf
-from swarm.memory import MemoryNetwork
+from manta_swarm.aggregator.rounds.states_of_peers import lacking, take_states
+from manta_swarm.automl.training.update import state_pieces
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.real_run import PEERS, opened, play
 
 

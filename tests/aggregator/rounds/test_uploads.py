@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.rounds.uploads import Uploads
-from protocol.listed import Listed
-from protocol.records import Claim, Contribution, Header
-from protocol.signed import Signed
-from protocol.table import Weighing
-from swarm.log_client import BodyPart, HandIn, HeaderAnswer
+from manta_swarm.aggregator.rounds.uploads import Uploads
+from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import Claim, Contribution, Header
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.table import Weighing
 
 KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
 HEADER = Header(Signed(Contribution, b"", b""), (Signed(Claim, b"", b""),))

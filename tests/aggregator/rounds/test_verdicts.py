@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from aggregator.log.contents import WAITING
-from aggregator.rounds import verdicts as verdicts_module
-from aggregator.rounds import waiting as waiting_module
-from aggregator.rounds.verdicts import Verdicts
-from aggregator.rounds.waiting import Waiting
-from protocol.auditing import VERDICT
-from protocol.closing import NotTaken
-from protocol.encoding import pack
-from protocol.errors import LedgerError, SignatureError, StorageError
-from protocol.records import entry_of
-from protocol.signed import Signed
-from protocol.signing import PublicKey
-from protocol.verdicts import Outcome, Verdict
-from swarm.budget import FAULTS_FORGIVEN, Faults
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.aggregator.log.contents import WAITING
+from manta_swarm.aggregator.rounds import verdicts as verdicts_module
+from manta_swarm.aggregator.rounds import waiting as waiting_module
+from manta_swarm.aggregator.rounds.verdicts import Verdicts
+from manta_swarm.aggregator.rounds.waiting import Waiting
+from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.auditing import VERDICT
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import LedgerError, SignatureError, StorageError
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
 from tests.contributions import PEERS, header_of
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import aggregator.rounds.weights
-from aggregator.rounds.weights import Weights
-from protocol.encoding import pack
-from protocol.errors import Unreachable
-from protocol.ledger import KEPT_TABLES
-from protocol.table import Weighed, weights, weights_root
-from swarm.rpc import Refused
+import manta_swarm.aggregator.rounds.weights
+from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.ledger import KEPT_TABLES
+from manta_swarm.protocol.table import Weighed, weights, weights_root
 from tests.aggregator.at_work import Aggregator, Story, World, at_work
 from tests.aggregator.made import made_of, values_of
 from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, PEERS, commit, everybodys, made_together, opened
@@ -82,13 +82,13 @@ def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play
 def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path / "aggregator", CONFIG)
     computed: list[int] = []
-    outcome = aggregator.rounds.weights.outcome
+    outcome = manta_swarm.aggregator.rounds.weights.outcome
 
     def counted(*arguments: object) -> object:
         computed.append(1)
         return outcome(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(aggregator.rounds.weights, "outcome", counted)
+    monkeypatch.setattr(manta_swarm.aggregator.rounds.weights, "outcome", counted)
 
     async def ask() -> None:
         known = Weights(run.log, run.bodies, NUM_WEIGHTS)

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
-from aggregator.settings.sections import RunSection
-from automl.data.catalog import load_dataset
-from automl.data.digits import digits
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.space import TINY, space_named
-from automl.training.settings import thin, usual
-from protocol.errors import UserError
-from protocol.exchange import MAX_AGE, Exchange, codec_named
-from protocol.manifest import TASKS, SignedManifest
-from protocol.private import PrivateData
-from protocol.rewards import architecture_cost
-from protocol.signing import Identity, peer_name, sha256
-from protocol.verdicts import AuditRules
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
+from manta_swarm.aggregator.settings.sections import RunSection
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.space import TINY, space_named
+from manta_swarm.automl.training.settings import thin, usual
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import MAX_AGE, Exchange, codec_named
+from manta_swarm.protocol.manifest import TASKS, SignedManifest
+from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.protocol.signing import Identity, peer_name, sha256
+from manta_swarm.protocol.verdicts import AuditRules
 
 OPERATOR = Identity(b"\x01" * 32)
 AUDITOR = Identity(b"\x09" * 32)

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import aggregator.commands.settings
-from aggregator.cli import main
-from aggregator.settings.base import line_of
-from aggregator.settings.config import RunConfig, load_run_file, template
-from aggregator.settings.forecast import forecast, lines, sizes_of
-from aggregator.settings.sections import ExchangeSection, TrustSection
-from automl.data.catalog import load_dataset
-from automl.training.update import initial_state, state_digest, state_pieces
-from exact.coding import body_groups
-from protocol.errors import UserError
-from protocol.footprint import Sizes, Table, entry_bytes, round_traffic
-from protocol.records import entry_of
+import manta_swarm.aggregator.commands.settings
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.settings.base import line_of
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
+from manta_swarm.aggregator.settings.forecast import forecast, lines, sizes_of
+from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.training.update import initial_state, state_digest, state_pieces
+from manta_swarm.codec.coding import body_groups
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.footprint import Sizes, Table, entry_bytes, round_traffic
+from manta_swarm.protocol.records import entry_of
 from tests.aggregator.real_run import CONFIG, DATASET, everybodys, opened
 
 
@@ -171,7 +171,7 @@ def test_init_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     class System:
         stdin, stdout = Terminal, Terminal
 
-    monkeypatch.setattr(aggregator.commands.settings, "sys", System)
+    monkeypatch.setattr(manta_swarm.aggregator.commands.settings, "sys", System)
     answers = "stereo\nn\n\n\nour-rocks\n12\n"
     result = CliRunner().invoke(main, ["init", str(tmp_path / "run.toml")], input=answers)
     assert result.exit_code == 0, result.output

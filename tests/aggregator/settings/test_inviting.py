@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.log import Log
-from aggregator.settings.inviting import invitation
-from protocol.admission import GUEST, INVITATION, MEMBER, PROVEN, AdmissionRule
-from protocol.manifest import SignedManifest
-from runtime.disk import IDENTITY, load_identity
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.settings.inviting import invitation
+from manta_swarm.protocol.admission import GUEST, INVITATION, MEMBER, PROVEN, AdmissionRule
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.runtime.disk import IDENTITY, load_identity
 from tests.audited import RULES
 from tests.runs import FixedCourse, manifest_of
 

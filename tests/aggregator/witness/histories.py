@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from aggregator.witness.rule import NotCosigned, Rule
-from protocol.errors import ProofError
-from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, sign_tree_head
-from protocol.signing import Identity
+from manta_swarm.aggregator.witness.rule import NotCosigned, Rule
+from manta_swarm.protocol.errors import ProofError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, sign_tree_head
+from manta_swarm.protocol.signing import Identity
 from tests.runs import manifest_of
 
 OPERATOR, WITNESS = Identity(b"\x01" * 32), Identity(b"\x03" * 32)

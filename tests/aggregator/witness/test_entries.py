@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log.copies import FolderCopy, WebCopy
-from aggregator.log.exported import verify
-from aggregator.log.log import Log
-from aggregator.log.moving import recover
-from aggregator.witness.entries import FOLDER, KeptEntries
-from aggregator.witness.http import serving
-from aggregator.witness.program import Witness
-from aggregator.witness.rule import Rule
-from protocol.errors import RemoteFault, StorageError, Unreachable, UserError
-from swarm.door import Door
+from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy
+from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.moving import recover
+from manta_swarm.aggregator.witness.entries import FOLDER, KeptEntries
+from manta_swarm.aggregator.witness.http import serving
+from manta_swarm.aggregator.witness.program import Witness
+from manta_swarm.aggregator.witness.rule import Rule
+from manta_swarm.network.door import Door
+from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 from tests.aggregator.small_run import ENTRIES, course_of, create, grow, reopen, signed_manifest, verified
 from tests.aggregator.witness.test_program import SIGNED, WITNESS, Scene, end, play
 

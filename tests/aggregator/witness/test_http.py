@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.witness.http import MAX_PROOF, PATH, parse, serving
-from aggregator.witness.rule import Rule
-from protocol.cosignatures import cosignatures_of
-from protocol.errors import EncodingError
-from protocol.notes import TreeHead, sign_tree_head
-from swarm.door import Door
+from manta_swarm.aggregator.witness.http import MAX_PROOF, PATH, parse, serving
+from manta_swarm.aggregator.witness.rule import Rule
+from manta_swarm.network.door import Door
+from manta_swarm.protocol.cosignatures import cosignatures_of
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.notes import TreeHead, sign_tree_head
 from tests.aggregator.small_run import OTHER_OPERATOR
 from tests.aggregator.witness.histories import SIGNED, WITNESS, History
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.log.cosigning import CosigningDesk
-from aggregator.log.guard import EVIDENCE
-from aggregator.log.heads import HeadsDesk
-from aggregator.log.log import Log
-from aggregator.rounds.news import NewsDesk
-from aggregator.witness.program import Asked, Witness, be_witness
-from aggregator.witness.rule import Rule
-from protocol.closing import Closing
-from protocol.errors import OtherHistory
-from protocol.signing import Identity, PublicKey, peer_name
-from swarm.memory import MemoryNetwork
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.cosigning import CosigningDesk
+from manta_swarm.aggregator.log.guard import EVIDENCE
+from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.rounds.news import NewsDesk
+from manta_swarm.aggregator.witness.program import Asked, Witness, be_witness
+from manta_swarm.aggregator.witness.rule import Rule
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.errors import OtherHistory
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, next_round, reopen, signed_manifest
 from tests.memory_log import until
 

@@ -10,12 +10,12 @@ from subprocess import PIPE, Popen
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from aggregator.witness.rule import HEAD, OtherLog, OtherSize, OtherTree, Rule
-from protocol.cosignatures import cosignatures_of, with_cosignatures
-from protocol.errors import EncodingError, ProofError, SignatureError, StorageError
-from protocol.notes import TreeHead, sign_tree_head
-from runtime import disk
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.witness.rule import HEAD, OtherLog, OtherSize, OtherTree, Rule
+from manta_swarm.protocol.cosignatures import cosignatures_of, with_cosignatures
+from manta_swarm.protocol.errors import EncodingError, ProofError, SignatureError, StorageError
+from manta_swarm.protocol.notes import TreeHead, sign_tree_head
+from manta_swarm.runtime import disk
 from tests.aggregator.small_run import OTHER_OPERATOR
 from tests.aggregator.witness import histories
 from tests.aggregator.witness.histories import SIGNED, WITNESS, History

@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from aggregator.witness.program import Witness
-from aggregator.witness.rule import Rule
-from protocol.encoding import pack, unpack
-from protocol.signing import Identity, PublicKey
-from swarm.log_proofs import Consistency, Cosigned
-from swarm.memory import MemoryNetwork
+from manta_swarm.aggregator.witness.program import Witness
+from manta_swarm.aggregator.witness.rule import Rule
+from manta_swarm.network.log_proofs import Consistency, Cosigned
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
 
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]

@@ -7,12 +7,12 @@ import safetensors.torch
 import torch
 from click.testing import CliRunner, Result
 
-from automl.cli import main
-from automl.export.description import Description
-from automl.models.supernet import Supernet
-from automl.spaces.space import TINY
-from automl.training.snapshot import save_snapshot
-from automl.training.update import State, state_digest
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.update import State, state_digest
 from tests.automl.export.exports import random_files
 
 METADATA = {"run": "ab" * 32, "supernet": "classifier-tiny", "dataset": "digits"}
@@ -50,7 +50,7 @@ def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
 
 
 def test_figures_of_a_gpu_say_what_they_were_computed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    monkeypatch.setattr("manta_swarm.automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
     named = ("evaluate", "round-00000005.safetensors", "--random", "0")
     lines = [call(*named, *typed).output.splitlines() for typed in ((), ("--device", "cuda"), ("--device", "cuda", "--precision", "bf16"))]
     said = "classifier-tiny after round 5, 355 held-out images of digits"

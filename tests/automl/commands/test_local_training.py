@@ -9,23 +9,23 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from automl.cli import main
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.training.cohorts import Cohort, LocalExchange
-from automl.training.coverage import coverage
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan
-from automl.training.settings import TASKS, first_floor, thin, usual
-from automl.training.trainer import Step, Trainer, TrainingDirectory
-from automl.training.update import initial_state, next_state, state_digest
-from exact.coding import body_num_bytes, encode, parse
-from protocol.encoding import encode as cbor
-from protocol.exchange import MAX_LOCAL_STEPS, codec_named
-from protocol.manifest import ALGORITHMS, SCHEDULES
-from protocol.signing import sha256
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.training.cohorts import Cohort, LocalExchange
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import TASKS, first_floor, thin, usual
+from manta_swarm.automl.training.trainer import Step, Trainer, TrainingDirectory
+from manta_swarm.automl.training.update import initial_state, next_state, state_digest
+from manta_swarm.codec.coding import body_num_bytes, encode, parse
+from manta_swarm.protocol.encoding import encode as cbor
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES
+from manta_swarm.protocol.signing import sha256
 
 SPARSE = "topk-256-4"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from automl.cli import main
-from automl.training.snapshot import load_snapshot
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.training.snapshot import load_snapshot
 
 SNAPSHOT = str(Path(__file__).parents[2] / "formats" / "0.1.0" / "state.safetensors")
 
@@ -63,13 +63,13 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
 @pytest.mark.parametrize(
     ("at_work", "typed"),
     [
-        ("automl.data.catalog.load_dataset", ["data", "digits"]),
-        ("automl.data.catalog.load_dataset", ["split", "digits", "--out", "parts"]),
-        ("automl.data.catalog.load_dataset", ["train", "--out", "out"]),
-        ("automl.opening.opened_snapshot", ["evaluate", SNAPSHOT]),
-        ("automl.latency.profiler.profile", ["profile", "--out", "table.json"]),
-        ("automl.opening.opened_snapshot", ["find", "--snapshot", SNAPSHOT]),
-        ("automl.opening.opened_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
+        ("manta_swarm.automl.data.catalog.load_dataset", ["data", "digits"]),
+        ("manta_swarm.automl.data.catalog.load_dataset", ["split", "digits", "--out", "parts"]),
+        ("manta_swarm.automl.data.catalog.load_dataset", ["train", "--out", "out"]),
+        ("manta_swarm.automl.opening.opened_snapshot", ["evaluate", SNAPSHOT]),
+        ("manta_swarm.automl.latency.profiler.profile", ["profile", "--out", "table.json"]),
+        ("manta_swarm.automl.opening.opened_snapshot", ["find", "--snapshot", SNAPSHOT]),
+        ("manta_swarm.automl.opening.opened_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
     ],
 )
 def test_ctrl_c_ends_every_command_with_one_line(at_work: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

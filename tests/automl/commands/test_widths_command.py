@@ -7,12 +7,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from automl.cli import main
-from automl.data.digits import digits as load_digits
-from automl.export.opened import open_exported
-from automl.spaces.cost import macs
-from automl.spaces.space import Architecture
-from automl.training.snapshot import load_snapshot
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.data.digits import digits as load_digits
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.snapshot import load_snapshot
 from tests.automl.narrow import NARROW, register
 
 ROUNDS = 6  # one of each phase at least: full, kernel, depth, width twice

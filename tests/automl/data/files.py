@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from automl.data.views import Pair
+from manta_swarm.automl.data.views import Pair
 
 Array = npt.NDArray[np.generic]
 

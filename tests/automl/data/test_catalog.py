@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from automl.data.catalog import load_dataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.protocol.errors import UserError
 
 
 @pytest.mark.parametrize(("name", "task"), [("digits", "classification"), ("layers", "stereo"), ("motorcycle", "stereo")])

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from automl.commands.data import data
-from automl.data.digits import digits
-from automl.data.shards.reading import open_shards
-from automl.data.shards.writing import shard_images
+from manta_swarm.automl.commands.data import data
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.shards.reading import open_shards
+from manta_swarm.automl.data.shards.writing import shard_images
 from tests.automl.data.files import noise, write_picture
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from automl.data.dataset import calibration_indices, part_indices
+from manta_swarm.automl.data.dataset import calibration_indices, part_indices
 
 
 @pytest.mark.parametrize(("num_train", "batch", "limit"), [(1442, 256, 1024), (1442, 100, 5000), (10, 64, 1024), (1, 8, 8), (4096, 7, 50)])

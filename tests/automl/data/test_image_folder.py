@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_picture
 
 CLASSES = ("apple", "cat", "dog")

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.data.dataset import ALL, Batch
-from automl.data.images import ImageDataset
-from automl.data.kept_batches import KeptBatches
-from automl.evaluation.samples import evaluate_samples
-from automl.models.classifier import Classifier
-from automl.spaces.space import TINY
+from manta_swarm.automl.data.dataset import ALL, Batch
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.kept_batches import KeptBatches
+from manta_swarm.automl.evaluation.samples import evaluate_samples
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.spaces.space import TINY
 
 IMAGE_BYTES = 4 * 10 * 10
 

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from automl.data.layered import HEIGHT, MAX_DISPARITY, WIDTH, View, layers, make_pair, make_views
-from automl.data.views import StereoDataset
+from manta_swarm.automl.data.layered import HEIGHT, MAX_DISPARITY, WIDTH, View, layers, make_pair, make_views
+from manta_swarm.automl.data.views import StereoDataset
 
 DIGEST = "13d4e228c2bd8c45be5a51419e075694f7a03f46870b2060b4324991a7c629cf"
 Mask = npt.NDArray[np.bool_]

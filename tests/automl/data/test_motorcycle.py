@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from automl.data.motorcycle import motorcycle
-from automl.data.views import StereoDataset
+from manta_swarm.automl.data.motorcycle import motorcycle
+from manta_swarm.automl.data.views import StereoDataset
 
 
 @pytest.fixture(scope="module")

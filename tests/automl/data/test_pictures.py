@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from automl.data.pictures import MAX_PIXELS, picture_size, read_picture, read_rgb
-from protocol.errors import UserError
+from manta_swarm.automl.data.pictures import MAX_PIXELS, picture_size, read_picture, read_rgb
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_picture
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from automl.data.augmentation import jitter_tables, mirrored
-from automl.data.dataset import TrainingSet
-from automl.data.images import ImageDataset
-from automl.data.preparing import COLUMNS, ROWS, _taps, prepare
-from automl.data.snippet import cut, load
-from automl.data.views import StereoDataset
+from manta_swarm.automl.data.augmentation import jitter_tables, mirrored
+from manta_swarm.automl.data.dataset import TrainingSet
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.preparing import COLUMNS, ROWS, _taps, prepare
+from manta_swarm.automl.data.snippet import cut, load
+from manta_swarm.automl.data.views import StereoDataset
 from tests.automl.data.files import noise, pair
 
 BY_TORCH = "cpu:0"  # the CPU, by another name than that by which numpy computes

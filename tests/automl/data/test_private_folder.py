@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.data.images import ImageDataset
-from automl.data.private_folder import private_folder
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.private_folder import private_folder
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_picture
 
 CLASSES = ("dog", "apple", "cat", "eel")  # the run's order, not that of the names

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from automl.data.scaling import Pixels, rescale, rescale_pixels
+from manta_swarm.automl.data.scaling import Pixels, rescale, rescale_pixels
 from tests.automl.data.files import noise
 
 

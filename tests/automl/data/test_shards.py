@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from automl.data.catalog import load_dataset
-from automl.data.images import resize
-from automl.data.motorcycle import motorcycle
-from automl.data.pictures import picture_of, read_picture
-from automl.data.shards.coding import Coded, coded_pair, pair_in
-from automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list, pieces_root
-from automl.data.shards.reading import Shards, open_shards
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.writing import shard_images, shard_pairs
-from automl.data.views import Pair, StereoDataset
-from protocol.encoding import encode, pack
-from protocol.errors import EncodingError, SamplesMissing, UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import resize
+from manta_swarm.automl.data.motorcycle import motorcycle
+from manta_swarm.automl.data.pictures import picture_of, read_picture
+from manta_swarm.automl.data.shards.coding import Coded, coded_pair, pair_in
+from manta_swarm.automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list, pieces_root
+from manta_swarm.automl.data.shards.reading import Shards, open_shards
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.protocol.encoding import encode, pack
+from manta_swarm.protocol.errors import EncodingError, SamplesMissing, UserError
 from tests.automl.data.files import noise, write_picture
 
 
@@ -237,7 +237,7 @@ def test_a_decoder_that_makes_other_pixels_is_told_apart_from_damage(tmp_path: P
     def other(data: bytes, where: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return picture_of(data, where) ^ np.uint8(1)
 
-    monkeypatch.setattr("automl.data.shards.coding.picture_of", other)
+    monkeypatch.setattr("manta_swarm.automl.data.shards.coding.picture_of", other)
     with pytest.raises(SamplesMissing, match="other pixels than where the shards were made: install"):
         dataset.shards.sample(0)
 

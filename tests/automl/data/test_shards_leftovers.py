@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from automl.data.catalog import load_dataset
-from automl.data.shards.writing import shard_images
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture
 
 

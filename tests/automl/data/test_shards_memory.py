@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from automl.data.shards.writing import shard_images
+from manta_swarm.automl.data.shards.writing import shard_images
 
 _DISTINCT, _COPIES, _SIDES = 10, 38, (600, 800)
 _ALLOWED_BYTES = 448 << 20  # on top of what the libraries take; the pictures have 547 MB
@@ -19,10 +19,10 @@ import resource, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, psutil, torch
-from automl.data.catalog import load_dataset
-from automl.spaces.space import space_named
-from automl.training.lots import Lot, Worker
-from automl.models.networks import build
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.models.networks import build
 
 torch.set_num_threads(1)
 dataset = load_dataset("shards-noise", Path(sys.argv[1]))

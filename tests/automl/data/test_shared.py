@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.digits import digits
-from automl.data.layered import layers
-from automl.data.shared import ImagesIn, share_images, shared_images
-from automl.data.shared_pairs import SharedPairs, region_for
-from automl.data.views import Pair
-from automl.shared_memory import Region, aligned
-from protocol.errors import StorageError
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.layered import layers
+from manta_swarm.automl.data.shared import ImagesIn, share_images, shared_images
+from manta_swarm.automl.data.shared_pairs import SharedPairs, region_for
+from manta_swarm.automl.data.views import Pair
+from manta_swarm.automl.shared_memory import Region, aligned
+from manta_swarm.protocol.errors import StorageError
 
 
 @pytest.fixture

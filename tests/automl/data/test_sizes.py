@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from automl.data import sizes
-from automl.data.scaling import rescale_pixels
-from automl.data.sizes import has_colours, of_one_size, side_of, squares
-from protocol.errors import UserError
+from manta_swarm.automl.data import sizes
+from manta_swarm.automl.data.scaling import rescale_pixels
+from manta_swarm.automl.data.sizes import has_colours, of_one_size, side_of, squares
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise
 
 

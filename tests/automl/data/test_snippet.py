@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
-from automl.data.snippet import MAX_BYTES, cut, load, sample_bytes
-from automl.data.views import Pair, StereoDataset
-from protocol.encoding import decode, encode
-from protocol.errors import EncodingError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.snippet import MAX_BYTES, cut, load, sample_bytes
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.protocol.encoding import decode, encode
+from manta_swarm.protocol.errors import EncodingError
 
 INDICES = [5, 3, 40, 5, 11]  # of a lot, in its order; one of them twice
 

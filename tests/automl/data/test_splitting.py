@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automl.cli import main
-from automl.data.digits import digits
-from automl.data.private_folder import private_folder
-from automl.data.splitting import dirichlet_split, part_of, write_class_folders
-from protocol.errors import UserError
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.private_folder import private_folder
+from manta_swarm.automl.data.splitting import dirichlet_split, part_of, write_class_folders
+from manta_swarm.protocol.errors import UserError
 
 
 @given(

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.catalog import load_dataset, load_view
-from automl.data.pairs import PairFiles, pairs
-from automl.data.views import StereoDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset, load_view
+from manta_swarm.automl.data.pairs import PairFiles, pairs
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture
 
 STEMS = [f"scene{number}" for number in range(11)]

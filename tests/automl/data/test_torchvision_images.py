@@ -9,10 +9,10 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset
-from automl.data.torchvision_images import torchvision_image_names
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.torchvision_images import torchvision_image_names
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_idx
 
 SIZES = {"train": 30, "t10k": 12}

@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.data.catalog import load_dataset
-from automl.data.torchvision_stereo import torchvision_stereo_names
-from automl.data.views import StereoDataset
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.torchvision_stereo import torchvision_stereo_names
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture
 
 ROWS, COLUMNS = 12, 30

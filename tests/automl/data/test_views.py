@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.pairs import LazyPairs
-from automl.data.scaling import rescale
-from automl.data.views import Pair, StereoDataset
+from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.scaling import rescale
+from manta_swarm.automl.data.views import Pair, StereoDataset
 from tests.automl.data.files import noise, pair
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.data.digits import digits
-from automl.data.image_folder import image_folder
-from automl.data.whole_folder import WholeFolder
-from protocol.errors import UserError
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.image_folder import image_folder
+from manta_swarm.automl.data.whole_folder import WholeFolder
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture
 
 

@@ -3,18 +3,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset, resize
-from automl.evaluation.calibration import recalibrate
-from automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, measure, quality_report
-from automl.evaluation.metrics import disparity_metrics
-from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.space import STEREO_TINY, TINY, space_named
-from automl.training.lots import Lot, Worker
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset, resize
+from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, measure, quality_report
+from manta_swarm.automl.evaluation.metrics import disparity_metrics
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.layers import ElasticBatchNorm
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.protocol.errors import UserError
 
 
 def statistics(supernet: Supernet) -> list[Tensor]:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.evaluation.metrics import DisparityErrors, disparity_errors, disparity_metrics, median_disparity
+from manta_swarm.automl.evaluation.metrics import DisparityErrors, disparity_errors, disparity_metrics, median_disparity
 
 # Errors by hand: 1, 3 (not more than 3), 4 (more than 3 and than 5 % of 40), 4 (more than 3, but not than 5 % of 100), unknown.
 TRUTH = torch.tensor([[[10.0, 20.0, 40.0, 100.0, -1.0]]])

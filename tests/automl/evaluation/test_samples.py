@@ -3,14 +3,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset, resize
-from automl.data.views import UNKNOWN, Pair, StereoDataset
-from automl.evaluation.held_out import calibrate, evaluate, outputs_of
-from automl.evaluation.samples import LOSS_UNIT, MAX_LOSS, evaluate_samples
-from automl.models.classifier import Classifier
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY, TINY
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset, resize
+from manta_swarm.automl.data.views import UNKNOWN, Pair, StereoDataset
+from manta_swarm.automl.evaluation.held_out import calibrate, evaluate, outputs_of
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, MAX_LOSS, evaluate_samples
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
 
 
 def test_every_image_has_its_cross_entropy(supernet: Classifier, digits: ImageDataset) -> None:

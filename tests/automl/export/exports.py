@@ -5,15 +5,15 @@ from functools import cache
 import onnx
 import torch
 
-from automl.data.dataset import CROPS, Preparation
-from automl.evaluation.calibration import recalibrate
-from automl.export.description import UNKNOWN, Description, Provenance
-from automl.export.presentation import Presentation
-from automl.export.subnet import Subnet
-from automl.export.writer import exported_files
-from automl.forms import FORMATS
-from automl.models.networks import build
-from automl.spaces.space import STEREO_TINY, TINY, space_named
+from manta_swarm.automl.data.dataset import CROPS, Preparation
+from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
+from manta_swarm.automl.export.presentation import Presentation
+from manta_swarm.automl.export.subnet import Subnet
+from manta_swarm.automl.export.writer import exported_files
+from manta_swarm.automl.forms import FORMATS
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
 
 _SPACES = {"classification": TINY, "stereo": STEREO_TINY}
 _METRICS = {"classification": {"accuracy": 0.125}, "stereo": {"epe": 4.5, "d1": 0.5, "bad3": 0.625}}

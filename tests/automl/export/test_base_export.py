@@ -4,14 +4,14 @@ from pathlib import Path
 
 import torch
 
-from automl.data.images import ImageDataset
-from automl.export.opened import open_exported
-from automl.export.quantised import quantised
-from automl.export.statistics import add_statistics, statistics_path, stored_subnet
-from automl.export.writer import TOLERANCE, write
-from automl.models.networks import build
-from automl.models.plain import deployed
-from automl.spaces.space import space_named
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.quantised import quantised
+from manta_swarm.automl.export.statistics import add_statistics, statistics_path, stored_subnet
+from manta_swarm.automl.export.writer import TOLERANCE, write
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.spaces.space import space_named
 from tests.automl.export.exports import random_subnet
 
 SUPERNET = "classifier-base-1x10"

@@ -11,19 +11,19 @@ import pytest
 import safetensors.torch
 import torch
 
-from automl.data.images import ImageDataset
-from automl.export import load_folder
-from automl.export.card import card
-from automl.export.description import Description, Provenance
-from automl.export.opened import open_exported
-from automl.export.subnet import cut, provenance_of
-from automl.export.writer import TOLERANCE, write
-from automl.forms import FORMATS, check_targets
-from automl.models.plain import deployed
-from automl.models.supernet import Supernet
-from automl.spaces.space import space_named
-from automl.training.update import State, state_digest
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.export import load_folder
+from manta_swarm.automl.export.card import card
+from manta_swarm.automl.export.description import Description, Provenance
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.subnet import cut, provenance_of
+from manta_swarm.automl.export.writer import TOLERANCE, write
+from manta_swarm.automl.forms import FORMATS, check_targets
+from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import UserError
 from tests.automl.export.exports import random_files, random_subnet
 
 TASKS = ("classification", "stereo")

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.export import load_folder
-from automl.export.opened import open_exported
-from protocol.errors import UserError
+from manta_swarm.automl.export import load_folder
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.protocol.errors import UserError
 from tests.automl.export.exports import random_files, random_subnet
 
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
-from automl.export.hub import HubNetwork
+from manta_swarm.automl.export.hub import HubNetwork
 
 
 @pytest.fixture(params=["classification", "stereo"])

@@ -4,19 +4,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from automl.cli import main
-from automl.export.opened import open_exported
-from automl.export.writer import TOLERANCE, exported_files
-from automl.forms import PTE, check_targets
-from automl.models.plain import deployed
-from protocol.errors import UserError
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.writer import TOLERANCE, exported_files
+from manta_swarm.automl.forms import PTE, check_targets
+from manta_swarm.automl.models.plain import deployed
+from manta_swarm.protocol.errors import UserError
 from tests.automl.export.exports import random_subnet
 
 
 @pytest.mark.parametrize("task", ["classification", "stereo"])
 def test_a_program_for_executorch_computes_what_the_network_computes_and_says_what_it_is(task: str) -> None:
     pytest.importorskip("executorch", reason="the extra executorch is not installed")
-    from automl.export.pte import own_pte
+    from manta_swarm.automl.export.pte import own_pte
 
     subnet = random_subnet(task)
     files, differences = exported_files(subnet, {PTE: "net.pte"})
@@ -30,7 +30,7 @@ def test_a_program_for_executorch_computes_what_the_network_computes_and_says_wh
 
 
 def test_without_executorch_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.forms.find_spec", lambda name: None)
+    monkeypatch.setattr("manta_swarm.automl.forms.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'manta-swarm\[executorch\]'"):
         check_targets(tmp_path, "net", [PTE], replace=False)
 

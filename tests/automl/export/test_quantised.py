@@ -10,17 +10,17 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from automl.data.images import ImageDataset
-from automl.data.layered import make_pair
-from automl.data.views import StereoDataset
-from automl.evaluation.held_out import measure
-from automl.export.card import card
-from automl.export.description import Description
-from automl.export.onnx import read_onnx
-from automl.export.opened import open_exported
-from automl.export.quantised import quantised, quantised_bytes
-from automl.export.subnet import Subnet
-from automl.export.writer import write
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.layered import make_pair
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.evaluation.held_out import measure
+from manta_swarm.automl.export.card import card
+from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.onnx import read_onnx
+from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.quantised import quantised, quantised_bytes
+from manta_swarm.automl.export.subnet import Subnet
+from manta_swarm.automl.export.writer import write
 from tests.automl.export.exports import random_onnx_model, random_subnet
 
 

@@ -8,13 +8,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from automl.data.images import ImageDataset
-from automl.export.description import Provenance
-from automl.export.statistics import FORMAT, add_statistics, statistics_path, stored_subnet
-from automl.export.subnet import Subnet, cut
-from automl.forms import MAX_STORED
-from automl.models.supernet import Supernet
-from protocol.errors import UserError
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.export.description import Provenance
+from manta_swarm.automl.export.statistics import FORMAT, add_statistics, statistics_path, stored_subnet
+from manta_swarm.automl.export.subnet import Subnet, cut
+from manta_swarm.automl.forms import MAX_STORED
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.protocol.errors import UserError
 
 STATE = "ab" * 32
 PROVENANCE = Provenance(run="local", round=1, state=STATE, ledger_root="unknown", ledger_size=0)

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from automl.commands.profile import profile as profile_command
-from automl.graphs import Calls, Recorded, Recorder
-from automl.latency.correction import fitted_table
-from automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
-from automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
-from automl.latency.visits import Effort
-from automl.spaces.cost import cost_table
-from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
-from protocol.errors import EncodingError, UserError
+from manta_swarm.automl.commands.profile import profile as profile_command
+from manta_swarm.automl.graphs import Calls, Recorded, Recorder
+from manta_swarm.automl.latency.correction import fitted_table
+from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
+from manta_swarm.automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
+from manta_swarm.automl.latency.visits import Effort
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
+from manta_swarm.protocol.errors import EncodingError, UserError
 from tests.automl import kernels as every_kernel
 from tests.automl import narrow
 from tests.automl.kernels import KERNELS
@@ -260,7 +260,7 @@ class Idle:
 @pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY)], ids=lambda space: space.name)
 def test_layers_that_are_recorded_are_timed_by_their_replays(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Counted(Calls())
-    monkeypatch.setattr("automl.latency.profiler.CudaGraphs", lambda: recorder)
+    monkeypatch.setattr("manta_swarm.automl.latency.profiler.CudaGraphs", lambda: recorder)
     subjects = [*dict.fromkeys(table_parts(space).values()), space.largest()]
     times_ms, runtime = _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, None)
     assert runtime == GRAPHS
@@ -274,7 +274,7 @@ def test_where_layers_cannot_be_recorded_launches_are_timed_and_that_is_said_unl
     recorder: Callable[[], Recorder], words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     space = small(TINY)
-    monkeypatch.setattr("automl.latency.profiler.CudaGraphs", recorder)
+    monkeypatch.setattr("manta_swarm.automl.latency.profiler.CudaGraphs", recorder)
     subjects = [space.largest(), space.smallest()]
     times_ms, runtime = _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, None)
     assert (runtime, len(times_ms)) == (TORCH, 2)
@@ -336,7 +336,7 @@ def test_a_correction_never_makes_a_network_take_no_time() -> None:
 
 
 def test_a_quick_profile_can_be_loaded_and_says_how_far_to_trust_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.commands.profile.QUICK", ONCE)
+    monkeypatch.setattr("manta_swarm.automl.commands.profile.QUICK", ONCE)
     out = tmp_path / "table.json"
     result = CliRunner().invoke(profile_command, ["--quick", "--threads", "1", "--out", str(out)])
     assert result.exit_code == 0, result.output
@@ -382,6 +382,6 @@ def test_what_the_device_cannot_run_is_the_users_error(monkeypatch: pytest.Monke
     def unable(*_: object) -> None:
         raise RuntimeError("not implemented for 'Half'\nlong trace")
 
-    monkeypatch.setattr("automl.latency.visits.Stopwatch.median_ms", unable)
+    monkeypatch.setattr("manta_swarm.automl.latency.visits.Stopwatch.median_ms", unable)
     with pytest.raises(UserError, match="not implemented for 'Half'; try another --dtype"):
         profile(small(TINY), dtype="fp16", effort=ONCE)

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from automl.latency.layer_graph import layer_model
-from automl.latency.profiler import LayerPart, draw, table_parts
-from automl.latency.rest_graph import rest_of
-from automl.models.plain import deployed, plain_network
-from automl.models.searchable import plain_layer
-from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
-from protocol.errors import OwnFault
+from manta_swarm.automl.latency.layer_graph import layer_model
+from manta_swarm.automl.latency.profiler import LayerPart, draw, table_parts
+from manta_swarm.automl.latency.rest_graph import rest_of
+from manta_swarm.automl.models.plain import deployed, plain_network
+from manta_swarm.automl.models.searchable import plain_layer
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
+from manta_swarm.protocol.errors import OwnFault
 from tests.automl.kernels import KERNELS
 from tests.automl.narrow import NARROW
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models.bottleneck import ElasticBottleneck, ElasticGate
-from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm, first, first_of_blocks
-from automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.models.bottleneck import ElasticBottleneck, ElasticGate
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.layers import ElasticBatchNorm, first, first_of_blocks
+from manta_swarm.automl.spaces.space import Architecture, space_named
 from tests.automl.models.test_supernet import Strides, gradient
 
 SPACE = space_named("classifier-base-3x10")

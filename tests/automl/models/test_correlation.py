@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from automl.models.correlation import correlate
-from automl.spaces.stereo_shapes import correlation_macs
+from manta_swarm.automl.models.correlation import correlate
+from manta_swarm.automl.spaces.stereo_shapes import correlation_macs
 
 
 def views(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models import depthwise
-from automl.models.depthwise import convolve
+from manta_swarm.automl.models import depthwise
+from manta_swarm.automl.models.depthwise import convolve
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models import expansion
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticLayer
-from automl.spaces.shapes import LayerShape
-from automl.spaces.units import Layer
+from manta_swarm.automl.models import expansion
+from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticLayer
+from manta_swarm.automl.spaces.shapes import LayerShape
+from manta_swarm.automl.spaces.units import Layer
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from automl.evaluation.calibration import recalibrate
-from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace, noted_widths
-from automl.spaces.units import Layer
+from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.layers import ElasticBatchNorm
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.cost import macs, num_weights
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace, noted_widths
+from manta_swarm.automl.spaces.units import Layer
 from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW, WIDENED
 

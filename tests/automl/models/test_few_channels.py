@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models import few_channels
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
+from manta_swarm.automl.models import few_channels
+from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
 
 SHAPES = [(8, 4, 16, 32), (2, 1, 4, 8), (4, 7, 2, 2), (2, 3, 8, 4)]
 

@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models import gradients
-from automl.models.gradients import doubled, joined, of_length_one, split
+from manta_swarm.automl.models import gradients
+from manta_swarm.automl.models.gradients import doubled, joined, of_length_one, split
 
 LAST = torch.channels_last
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from automl.models import narrow
+from manta_swarm.automl.models import narrow
 
 
 def convolution(channels: int, out: int, dtype: torch.dtype = torch.float32) -> nn.Conv2d:

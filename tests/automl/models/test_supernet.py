@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
-from automl.models.networks import build
-from automl.spaces.shapes import layer_shapes
-from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.shapes import layer_shapes
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
 from tests.automl.conftest import in_general_position
 from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from automl.evaluation.held_out import Quality
-from automl.evaluation.samples import LOSS_UNIT, Measured
-from automl.search.constraints import Cost
-from automl.search.process import serve
-from automl.search.processes import MESSAGES
-from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import TINY, Architecture, SearchSpace
-from automl.spaces.units import units_alike
-from protocol.errors import UserError
-from runtime.line import be_child
+from manta_swarm.automl.evaluation.held_out import Quality
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
+from manta_swarm.automl.search.constraints import Cost
+from manta_swarm.automl.search.process import serve
+from manta_swarm.automl.search.processes import MESSAGES
+from manta_swarm.automl.spaces.cost import macs, num_weights
+from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
+from manta_swarm.automl.spaces.units import units_alike
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.line import be_child
 
 # 108 architectures
 SMALL = replace(TINY, resolutions=(24, 28, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))

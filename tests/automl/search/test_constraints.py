@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.search.constraints import Constraint, Cost, Region, cheapest
-from automl.spaces.space import TINY, Architecture
-from protocol.errors import UserError
+from manta_swarm.automl.search.constraints import Constraint, Cost, Region, cheapest
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.protocol.errors import UserError
 from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import SMALL, latency_of, macs_of, weights_of
 

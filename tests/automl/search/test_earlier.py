@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from automl.data.dataset import SEARCH, TEST
-from automl.search.constraints import Constraint, Region
-from automl.search.earlier import EarlierSearch, Recalling
-from automl.search.evolution import Effort
-from automl.search.front import Point, front
-from automl.search.journal import FileJournal, Journal, Settings
-from automl.search.search import Strategy, search
-from automl.spaces.space import STEREO_TINY, TINY, Architecture
-from protocol.errors import UserError
+from manta_swarm.automl.data.dataset import SEARCH, TEST
+from manta_swarm.automl.search.constraints import Constraint, Region
+from manta_swarm.automl.search.earlier import EarlierSearch, Recalling
+from manta_swarm.automl.search.evolution import Effort
+from manta_swarm.automl.search.front import Point, front
+from manta_swarm.automl.search.journal import FileJournal, Journal, Settings
+from manta_swarm.automl.search.search import Strategy, search
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
+from manta_swarm.protocol.errors import UserError
 from tests.automl.search.synthetic import Silent, SyntheticEvaluator, macs_of, measured_of, score_of
 
 MACS = macs_of(TINY)

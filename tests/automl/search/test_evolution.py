@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.search.constraints import Constraint, Region
-from automl.search.evolution import Effort, evolve
-from automl.search.front import by_merit
-from automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.search.constraints import Constraint, Region
+from manta_swarm.automl.search.evolution import Effort, evolve
+from manta_swarm.automl.search.front import by_merit
+from manta_swarm.automl.spaces.space import TINY, Architecture
 from tests.automl.search.synthetic import SMALL, macs_of, score_of, weights_of
 
 MACS = macs_of(SMALL)

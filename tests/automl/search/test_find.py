@@ -10,19 +10,19 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
-from automl.cli import main
-from automl.data.dataset import EvaluationSet
-from automl.evaluation.samples import Measured
-from automl.latency.table import Accuracy, Conditions, LatencyTable
-from automl.models.supernet import Supernet
-from automl.spaces.choice import chosen
-from automl.spaces.cost import cost_table, macs, num_weights
-from automl.spaces.space import STEREO_TINY, TINY, Architecture
-from automl.training.snapshot import save_snapshot
-from automl.training.update import State
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.data.dataset import EvaluationSet
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.choice import chosen
+from manta_swarm.automl.spaces.cost import cost_table, macs, num_weights
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.update import State
 from tests.automl.search.synthetic import measured_of, quality_of
 from tests.command import Home, environment, home
-from tests.swarm.processes import wait_for
+from tests.network.processes import wait_for
 
 __all__ = ["environment", "home"]  # fixtures
 
@@ -60,7 +60,7 @@ class Measuring:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     measured = Measuring()
-    monkeypatch.setattr("automl.search.evaluators.evaluate_samples", measured.evaluate)
+    monkeypatch.setattr("manta_swarm.automl.search.evaluators.evaluate_samples", measured.evaluate)
     return measured
 
 
@@ -114,7 +114,7 @@ def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
     snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed = ("--device", "cuda", "--precision", "bf16", "--random", "0")
-    monkeypatch.setattr("automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    monkeypatch.setattr("manta_swarm.automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
     result = find(snapshot, *typed, "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     assert measured.precisions == {"bf16"}
@@ -232,7 +232,7 @@ def test_broken_weights_leave_no_folder_that_was_not_there(
     def broken(*arguments: object, **options: object) -> Measured:
         return Measured({"accuracy": math.nan}, array("q", [0]), array("i"))
 
-    monkeypatch.setattr("automl.search.evaluators.evaluate_samples", broken)
+    monkeypatch.setattr("manta_swarm.automl.search.evaluators.evaluate_samples", broken)
     result = find(snapshot, "--out", folder, *SHORT)
     assert (result.exit_code, "the snapshot's weights are broken" in result.stderr) == (2, True)
     assert folder.parent.exists() == is_there
@@ -298,7 +298,21 @@ def test_a_snapshot_that_names_no_data_or_no_supernet_is_one_line(
 @pytest.mark.swarm
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(home: Home, snapshot: Path, tmp_path: Path) -> None:
     out = tmp_path / "found"
-    command = ("automl.cli", "find", "--snapshot", snapshot, "--macs", "600k", "--out", out, "--workers", 2, "--random", 2, *SHORT)
+    command = (
+        "manta_swarm.automl.cli",
+        "find",
+        "--snapshot",
+        snapshot,
+        "--macs",
+        "600k",
+        "--out",
+        out,
+        "--workers",
+        2,
+        "--random",
+        2,
+        *SHORT,
+    )
     process = home.start(*command)
     wait_for(lambda: lines_of(out / "search.jsonl") > 2, "something is measured", detail=lambda: "")
     os.killpg(process.pid, signal.SIGINT)  # a terminal tells the whole group

@@ -3,8 +3,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automl.search.front import Point, front, spread
-from automl.spaces.space import TINY
+from manta_swarm.automl.search.front import Point, front, spread
+from manta_swarm.automl.spaces.space import TINY
 
 VALUES = st.integers(0, 6).map(float)  # few values, so that there are ties
 POINTS = st.integers(1, 3).flatmap(  # axes

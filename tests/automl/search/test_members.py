@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from click.testing import CliRunner
 
-from automl.cli import main
-from automl.search.members import MembersEvaluator, measured_of, result_of
-from automl.spaces.space import TINY
-from protocol.errors import EncodingError
-from protocol.evaluations import Result
+from manta_swarm.automl.cli import main
+from manta_swarm.automl.search.members import MembersEvaluator, measured_of, result_of
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.evaluations import Result
 from tests.automl.search.synthetic import measured_of as synthetic
 
 SAMPLED = [TINY.sample(random.Random(index)) for index in range(100)]

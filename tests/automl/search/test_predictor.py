@@ -3,10 +3,10 @@ import random
 import numpy as np
 import pytest
 
-from automl.ranks import rank_correlation
-from automl.search.evolution import MIN_SAMPLES
-from automl.search.predictor import Predictor, one_hot
-from automl.spaces.space import BASE, TINY
+from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.search.evolution import MIN_SAMPLES
+from manta_swarm.automl.search.predictor import Predictor, one_hot
+from manta_swarm.automl.spaces.space import BASE, TINY
 from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import score_of
 

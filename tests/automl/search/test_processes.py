@@ -5,17 +5,17 @@ import psutil
 import pytest
 import torch
 
-from automl.data.digits import digits
-from automl.models.networks import build
-from automl.precisions import FP32
-from automl.search.evaluators import LocalEvaluator
-from automl.search.process import command
-from automl.search.processes import ProcessEvaluator
-from automl.spaces.space import TINY
-from automl.training.snapshot import save_snapshot
-from automl.training.update import State
-from protocol.errors import OwnFault, UserError
-from runtime.child import python
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.precisions import FP32
+from manta_swarm.automl.search.evaluators import LocalEvaluator
+from manta_swarm.automl.search.process import command
+from manta_swarm.automl.search.processes import ProcessEvaluator
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.update import State
+from manta_swarm.protocol.errors import OwnFault, UserError
+from manta_swarm.runtime.child import python
 from tests.automl.search.synthetic import measured_of
 
 SAMPLED = [TINY.sample(random.Random(index)) for index in range(12)]

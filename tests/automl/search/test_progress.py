@@ -3,8 +3,8 @@ from array import array
 
 from rich.console import Console
 
-from automl.evaluation.samples import Measured
-from automl.search.progress import Progress
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.progress import Progress
 
 
 def measured(accuracy: float) -> Measured:

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from automl.search.resampling import REPLICATES, halves, interval, resampled
+from manta_swarm.automl.search.resampling import REPLICATES, halves, interval, resampled
 
 
 def test_the_spread_of_resampled_means_is_the_standard_error() -> None:
@@ -32,7 +32,7 @@ def test_the_replicates_are_the_same_on_every_machine() -> None:
 def test_many_samples_are_drawn_in_pieces_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = np.random.default_rng(0).integers(0, 20_000, (2, 50))
     whole = resampled(losses, seed=3)
-    monkeypatch.setattr("automl.search.resampling._CHUNK", 333)
+    monkeypatch.setattr("manta_swarm.automl.search.resampling._CHUNK", 333)
     assert np.array_equal(resampled(losses, seed=3), whole)
 
 

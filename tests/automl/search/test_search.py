@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from automl.evaluation.samples import LOSS_UNIT, Measured
-from automl.search.constraints import Constraint, Region
-from automl.search.evolution import Effort
-from automl.search.front import Point, front
-from automl.search.journal import Journal
-from automl.search.search import Found, Strategy, default_predictor, search
-from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture
-from protocol.errors import UserError
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
+from manta_swarm.automl.search.constraints import Constraint, Region
+from manta_swarm.automl.search.evolution import Effort
+from manta_swarm.automl.search.front import Point, front
+from manta_swarm.automl.search.journal import Journal
+from manta_swarm.automl.search.search import Found, Strategy, default_predictor, search
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture
+from manta_swarm.protocol.errors import UserError
 from tests.automl.search.synthetic import SMALL, Silent, SyntheticEvaluator, macs_of, measured_of, score_of, weights_of
 
 DIRECT = Strategy(Effort(6, 5), seed=1, has_predictor=False, num_samples=40)
@@ -24,7 +24,7 @@ REGION = Region(TINY, [Constraint(MACS, 1.2e6)])
 
 @pytest.fixture(autouse=True)
 def _few_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.search.search._PREDICTED_EFFORT", Effort(60, 8))
+    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(60, 8))
 
 
 def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal | None = None) -> Found:

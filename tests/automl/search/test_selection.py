@@ -3,11 +3,11 @@ import random
 import numpy as np
 import pytest
 
-from automl.evaluation.samples import LOSS_UNIT
-from automl.search.front import Point
-from automl.search.resampling import Losses
-from automl.search.selection import HALVES, chosen, rehearsed
-from automl.spaces.space import TINY
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT
+from manta_swarm.automl.search.front import Point
+from manta_swarm.automl.search.resampling import Losses
+from manta_swarm.automl.search.selection import HALVES, chosen, rehearsed
+from manta_swarm.automl.spaces.space import TINY
 
 RNG = random.Random(0)
 ARCHITECTURES = [TINY.smallest(), *(TINY.sample(RNG) for _ in range(9))]

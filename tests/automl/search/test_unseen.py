@@ -3,8 +3,8 @@ from array import array
 import numpy as np
 import pytest
 
-from automl.evaluation.samples import Measured
-from automl.search.unseen import unseen
+from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.search.unseen import unseen
 
 
 def measured(losses: list[int], wrong: list[int]) -> Measured:

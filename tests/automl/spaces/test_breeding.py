@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces.breeding import crossed, mutated
-from automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
-from automl.spaces.units import units_alike
+from manta_swarm.automl.spaces.breeding import crossed, mutated
+from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
+from manta_swarm.automl.spaces.units import units_alike
 from tests.automl.narrow import NARROW, SMALL_NARROW
 
 SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))

@@ -3,11 +3,11 @@ from collections import Counter
 
 import pytest
 
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.prices import price_keys
-from automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
-from protocol.manifest import MAX_COSTS, MAX_GENE_TEXT
-from protocol.rewards import architecture_cost
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.prices import price_keys
+from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
+from manta_swarm.protocol.manifest import MAX_COSTS, MAX_GENE_TEXT
+from manta_swarm.protocol.rewards import architecture_cost
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 
 SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW, WIDENED]

@@ -8,9 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, SearchSpace, fitted_name, space_named
-from automl.spaces.units import Layer, UnitSpace, units_alike
-from protocol.errors import UserError
+from manta_swarm.automl.spaces.space import (
+    BASE,
+    MAX_TEXT,
+    STEREO_BASE,
+    STEREO_TINY,
+    TINY,
+    Architecture,
+    SearchSpace,
+    fitted_name,
+    space_named,
+)
+from manta_swarm.automl.spaces.units import Layer, UnitSpace, units_alike
+from manta_swarm.protocol.errors import UserError
 from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 
@@ -221,7 +231,8 @@ def test_sampling_is_the_same_in_another_process_and_leaves_the_global_generator
     before = random.getstate()
     here = [architecture.text for architecture in sampled(5)]
     assert random.getstate() == before
-    program = "import random; from automl.spaces.space import TINY; [print(TINY.sample(random.Random(f'test:{i}')).text) for i in range(5)]"
+    space = "from manta_swarm.automl.spaces.space import TINY"
+    program = f"import random; {space}; [print(TINY.sample(random.Random(f'test:{{i}}')).text) for i in range(5)]"
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert there.stdout.splitlines() == here
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from automl.graphs import Recorded, Recorder
+from manta_swarm.automl.graphs import Recorded, Recorder
 
 
 class Counted:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.space import BASE, TINY, SearchSpace
-from automl.training.asked import AskedCourse
-from protocol.errors import UserError
-from protocol.signing import Identity
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.space import BASE, TINY, SearchSpace
+from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import Identity
 from tests.automl.kernels import KERNELS
 from tests.runs import manifest_of
 

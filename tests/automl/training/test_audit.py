@@ -11,24 +11,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from automl.data.images import ImageDataset
-from automl.spaces.cost import cost_table
-from automl.spaces.space import space_named
-from automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot, Worker
-from automl.training.microbatches import Microbatches, StepGradient
-from automl.training.schedule import Plan
-from automl.training.update import State, initial_state
-from exact.coding import encode, parse
-from exact.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
-from protocol.encoding import pack
-from protocol.exchange import codec_named
-from protocol.lots import place_of_lot
-from protocol.manifest import Manifest
-from protocol.records import Claim, ClaimStep, Contribution, StepMean
-from protocol.rewards import architecture_cost
-from protocol.signing import Identity, sha256
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatches, StepGradient
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import State, initial_state
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.codec.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, StepMean
+from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.runs import EXCHANGE, manifest_of
 
 BASE, FLOOR = b"b" * 32, -32

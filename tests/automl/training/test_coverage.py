@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.models.networks import build
-from automl.models.supernet import Supernet
-from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.coverage import coverage
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.coverage import coverage
 from tests.automl import kernels, narrow
 from tests.automl.conftest import in_general_position
 

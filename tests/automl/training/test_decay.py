@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from automl.models.networks import build
-from automl.spaces.space import space_named
-from automl.training.decay import decaying
-from automl.training.optimizers import num_own_moments, own_step
-from automl.training.schedule import Plan
-from automl.training.settings import usual
-from protocol.recipe import Recipe
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.decay import decaying
+from manta_swarm.automl.training.optimizers import num_own_moments, own_step
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.protocol.recipe import Recipe
 
 
 def plan_of(task: str, decay: str) -> Plan:

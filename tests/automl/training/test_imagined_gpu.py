@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from automl.data.dataset import Batch
-from automl.models.supernet import Supernet
-from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
-from automl.training.lots import Worker
+from manta_swarm.automl.data.dataset import Batch
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from manta_swarm.automl.training.lots import Worker
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this torch was built for the CPU")
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.snippet import cut, load
-from automl.models.networks import build
-from automl.spaces.space import Architecture, space_named
-from automl.training.light import cheapest, covered_weights, leased_lots, num_covered, scattered, weights_of
-from automl.training.lots import Lot, Worker
-from automl.training.schedule import Plan
-from protocol.errors import EncodingError
-from protocol.lots import place_of_lot, sample_indices
-from protocol.manifest import Optimizer
-from protocol.signing import sha256
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.snippet import cut, load
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import Architecture, space_named
+from manta_swarm.automl.training.light import cheapest, covered_weights, leased_lots, num_covered, scattered, weights_of
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.lots import place_of_lot, sample_indices
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 BASE, KEY = sha256(b"base"), sha256(b"key")

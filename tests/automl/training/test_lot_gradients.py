@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Batch
-from automl.data.images import ImageDataset
-from automl.models.classifier import Classifier
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY, TINY
-from automl.training.lots import Lot, LotResult, Worker, fetch
-from protocol.lots import lot_seed, sample_indices
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Batch
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker, fetch
+from manta_swarm.protocol.lots import lot_seed, sample_indices
 
 LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
 

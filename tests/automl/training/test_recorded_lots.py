@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset
-from automl.graphs import Calls, CudaGraphs, Recorded, Recorder
-from automl.models.classifier import Classifier
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY, TINY, Architecture
-from automl.training.lots import Lot, Worker
-from automl.training.replays import MOST_KEPT, Replays
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.graphs import Calls, CudaGraphs, Recorded, Recorder
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.replays import MOST_KEPT, Replays
 from tests.automl.training.recorders import Counted
 
 BY_CALLS = ("cpu:0", Calls)

@@ -6,17 +6,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.space import space_named
-from automl.training.course import RunCourse
-from automl.training.coverage import coverage
-from automl.training.schedule import Plan
-from protocol.course import Course
-from protocol.errors import LedgerError, UserError
-from protocol.manifest import ALGORITHMS, SCHEDULES, Manifest
-from protocol.records import MAX_ARCHITECTURES, MAX_ROLES
-from protocol.rewards import architecture_cost
-from protocol.signing import Identity
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.errors import LedgerError, UserError
+from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, Manifest
+from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_ROLES
+from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.protocol.signing import Identity
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x0b" * 32)

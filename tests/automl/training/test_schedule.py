@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from automl.spaces.space import BASE, TINY
-from automl.training.schedule import Plan
-from protocol.lots import place_of_lot
-from protocol.manifest import Optimizer
-from protocol.recipe import Recipe
-from protocol.records import MAX_ARCHITECTURES
-from protocol.signing import sha256
+from manta_swarm.automl.spaces.space import BASE, TINY
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.records import MAX_ARCHITECTURES
+from manta_swarm.protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", ADAMW, 100, seed=7)

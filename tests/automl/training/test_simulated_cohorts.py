@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from automl.spaces.space import TINY
-from automl.training.cohorts import Cohort, Learnt, LocalExchange, Memory, Vector, load_memory, save_memory
-from automl.training.coverage import coverage
-from protocol.errors import UserError
-from protocol.exchange import CHUNK
-from protocol.records import MAX_NORM, Threshold
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.cohorts import Cohort, Learnt, LocalExchange, Memory, Vector, load_memory, save_memory
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import CHUNK
+from manta_swarm.protocol.records import MAX_NORM, Threshold
 
 N = 2 * CHUNK + 100
 SPARSE = "topk-256-4"

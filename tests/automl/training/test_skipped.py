@@ -2,14 +2,14 @@
 
 import pytest
 
-from automl.spaces.cost import cost_table
-from automl.spaces.space import space_named
-from automl.training.schedule import Plan
-from automl.training.skipped import skipped_cheap
-from protocol.lots import place_of_lot, work_of
-from protocol.records import Claim, ClaimStep
-from protocol.rewards import architecture_cost
-from protocol.signing import Identity, sha256
+from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.skipped import skipped_cheap
+from manta_swarm.protocol.lots import place_of_lot, work_of
+from manta_swarm.protocol.records import Claim, ClaimStep
+from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.runs import manifest_of
 
 MANIFEST = manifest_of(Identity(b"\x0b" * 32), costs=cost_table(space_named("classifier-tiny")))

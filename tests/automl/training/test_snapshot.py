@@ -5,10 +5,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.snapshot_header import FORMAT
-from automl.training.update import State, state_digest
-from protocol.errors import StorageError, UserError
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.snapshot_header import FORMAT
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.protocol.errors import StorageError, UserError
 
 STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])), bytes(range(32)))
 

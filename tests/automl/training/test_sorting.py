@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.models.classifier import Classifier
-from automl.models.searchable import Elastic
-from automl.models.stereo import Stereo
-from automl.models.supernet import Supernet
-from automl.spaces.space import TINY
-from automl.training.sorting import sort_channels
-from automl.training.update import _known_vector
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.models.searchable import Elastic
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.sorting import sort_channels
+from manta_swarm.automl.training.update import _known_vector
 
 
 def sorted_copy(supernet: Supernet) -> Supernet:

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.dataset import Batch
-from automl.data.images import ImageDataset
-from automl.data.splitting import part_of
-from automl.graphs import Calls
-from automl.training.cohorts import Cohort
-from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan
-from automl.training.settings import usual
-from automl.training.snapshot import save_snapshot
-from automl.training.trainer import Step, Trainer, TrainingDirectory
-from automl.training.update import State, next_state, state_digest
-from protocol.encoding import encode
-from protocol.errors import UserError
-from protocol.lots import place_of_lot
-from protocol.signing import sha256
+from manta_swarm.automl.data.dataset import Batch
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.splitting import part_of
+from manta_swarm.automl.graphs import Calls
+from manta_swarm.automl.training.cohorts import Cohort
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.trainer import Step, Trainer, TrainingDirectory
+from manta_swarm.automl.training.update import State, next_state, state_digest
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.signing import sha256
 from tests.automl.training.recorders import Counted
 
 PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
@@ -162,7 +162,7 @@ def test_a_round_that_breaks_off_leaves_all_as_it_was(few: ImageDataset) -> None
     training = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
     whole = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
     training.step()
-    with patch("automl.training.trainer.next_state", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch("manta_swarm.automl.training.trainer.next_state", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         training.step()  # when contributions are coded already
     assert training.state.round == 1
     training.step()

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from automl.training.schedule import Plan
-from automl.training.sorting import sort_channels
-from automl.training.update import (
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.sorting import sort_channels
+from manta_swarm.automl.training.update import (
     State,
     _known_vector,
     initial_state,
@@ -28,13 +28,13 @@ from automl.training.update import (
     state_pieces,
     teacher_digest,
 )
-from protocol.encoding import encode
-from protocol.errors import EncodingError, OwnFault
-from protocol.exchange import GROUP_VALUES
-from protocol.fields import MAX_ROUND
-from protocol.manifest import Optimizer
-from protocol.recipe import Recipe
-from protocol.signing import sha256
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import EncodingError, OwnFault
+from manta_swarm.protocol.exchange import GROUP_VALUES
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20, "0.9", "0.5")
@@ -111,7 +111,7 @@ def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(opt
 def test_one_update_has_the_same_digest_on_every_instruction_set(capability: str) -> None:
     program = """
 import torch
-from automl.training.update import known_digest
+from manta_swarm.automl.training.update import known_digest
 print(torch.backends.cpu.get_cpu_capability())
 for threads in (1, 2):
     torch.set_num_threads(threads)
@@ -188,7 +188,7 @@ def test_a_thread_that_flushes_denormals_updates_nothing() -> None:
 
 @pytest.mark.usefixtures("_flushing")
 def test_the_self_tests_digest_would_show_flushed_denormals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.training.optimizers.check_denormals", lambda: None)
+    monkeypatch.setattr("manta_swarm.automl.training.optimizers.check_denormals", lambda: None)
     with pytest.raises(OwnFault, match="other bits"):
         self_test()
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.data.dataset import Batch
-from automl.data.views import LEFT, RIGHT, StereoDataset
-from automl.models.linked import Link, linked_batch_norm, linked_in_memory, take_values
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY
-from automl.spaces.stereo_shapes import match_shape
-from automl.training.lots import Lot, LotResult, Worker
-from automl.training.vertical import SiteWorker
-from protocol.errors import EncodingError, MantaError, Unreachable
+from manta_swarm.automl.data.dataset import Batch
+from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
+from manta_swarm.automl.models.linked import Link, linked_batch_norm, linked_in_memory, take_values
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY
+from manta_swarm.automl.spaces.stereo_shapes import match_shape
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from tests.stereo_sites import at_site, few_pairs
 
 LOT = Lot(7, b"b" * 32, 0, b"k" * 32, 3, STEREO_TINY.smallest(), 2)

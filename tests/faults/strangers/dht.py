@@ -13,9 +13,9 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
-from protocol.signing import Identity, peer_id
-from swarm.node import Node, parse_address
-from swarm.validator import OwnedRecords
+from manta_swarm.network.node import Node, parse_address
+from manta_swarm.network.validator import OwnedRecords
+from manta_swarm.protocol.signing import Identity, peer_id
 from tests.faults.strangers import Target
 
 TTL_S = 3500.0

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from protocol.encoding import pack
-from protocol.errors import MantaError
-from protocol.histories import Histories
-from protocol.manifest import SignedManifest
-from protocol.records import Receipt
-from protocol.signing import Identity
-from swarm.log_client import Commitment, LogClient, fetch_manifest
-from swarm.neighbours import Neighbours
-from swarm.node import Node, parse_address
-from swarm.rpc import Refused
+from manta_swarm.network.log_client import Commitment, LogClient, fetch_manifest
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import Node, parse_address
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.histories import Histories
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Receipt
+from manta_swarm.protocol.signing import Identity
 from tests.faults.strangers import Target
 
 CALL_S, PAUSE_S = 10.0, 0.5

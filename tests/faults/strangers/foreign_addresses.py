@@ -20,12 +20,12 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.utils import get_dht_time
 
-from protocol.affinity import NOWHERE
-from protocol.encoding import encode, pack
-from protocol.records import Announcement
-from protocol.signing import Identity, PublicKey, peer_id
-from protocol.sizes import ALL
-from swarm.validator import OwnedRecords
+from manta_swarm.network.validator import OwnedRecords
+from manta_swarm.protocol.affinity import NOWHERE
+from manta_swarm.protocol.encoding import encode, pack
+from manta_swarm.protocol.records import Announcement
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_id
+from manta_swarm.protocol.sizes import ALL
 from tests.faults.strangers import Target
 
 OWN_HOST, OTHER_HOST = "127.0.0.1", "127.0.0.9"  # where the stranger's connections come from, and another computer, so to speak

@@ -10,11 +10,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.records import Round, open_entry
-from swarm.blobs import Ask
-from swarm.log_client import MAX_NEWS_BYTES, AfterRound, News
+from manta_swarm.network.blobs import Ask
+from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, News
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.records import Round, open_entry
 from tests.faults.strangers import Target
 from tests.faults.strangers.libp2p import Connection, Stream, where
 

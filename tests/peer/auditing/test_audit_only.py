@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from peer.auditing.opening import check_run
-from peer.config import PeerConfig, check_join
-from protocol.errors import UserError
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules
+from manta_swarm.peer.auditing.opening import check_run
+from manta_swarm.peer.config import PeerConfig, check_join
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.runs import manifest_of
 
 ADDRESS = f"/ip4/127.0.0.1/tcp/1/p2p/{'12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB'}"

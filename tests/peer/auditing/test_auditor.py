@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from exact.residuals import vector_digest
-from peer.auditing.auditor import Auditor
-from peer.auditing.computing import Found, Said
-from peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
-from protocol.auditing import NEED, VECTOR
-from protocol.records import Header
-from protocol.signing import Identity, PublicKey, sha256
-from protocol.verdicts import Outcome
-from swarm.vectors import serve_vectors
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.vectors import serve_vectors
+from manta_swarm.peer.auditing.auditor import Auditor
+from manta_swarm.peer.auditing.computing import Found, Said
+from manta_swarm.peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
+from manta_swarm.protocol.auditing import NEED, VECTOR
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.verdicts import Outcome
 from tests.audit_scene import (
     AUDITORS,
     KEPT_ROUNDS,

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from exact.residuals import vector_digest
-from peer.auditing.auditor import Auditor
-from protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted
-from protocol.encoding import pack, unpack
-from protocol.records import Header
-from protocol.signing import PublicKey
-from protocol.verdicts import Outcome
-from runtime.atomic_file import AtomicFile
-from swarm.rpc import Refused
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.auditing.auditor import Auditor
+from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Outcome
+from manta_swarm.runtime.atomic_file import AtomicFile
 from tests.audit_scene import (
     AUDITORS,
     NUM_WEIGHTS,

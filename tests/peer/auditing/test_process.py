@@ -4,15 +4,15 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from automl.data.digits import digits as load_digits
-from exact.residuals import vector_digest
-from peer.auditing.computing import Ask, Found, Process, Said
-from protocol.manifest import SignedManifest
-from protocol.records import Header
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
-from protocol.verdicts import Outcome
-from swarm.vectors import VectorsFolder
+from manta_swarm.automl.data.digits import digits as load_digits
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.vectors import VectorsFolder
+from manta_swarm.peer.auditing.computing import Ask, Found, Process, Said
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.verdicts import Outcome
 from tests.automl.training.test_audit import FLOOR, Cohort, Run, reversed_, run_of
 
 PEERS = sorted((Identity(sha256(name)) for name in (b"one", b"other")), key=lambda each: each.public_key)

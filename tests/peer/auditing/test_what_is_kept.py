@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from exact.residuals import vector_digest
-from peer.auditing.bringing import Bringing
-from protocol.auditing import BRING, WANTED, AskWanted, Fate, Wanted, WantedOf
-from protocol.encoding import pack, unpack
-from protocol.records import Header
-from protocol.signing import PublicKey
-from swarm.rpc import Busy
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.rpc import Busy
+from manta_swarm.peer.auditing.bringing import Bringing
+from manta_swarm.protocol.auditing import BRING, WANTED, AskWanted, Fate, Wanted, WantedOf
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import PublicKey
 from tests.audit_scene import KEPT_ROUNDS, NUM_WEIGHTS, OPERATORS, A, B, Peer, Scene, header_of, run, vector
 
 MEAN = vector_digest(vector(" mean 0"))

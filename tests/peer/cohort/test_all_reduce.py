@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exact.residuals import PART_VALUES, digest_of_parts, near_mean, part_digests, vector_digest
-from peer.cohort import all_reduce
-from peer.cohort.all_reduce import AllReduce, owned
-from peer.cohort.coordinator import Coordinator
-from peer.cohort.messages import Add, AskSum, Plan
-from protocol.cohorts import AFFINITY
-from protocol.encoding import pack
-from protocol.errors import EncodingError, Unreachable
-from protocol.rosters import SILENT_ROUNDS
-from protocol.signing import PublicKey
-from swarm.memory import MemoryNetwork
+from manta_swarm.codec.residuals import PART_VALUES, digest_of_parts, near_mean, part_digests, vector_digest
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.peer.cohort import all_reduce
+from manta_swarm.peer.cohort.all_reduce import AllReduce, owned
+from manta_swarm.peer.cohort.coordinator import Coordinator
+from manta_swarm.peer.cohort.messages import Add, AskSum, Plan
+from manta_swarm.protocol.cohorts import AFFINITY
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.rosters import SILENT_ROUNDS
+from manta_swarm.protocol.signing import PublicKey
 from tests.peer.cohort.test_cohort import convened, mean_of, same, small_parts
 from tests.peer.cohorts import PEERS, Band, LinksInMemory, Mate, all_of, base_of, play, vector_of
 

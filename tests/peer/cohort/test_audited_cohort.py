@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from exact.residuals import vector_digest
-from protocol.records import ClaimStep
-from protocol.signed import Signed
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.protocol.records import ClaimStep
+from manta_swarm.protocol.signed import Signed
 from tests.peer.cohorts import Band, Mate, all_of, made, play, vector_of
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from protocol.auditing import vectors_of
-from protocol.exchange import MAX_AGE
-from protocol.records import Header
-from protocol.signing import PublicKey
-from swarm.log_client import HandedIn
+from manta_swarm.network.log_client import HandedIn
+from manta_swarm.protocol.auditing import vectors_of
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import PublicKey
 from tests.audited import RULES
 from tests.memory_log import DEADLINE_S, until
 from tests.peer.cohort.test_cohort_rounds import STEPS, THIN, cohort_is_in, three, until_together

@@ -17,13 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exact import residuals
-from exact.residuals import near_mean
-from peer.cohort import all_reduce, seat
-from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from peer.cohort.coordinator import LATE
-from peer.cohort.founder import NOT_FINITE, TOO_LARGE
-from peer.cohort.messages import (
+from manta_swarm.codec import residuals
+from manta_swarm.codec.residuals import near_mean
+from manta_swarm.network import links, tasks
+from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.cohort import all_reduce, seat
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.coordinator import LATE
+from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
+from manta_swarm.peer.cohort.messages import (
     GIVE,
     HAND_OVER,
     JOIN,
@@ -44,19 +48,16 @@ from peer.cohort.messages import (
     VectorSummary,
     Word,
 )
-from peer.cohort.seat import GONE
-from protocol.cohorts import Group
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError
-from protocol.exchange import MAX_LOCAL_STEPS
-from protocol.records import Claim, Contribution
-from protocol.rosters import SILENT_ROUNDS
-from protocol.signed import Signed
-from protocol.signing import PublicKey, sha256
-from swarm import links, tasks
-from swarm.links import LIBP2P, TLS, UNIX, Links
-from swarm.neighbours import Neighbours
-from swarm.rpc import Refused
+from manta_swarm.peer.cohort.seat import GONE
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.rosters import SILENT_ROUNDS
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.network.virtual_time import now
 from tests.peer.cohorts import (
     COUNT,
     COURSE,
@@ -76,7 +77,6 @@ from tests.peer.cohorts import (
     ticket_for,
     vector_of,
 )
-from tests.swarm.virtual_time import now
 
 
 @pytest.fixture(params=["owners", "founder"])
@@ -465,7 +465,7 @@ def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
 
 
 def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.rosters.MAX_COHORT", 3)
+    monkeypatch.setattr("manta_swarm.protocol.rosters.MAX_COHORT", 3)
 
     async def story(band: Band) -> None:
         mates = await band.gather_round(5)
@@ -1176,9 +1176,9 @@ def test_a_message_that_means_nothing_is_refused(make: Callable[[], Any]) -> Non
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("way", [(UNIX, TLS), (TLS,), ()])
 def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tuple[str, ...]) -> None:
-    from swarm.node import Node
-    from tests.swarm.nodes import PEERS as IDENTITIES
-    from tests.swarm.nodes import until, with_nodes
+    from manta_swarm.network.node import Node
+    from tests.network.nodes import PEERS as IDENTITIES
+    from tests.network.nodes import until, with_nodes
 
     async def work(*nodes: Node) -> None:
         manifest = Band(local_steps=2).manifest
@@ -1210,11 +1210,11 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
 FOUNDER = """
 import asyncio, sys
 from pathlib import Path
-from peer.cohort.cohort import Cohort
-from swarm import links, tasks
-from swarm.links import LIBP2P, TLS, UNIX, Links
-from swarm.neighbours import Neighbours
-from swarm.node import Node
+from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.network import links, tasks
+from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.node import Node
 from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, made, so_far, vector_of
 
 async def main(directory, address):
@@ -1253,9 +1253,9 @@ def founder_process(directory: Path, address: str) -> Iterator["subprocess.Popen
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 @pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
 def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
-    from swarm.node import Node
-    from tests.swarm.nodes import run, until
-    from tests.swarm.processes import are_gone
+    from manta_swarm.network.node import Node
+    from tests.network.nodes import run, until
+    from tests.network.processes import are_gone
 
     async def story() -> None:
         (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import Header
-from protocol.signing import PublicKey
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import LOT, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.cohort.token import VARIABLE, load_token
-from protocol.errors import UserError
+from manta_swarm.peer.cohort.token import VARIABLE, load_token
+from manta_swarm.protocol.errors import UserError
 
 
 @pytest.fixture(autouse=True)

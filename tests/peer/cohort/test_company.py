@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from automl.training.schedule import Plan
-from peer.cohort.company import Choice, Company
-from peer.training.sizing import Sizing
-from protocol.affinity import MAX_GROUP, first_name
-from protocol.manifest import Optimizer
-from protocol.signing import Identity, PublicKey, peer_name, sha256
-from protocol.sizes import ALL
-from swarm.distances import Distances, serve_pings
-from swarm.memory import MemoryNetwork
-from swarm.neighbours import Neighbours
-from tests.swarm.virtual_time import now, run_virtual
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.network.distances import Distances, serve_pings
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.cohort.company import Choice, Company
+from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.protocol.affinity import MAX_GROUP, first_name
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
+from manta_swarm.protocol.sizes import ALL
+from tests.network.virtual_time import now, run_virtual
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from peer.cli import main
-from peer.rounds.credit_file import Kept
-from peer.rounds.slips import SlipFolder, load_slip
-from peer.store import credit_file
-from protocol.notes import sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.records import Header, open_entry
-from protocol.reputation import FALSE, WITHHELD, Fault
-from protocol.signing import Identity, key_named, peer_name, sha256
-from protocol.slips import Slip, slip_bytes
-from protocol.verdicts import AuditRules
+from manta_swarm.peer.cli import main
+from manta_swarm.peer.rounds.credit_file import Kept
+from manta_swarm.peer.rounds.slips import SlipFolder, load_slip
+from manta_swarm.peer.store import credit_file
+from manta_swarm.protocol.notes import sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.records import Header, open_entry
+from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
+from manta_swarm.protocol.signing import Identity, key_named, peer_name, sha256
+from manta_swarm.protocol.slips import Slip, slip_bytes
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
 from tests.peer.scene import Member, Scene, play

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from peer.commands import findings
-from peer.commands.about import general_lines, lines_of_run
-from peer.commands.doctor import of_this_computer
-from peer.commands.findings import Finding, State, exit_code
-from peer.config import load_config
-from peer.limits.nvml import Gpu
-from protocol.footprint import Sizes, Table, data_bytes, peer_disk
-from protocol.records import Round
-from protocol.shards import TravellingShards
-from protocol.verdicts import AuditRules
+from manta_swarm.peer.commands import findings
+from manta_swarm.peer.commands.about import general_lines, lines_of_run
+from manta_swarm.peer.commands.doctor import of_this_computer
+from manta_swarm.peer.commands.findings import Finding, State, exit_code
+from manta_swarm.peer.config import load_config
+from manta_swarm.peer.limits.nvml import Gpu
+from manta_swarm.protocol.footprint import Sizes, Table, data_bytes, peer_disk
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import OPERATOR, signed_manifest
 
 CARD = Gpu("H100", 40.0, 100.0, 80 * 10**9, 10**9)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.commands.keys import backup, make, own_identity, restore, shown
-from peer.commands.settings_file import settings_text, write_settings
-from peer.config import PeerConfig, load_config
-from peer.store import PeerStore
-from protocol.errors import UserError
-from protocol.signing import peer_name
-from runtime.disk import only_process
+from manta_swarm.peer.commands.keys import backup, make, own_identity, restore, shown
+from manta_swarm.peer.commands.settings_file import settings_text, write_settings
+from manta_swarm.peer.config import PeerConfig, load_config
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.disk import only_process
 
 
 def test_a_new_key_is_told_once_with_its_place(tmp_path: Path) -> None:

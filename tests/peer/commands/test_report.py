@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from peer.cli import main
-from peer.commands.report import lines_of
-from peer.status import credit_fields
-from peer.store import PeerStore
-from protocol.errors import UserError
-from protocol.reputation import WITHHELD, Fault
-from protocol.verdicts import AuditRules
-from swarm.log_client import CreditWord
-from swarm.peer_status import PeerStatus
+from manta_swarm.network.log_client import CreditWord
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.cli import main
+from manta_swarm.peer.commands.report import lines_of
+from manta_swarm.peer.status import credit_fields
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.reputation import WITHHELD, Fault
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import OPERATOR
 
 STATUS = PeerStatus(
@@ -47,7 +47,7 @@ def told(directory: Path, **changes: Any) -> list[str]:
 
 
 def test_it_says_where_the_peer_stands_and_why_it_is_in_its_cohort(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "peer.cli"], stdin=subprocess.PIPE) as peer:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "manta_swarm.peer.cli"], stdin=subprocess.PIPE) as peer:
         lines = told(tmp_path, pid=peer.pid)
         assert peer.stdin is not None
         peer.stdin.close()

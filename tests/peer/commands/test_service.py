@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from peer.commands import service
-from peer.commands.upkeep import install_command
-from protocol.errors import UserError
+from manta_swarm.peer.commands import service
+from manta_swarm.peer.commands.upkeep import install_command
+from manta_swarm.protocol.errors import UserError
 
 
 @pytest.fixture

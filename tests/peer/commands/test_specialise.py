@@ -7,15 +7,15 @@ import click
 import pytest
 import torch
 
-from automl.latency.table import LatencyTable
-from automl.models.networks import build
-from automl.spaces.space import TINY
-from automl.training.snapshot import save_snapshot
-from automl.training.update import State, state_digest
-from peer.commands import specialise
-from peer.commands.specialise import Wish
-from peer.config import load_config
-from protocol.errors import UserError
+from manta_swarm.automl.latency.table import LatencyTable
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.snapshot import save_snapshot
+from manta_swarm.automl.training.update import State, state_digest
+from manta_swarm.peer.commands import specialise
+from manta_swarm.peer.commands.specialise import Wish
+from manta_swarm.peer.config import load_config
+from manta_swarm.protocol.errors import UserError
 from tests.latency_table import table_of
 
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-import peer.commands.tables
-from automl.latency.table import MAX_BYTES
-from automl.spaces.space import TINY
-from peer.commands.tables import FoundTable, TableOffer, find_tables, load_table, publish_table
-from protocol.encoding import pack
-from protocol.errors import SignatureError, UserError
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.blobs import Blob, Shelf
-from swarm.memory import MemoryEndpoint, MemoryNetwork
+import manta_swarm.peer.commands.tables
+from manta_swarm.automl.latency.table import MAX_BYTES
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.peer.commands.tables import FoundTable, TableOffer, find_tables, load_table, publish_table
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import SignatureError, UserError
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.latency_table import table_of
-from tests.swarm.virtual_time import run_virtual
+from tests.network.virtual_time import run_virtual
 
 RUN = sha256(b"run")
 ASKING, HONEST, LIAR = (Identity(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -56,7 +56,7 @@ def test_a_table_that_a_member_hands_out_arrives_as_its_word() -> None:
 
 
 def test_a_table_of_several_pieces_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer.commands.tables, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(manta_swarm.peer.commands.tables, "_PIECE_BYTES", 1000)
 
     async def story(network: MemoryNetwork) -> None:
         await member(network, HONEST, table_of().to_bytes())

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from peer.contact.heads import Heads
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from protocol.encoding import pack, unpack
-from protocol.errors import OtherHistory
-from protocol.histories import Departure, Histories, Shown
-from protocol.signing import PublicKey
-from swarm import waits
-from swarm.log_client import LogClient
-from swarm.memory import MemoryNetwork
-from swarm.peer_status import PeerStatus
-from swarm.rpc import Refused
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.contact.heads import Heads
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import OtherHistory
+from manta_swarm.protocol.histories import Departure, Histories, Shown
+from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import PEERS, MemoryLog, until
 from tests.peer.scene import Member, Scene, play
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from peer.contact.news import Ear
-from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError, OtherHistory, RemoteFault, SignatureError, Unreachable
-from protocol.receipts import ProvenRound
-from protocol.records import Receipt, Round
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.log_client import AfterRound, Commitment, LogClient, News, Told
-from swarm.memory import MemoryNetwork
-from swarm.rpc import Refused
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import AfterRound, Commitment, LogClient, News, Told
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.contact.news import Ear
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, SignatureError, Unreachable
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Receipt, Round
+from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
-from tests.swarm.virtual_time import now, run_virtual
+from tests.network.virtual_time import now, run_virtual
 
 OPERATOR, OWN, *OTHERS = (PublicKey(sha256(b"%d" % number)) for number in range(6))
 DIGEST = sha256(b"any")

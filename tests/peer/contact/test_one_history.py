@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.cli import main
-from peer.contact.one_history import OneHistory
-from protocol.encoding import pack, unpack
-from protocol.errors import OtherHistory
-from protocol.histories import Departure, Histories, Shown
-from protocol.notes import sign_tree_head
-from protocol.operators import Operators
-from protocol.receipts import open_round_receipt
-from protocol.signing import Identity, PublicKey, peer_name
-from swarm import neighbours, waits
-from swarm.log_client import AskRound
-from swarm.memory import MemoryNetwork
-from swarm.newest_head import look_up_newest, name_of, publish_newest
-from swarm.rpc import Refused
+from manta_swarm.aggregator.cli import main
+from manta_swarm.network import neighbours, waits
+from manta_swarm.network.log_client import AskRound
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.newest_head import look_up_newest, name_of, publish_newest
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.contact.one_history import OneHistory
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import OtherHistory
+from manta_swarm.protocol.histories import Departure, Histories, Shown
+from manta_swarm.protocol.notes import sign_tree_head
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import open_round_receipt
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
 from tests.peer.scene import Member, Scene, play
 

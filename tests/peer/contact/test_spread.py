@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from peer.contact import spread
-from peer.contact.spread import Spread
-from protocol.encoding import pack
-from protocol.errors import Unreachable
-from protocol.records import Contribution, Round, Ticket
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
-from swarm import waits
-from swarm.blobs import Blob, Shelf
-from swarm.log_client import AskRound, LogClient
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.neighbours import Neighbours
-from swarm.rpc import Refused
-from tests.swarm.committed import NUM_VALUES, OPERATOR, Committed, commit
-from tests.swarm.test_rumours import offer_with
-from tests.swarm.virtual_time import now, run_virtual
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.log_client import AskRound, LogClient
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.contact import spread
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.records import Contribution, Round, Ticket
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
+from tests.network.test_rumours import offer_with
+from tests.network.virtual_time import now, run_virtual
 
 LOG = PublicKey(OPERATOR.public_key)
 AGES = [0, 0, 1]

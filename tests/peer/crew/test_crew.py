@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import peer.crew.crew
-from automl.spaces.space import TINY
-from automl.training.lots import Lot, LotResult
-from peer.crew.crew import InProcess
-from peer.training.work import ComputeThread
+import manta_swarm.peer.crew.crew
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.crew.crew import InProcess
+from manta_swarm.peer.training.work import ComputeThread
 
 LOT = Lot(1, bytes(32), 0, bytes(32), 0, TINY.sample(random.Random("crew")), 16)
 
@@ -35,7 +35,7 @@ class Held:
 
 def test_a_pause_gives_memory_back_at_once_or_with_the_end_of_the_lot_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(peer.crew.crew, "give_back_memory", lambda: given.append("back"))
+    monkeypatch.setattr(manta_swarm.peer.crew.crew, "give_back_memory", lambda: given.append("back"))
 
     async def scene() -> None:
         worker, compute = Held(), ComputeThread()

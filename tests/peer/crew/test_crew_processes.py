@@ -15,30 +15,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.digits import digits
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.writing import shard_images
-from automl.models.networks import build
-from automl.spaces.space import TINY
-from automl.training.lots import Lot, Worker
-from peer.cohort.cohort import Seat
-from peer.crew.crew import Crew, InProcess, WorkerLost
-from peer.crew.devices import Device
-from peer.crew.processes import Patience, ProcessCrew
-from peer.crew.worker_data import WorkerData
-from peer.training.shift import Shift, Task
-from peer.training.work import ComputeThread, Pile
-from protocol.lots import place_of_lot, sample_indices
-from protocol.pace import Pace
-from protocol.rounds import RoundMachine, Standing
-from protocol.signing import Identity
-from runtime.child import Restart
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.crew.crew import Crew, InProcess, WorkerLost
+from manta_swarm.peer.crew.devices import Device
+from manta_swarm.peer.crew.processes import Patience, ProcessCrew
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.training.shift import Shift, Task
+from manta_swarm.peer.training.work import ComputeThread, Pile
+from manta_swarm.protocol.lots import place_of_lot, sample_indices
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.child import Restart
 from tests.automl.data.files import noise, write_picture
 from tests.memory_log import LOT, signed_manifest, until
+from tests.network.processes import DEADLINE_S, are_gone, wait_for
 from tests.runs import FixedCourse
-from tests.swarm.processes import DEADLINE_S, are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from peer.crew.devices import Device, choose_devices
-from protocol.errors import UserError
+from manta_swarm.peer.crew.devices import Device, choose_devices
+from manta_swarm.protocol.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.spaces.space import TINY
-from automl.training.lots import Lot, LotResult
-from peer.crew.crew import Done, WorkerLost
-from peer.crew.resting import RestingCrew
-from tests.swarm.virtual_time import now, run_virtual
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.crew.crew import Done, WorkerLost
+from manta_swarm.peer.crew.resting import RestingCrew
+from tests.network.virtual_time import now, run_virtual
 
 LOT = Lot(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
 

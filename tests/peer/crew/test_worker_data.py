@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.digits import digits
-from automl.data.layered import layers
-from automl.data.shards.writing import shard_images
-from automl.data.shared import shared_images
-from peer.crew.worker_data import WorkerData
-from protocol.errors import UserError
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.layered import layers
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.automl.data.shared import shared_images
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from automl.data.shared import ImagesIn
-from peer.crew.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
-from protocol.encoding import encode, pack
-from protocol.errors import EncodingError
-from runtime.line import HEAD_BYTES
+from manta_swarm.automl.data.shared import ImagesIn
+from manta_swarm.peer.crew.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from manta_swarm.protocol.encoding import encode, pack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.runtime.line import HEAD_BYTES
 
 TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
 SETUP = Setup("stereo-tiny", "cuda:1", 4, 2**31, 1, 32, (), (PairsOf("layers", "", 327_744),), ())

@@ -8,12 +8,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from peer.control import Control
-from peer.dashboard import dashboard
-from peer.dashboard.dashboard import Dashboard, Help, new_lines
-from peer.limits.limiter import Limiter
-from peer.limits.limits import Limits
-from peer.status import StatusBoard
+from manta_swarm.peer.control import Control
+from manta_swarm.peer.dashboard import dashboard
+from manta_swarm.peer.dashboard.dashboard import Dashboard, Help, new_lines
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.status import StatusBoard
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer, board_in
 

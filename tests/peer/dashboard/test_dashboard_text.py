@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from peer.dashboard.text import (
+from manta_swarm.network.peer_status import SEEKING, FaultSeen, PeerStatus
+from manta_swarm.peer.dashboard.text import (
     Machine,
     Rates,
     Rows,
@@ -23,8 +24,7 @@ from peer.dashboard.text import (
     swarm_rows,
     title,
 )
-from protocol.rounds import Phase
-from swarm.peer_status import SEEKING, FaultSeen, PeerStatus
+from manta_swarm.protocol.rounds import Phase
 
 AT_WORK = PeerStatus(
     peer="12D3KooWabcdefgh",

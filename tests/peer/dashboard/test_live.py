@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from peer.dashboard.live import LiveView, lines
-from peer.dashboard.text import Rates
-from swarm.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.peer.dashboard.live import LiveView, lines
+from manta_swarm.peer.dashboard.text import Rates
 
 AT_WORK = PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, name="digits", num_rounds=9, round=3, phase="working", samples_counted=640)
 
@@ -21,8 +21,8 @@ import fcntl, logging, os, sys, termios
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from pathlib import Path
-from peer.dashboard.live import LiveView, is_possible
-from swarm.peer_status import PeerStatus
+from manta_swarm.peer.dashboard.live import LiveView, is_possible
+from manta_swarm.network.peer_status import PeerStatus
 print(f"possible={is_possible()}", flush=True)
 logging.basicConfig(handlers=[logging.StreamHandler(sys.stderr)])
 with LiveView("the hint") as view:

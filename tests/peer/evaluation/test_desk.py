@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from automl.spaces.space import TINY
-from peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
-from peer.evaluation.measurer import Measured
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, UserError
-from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
-from protocol.signing import Digest, Identity, PublicKey, sha256
-from runtime.child import ChildLost
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.rpc import Refused
-from tests.swarm.virtual_time import now, run_virtual
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
+from manta_swarm.peer.evaluation.measurer import Measured
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
+from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
+from manta_swarm.runtime.child import ChildLost
+from tests.network.virtual_time import now, run_virtual
 
 PEER, ASKER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 RUN, DATA, STATE = sha256(b"run"), sha256(b"data"), sha256(b"state")

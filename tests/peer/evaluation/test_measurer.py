@@ -9,21 +9,21 @@ import psutil
 import pytest
 import torch
 
-from automl.data.digits import digits
-from automl.models.networks import build
-from automl.search.evaluators import LocalEvaluator
-from automl.search.members import result_of
-from automl.spaces.space import TINY
-from peer.evaluation.measurer import Measurer
-from protocol.errors import UserError
-from protocol.evaluations import difference
-from runtime.child import ChildLost
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.search.evaluators import LocalEvaluator
+from manta_swarm.automl.search.members import result_of
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.peer.evaluation.measurer import Measurer
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.evaluations import difference
+from manta_swarm.runtime.child import ChildLost
 
 pytestmark = pytest.mark.swarm
 
 
 def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.evaluation.measurer.NICENESS", 1)  # with its own a busy machine takes minutes
+    monkeypatch.setattr("manta_swarm.peer.evaluation.measurer.NICENESS", 1)  # with its own a busy machine takes minutes
     supernet, data, architecture = build(TINY), digits(), TINY.sample(random.Random(2))
     supernet.initialise(torch.Generator().manual_seed(1))
     (here,) = LocalEvaluator(supernet, data).measure([architecture], "search")

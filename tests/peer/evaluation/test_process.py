@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from automl.data.digits import digits
-from automl.models.networks import build
-from automl.search.evaluators import LocalEvaluator
-from automl.search.members import result_of
-from automl.spaces.space import TINY
-from peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
-from peer.evaluation.process import Bench, serve
-from protocol.encoding import encode
-from protocol.errors import EncodingError, UserError
-from runtime.line import HEAD_BYTES, Beat, Parent
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.search.evaluators import LocalEvaluator
+from manta_swarm.automl.search.members import result_of
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.peer.evaluation.measurer import MESSAGES, Ask, Measured, Weights
+from manta_swarm.peer.evaluation.process import Bench, serve
+from manta_swarm.protocol.encoding import encode
+from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.runtime.line import HEAD_BYTES, Beat, Parent
 
 PATIENCE_S = 120.0
 

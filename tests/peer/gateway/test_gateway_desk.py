@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automl.spaces.cost import macs
-from automl.spaces.space import TINY, Architecture
-from automl.training.cohort_sizes import bound_macs
-from automl.training.light import covered_weights
-from exact.residuals import given, near_mean, vector_digest
-from peer.gateway import desk as gateway_desk
-from peer.gateway.seat import TOO_LARGE, GatewaySeat
-from peer.gateway.work import Lent
-from peer.light.valve import LeaseOver
-from peer.rounds.residuals import Residual
-from peer.training.work import Learnt, Pile, Vector, claim_of
-from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, SignatureError
-from protocol.light import Fate, LightReturn, Welcome
-from protocol.records import Claim
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.automl.training.light import covered_weights
+from manta_swarm.codec.residuals import given, near_mean, vector_digest
+from manta_swarm.peer.gateway import desk as gateway_desk
+from manta_swarm.peer.gateway.seat import TOO_LARGE, GatewaySeat
+from manta_swarm.peer.gateway.work import Lent
+from manta_swarm.peer.light.valve import LeaseOver
+from manta_swarm.peer.rounds.residuals import Residual
+from manta_swarm.peer.training.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault, SignatureError
+from manta_swarm.protocol.light import Fate, LightReturn, Welcome
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.memory_log import LOT, SMALL_EXCHANGE
 from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from protocol.signed import Signed
+from manta_swarm.protocol.signed import Signed
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from peer.gateway.entrance import METHOD, Entrance
-from peer.gateway.http import serving
-from peer.light.client import GatewayClient, GatewayUrl, NotLetIn
-from peer.light.entry import Entry
-from peer.store import PeerStore
-from protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, Pass
-from protocol.admitted import Admitted
-from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, Unreachable, UserError
-from protocol.light import EnterRequest, LeaseRequest
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.door import Door
-from swarm.gate import Known
-from swarm.invitation import Token
-from swarm.memory import MemoryNetwork
+from manta_swarm.network.door import Door
+from manta_swarm.network.gate import Known
+from manta_swarm.network.invitation import Token
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.peer.gateway.entrance import METHOD, Entrance
+from manta_swarm.peer.gateway.http import serving
+from manta_swarm.peer.light.client import GatewayClient, GatewayUrl, NotLetIn
+from manta_swarm.peer.light.entry import Entry
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, Pass
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.light import EnterRequest, LeaseRequest
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import OPERATOR
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, play
 

@@ -17,26 +17,26 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from protocol.signed import Signed
-from swarm.voice import Voice
+from manta_swarm.network.voice import Voice
+from manta_swarm.protocol.signed import Signed
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from peer.config import PeerConfig, check_join
-from peer.gateway import http
-from peer.gateway.http import serving
-from peer.light import light
-from peer.light.client import GatewayClient, GatewayUrl, NotKnown
-from peer.light.session import contribute
-from peer.light.traffic import BlockingTraffic
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from protocol.light import Fate, LeaseRequest
-from protocol.records import Ticket
-from protocol.signing import peer_name, sha256
-from swarm import http_server
-from swarm.door import Door
-from swarm.http_server import counted_as
-from swarm.traffic import PIECE_BYTES, Traffic
+from manta_swarm.network import http_server
+from manta_swarm.network.door import Door
+from manta_swarm.network.http_server import counted_as
+from manta_swarm.network.traffic import PIECE_BYTES, Traffic
+from manta_swarm.peer.config import PeerConfig, check_join
+from manta_swarm.peer.gateway import http
+from manta_swarm.peer.gateway.http import serving
+from manta_swarm.peer.light import light
+from manta_swarm.peer.light.client import GatewayClient, GatewayUrl, NotKnown
+from manta_swarm.peer.light.session import contribute
+from manta_swarm.peer.light.traffic import BlockingTraffic
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.light import Fate, LeaseRequest
+from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.signing import peer_name, sha256
 from tests.memory_log import LOT, until
 from tests.peer.gateway.test_gateway_desk import own_claim
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play

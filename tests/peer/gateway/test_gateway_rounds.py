@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from peer.gateway.desk import GatewayDesk
-from peer.gateway.seat import GatewaySeat
-from peer.light.work import LightWork
-from peer.training.work import now_ms
-from protocol.encoding import pack
-from protocol.light import Fate, LeaseRequest, LightReturn, LightWord
-from protocol.rounds import Phase
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.peer.gateway.desk import GatewayDesk
+from manta_swarm.peer.gateway.seat import GatewaySeat
+from manta_swarm.peer.light.work import LightWork
+from manta_swarm.peer.training.work import now_ms
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
 from tests.peer.gateways import digits
 from tests.peer.scene import Member, Scene, play

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from automl.data.catalog import load_dataset
-from automl.data.shards.layout import travelling
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.writing import shard_images
-from peer.config import PeerConfig
-from peer.gateway.session import check_run, desk_of
-from peer.shards.download import Download
-from peer.shards.holders import Holders
-from peer.shards.session import _get
-from protocol.errors import UserError
-from protocol.manifest import SignedManifest
-from protocol.signing import Identity
-from swarm.blobs import Shelf
-from swarm.memory import MemoryNetwork
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.shards.layout import travelling
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.gateway.session import check_run, desk_of
+from manta_swarm.peer.shards.download import Download
+from manta_swarm.peer.shards.holders import Holders
+from manta_swarm.peer.shards.session import _get
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import Identity
 from tests.audited import RULES
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in

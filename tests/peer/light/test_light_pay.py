@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from peer.commands.earnings import CLAIMS, WORD, runs_of
-from peer.gateway.payroll import Payroll
-from peer.light.client import NotKnown
-from peer.light.pay import Pay
-from peer.store import PeerStore
-from protocol.encoding import unpack
-from protocol.signing import Digest
-from swarm.light_pay import MAX_PAY_BYTES, LightPay
-from swarm.log_client import LogClient
-from swarm.memory import MemoryNetwork
+from manta_swarm.network.light_pay import MAX_PAY_BYTES, LightPay
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.peer.commands.earnings import CLAIMS, WORD, runs_of
+from manta_swarm.peer.gateway.payroll import Payroll
+from manta_swarm.peer.light.client import NotKnown
+from manta_swarm.peer.light.pay import Pay
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.signing import Digest
 from tests.memory_log import PEERS, MemoryLog
 from tests.peer.computer import board_in
 

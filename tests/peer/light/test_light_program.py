@@ -15,12 +15,12 @@ from tests.peer.gateways import Gateway, play
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from peer.commands.report import lines_of
-from peer.config import load_config
-from peer.control import LEAVE, LIMITS, PAUSE, RESUME, look, tell
-from peer.gateway.http import serving
-from protocol.errors import UserError
-from swarm.door import Door
+from manta_swarm.network.door import Door
+from manta_swarm.peer.commands.report import lines_of
+from manta_swarm.peer.config import load_config
+from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, look, tell
+from manta_swarm.peer.gateway.http import serving
+from manta_swarm.protocol.errors import UserError
 
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
 WITHOUT = f"""
@@ -40,7 +40,7 @@ importlib.import_module(sys.argv.pop(1)).main()
 """
 
 
-async def _program(*arguments: str, home: Path, module: str = "peer.cli", ignored: str = "") -> asyncio.subprocess.Process:
+async def _program(*arguments: str, home: Path, module: str = "manta_swarm.peer.cli", ignored: str = "") -> asyncio.subprocess.Process:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
     environment = {
         **kept,
@@ -84,19 +84,23 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
 @pytest.mark.parametrize(
     ("module", "arguments", "says"),
     [
-        ("aggregator.local.cli", ("up",), "pip install 'manta-swarm[swarm]'"),
-        ("automl.cli", ("data", "digits"), "pip install 'manta-swarm[swarm]'"),
-        ("peer.cli", ("join",), "pip install 'manta-swarm[swarm]'"),
-        ("peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
-        ("peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
+        ("manta_swarm.aggregator.local.cli", ("up",), "pip install 'manta-swarm[swarm]'"),
+        ("manta_swarm.automl.cli", ("data", "digits"), "pip install 'manta-swarm[swarm]'"),
+        ("manta_swarm.peer.cli", ("join",), "pip install 'manta-swarm[swarm]'"),
+        ("manta_swarm.peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
+        ("manta_swarm.peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
         (
-            "peer.cli",
+            "manta_swarm.peer.cli",
             ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2", "--size", "1"),
             "leave --view, --workers, --size out",
         ),
-        ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
-        ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--gpu-memory", "6GB"), "--gpu-memory: a light contributor"),
-        ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install 'manta-swarm[swarm]'"),
+        ("manta_swarm.peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
+        (
+            "manta_swarm.peer.cli",
+            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--gpu-memory", "6GB"),
+            "--gpu-memory: a light contributor",
+        ),
+        ("manta_swarm.peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install 'manta-swarm[swarm]'"),
     ],
 )
 def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from peer.light.valve import LeaseOver, Valve
+from manta_swarm.peer.light.valve import LeaseOver, Valve
 from tests.memory_log import DEADLINE_S
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from peer.limits.limiter import Limiter
-from peer.limits.limits import Limits
-from protocol.errors import UserError
-from protocol.rounds import Phase
-from swarm import waits
+from manta_swarm.network import waits
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.computer import Computer
 from tests.peer.scene import Member, Scene, play

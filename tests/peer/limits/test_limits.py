@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from peer.limits.limits import COOLER_C, LEAST_RATE, Limits, Readings, reasons
+from manta_swarm.peer.limits.limits import COOLER_C, LEAST_RATE, Limits, Readings, reasons
 
 NOON = 12 * 60
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.limits.nvml import Gpu
+from manta_swarm.peer.limits.nvml import Gpu
 
 UNKNOWN_ERROR = 999  # nvmlReturn_t
 DRIVER = """
@@ -25,7 +25,7 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
     return device == (void *)1 ? 0 : 3;
 }
 """
-ASK = "from peer.limits import nvml; print((nvml.driver(), nvml.gpus()))"
+ASK = "from manta_swarm.peer.limits import nvml; print((nvml.driver(), nvml.gpus()))"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.rounds import Phase
+from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.limits.limits import Limits
-from peer.limits.sensors import THIS_COMPUTER, idle_of_registry, idle_of_sessions, idle_of_terminals
-from protocol.errors import UserError
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, idle_of_registry, idle_of_sessions, idle_of_terminals
+from manta_swarm.protocol.errors import UserError
 from tests.peer.computer import Computer
 
 NOW_S = 10_000.0

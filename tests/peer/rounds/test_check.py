@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from exact.coding import group_sizes
-from peer.rounds.check import SHARE, Checker, LogLied
-from protocol.encoding import unpack
-from protocol.errors import Unreachable
-from protocol.records import Round
-from protocol.signing import PublicKey, sha256
-from swarm.blobs import METHOD, Shelf
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.wrong_group import WrongGroup
-from tests.swarm.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
-from tests.swarm.members import run
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.network.blobs import METHOD, Shelf
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.wrong_group import WrongGroup
+from manta_swarm.peer.rounds.check import SHARE, Checker, LogLied
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
+from tests.network.members import run
 
 OWN, HOLDER, LIAR = (PublicKey(sha256(b"node %d" % number)) for number in range(3))
 AGES = [0, 1, 2]

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from peer.commands.report import lines_of
-from peer.rounds.credit import Credit
-from protocol.records import Header, entry_of, open_entry
-from protocol.signing import Identity
+from manta_swarm.peer.commands.report import lines_of
+from manta_swarm.peer.rounds.credit import Credit
+from manta_swarm.protocol.records import Header, entry_of, open_entry
+from manta_swarm.protocol.signing import Identity
 from tests.memory_log import PEERS, until
 from tests.peer.scene import Member, Scene, play
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from peer.store import VECTORS
-from protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
-from protocol.encoding import pack
-from protocol.exchange import MAX_AGE, Exchange
-from protocol.light import Fate
-from protocol.records import Header
-from protocol.rounds import Phase
-from protocol.signing import Identity, PublicKey
-from protocol.verdicts import AuditRules
-from swarm import waits
+from manta_swarm.network import waits
+from manta_swarm.peer.store import VECTORS
+from manta_swarm.protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import MAX_AGE, Exchange
+from manta_swarm.protocol.light import Fate
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
 from tests.peer.gateway.test_gateway_rounds import LIGHTS, _contribute, _desk, _wait_with_lots, _word
@@ -232,7 +232,7 @@ def test_an_open_run_keeps_nothing(tmp_path: Path) -> None:
 def test_a_disk_without_room_stops_no_training_and_its_person_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("peer.rounds.evidence.most_vectors_bytes", lambda _exchange, _rules, num_weights: 4 * num_weights)
+    monkeypatch.setattr("manta_swarm.peer.rounds.evidence.most_vectors_bytes", lambda _exchange, _rules, num_weights: 4 * num_weights)
 
     async def story(scene: Scene) -> None:
         member = scene.join(0)

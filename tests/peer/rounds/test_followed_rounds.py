@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.training.audit import GOOD, Recomputation, Submission
-from automl.training.lots import Worker
-from automl.training.microbatches import Microbatches
-from automl.training.update import State
-from peer.auditing.process import FetchedVectors
-from protocol.exchange import Exchange
-from protocol.records import Claim, Header
-from protocol.residuals import left_by, was_left
-from protocol.signing import Identity
-from protocol.verdicts import AuditRules
+from manta_swarm.automl.training.audit import GOOD, Recomputation, Submission
+from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.microbatches import Microbatches
+from manta_swarm.automl.training.update import State
+from manta_swarm.peer.auditing.process import FetchedVectors
+from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.records import Claim, Header
+from manta_swarm.protocol.residuals import left_by, was_left
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import DEADLINE_S, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import THIN, TOKEN, cohort_is_in, met, num_claims
 from tests.peer.scene import QuickWorker, Scene, play

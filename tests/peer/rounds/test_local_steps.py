@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.training.local import LocalSteps
-from automl.training.lots import Lot, LotResult
-from exact.residuals import vector_digest
-from protocol.exchange import MAX_AGE
-from protocol.records import Claim, Contribution
-from protocol.rounds import Phase
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
 from tests.peer.scene import Member, Scene, play
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.training.update import state_digest
-from peer.loop import PeerLoop
-from peer.store import Kept
-from protocol.encoding import pack
-from protocol.errors import OwnFault, StorageError
-from protocol.recipe import Recipe
-from protocol.records import Header
-from protocol.rounds import Phase
-from protocol.signing import PublicKey
-from swarm.rpc import Refused
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.loop import PeerLoop
+from manta_swarm.peer.store import Kept
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 

@@ -4,14 +4,14 @@ import asyncio
 import random
 from collections import defaultdict
 
-from peer.cohort.company import Choice, Company
-from protocol.affinity import MAX_GROUP
-from protocol.signing import PublicKey, sha256
-from swarm import waits
-from swarm.distances import Distances, serve_pings
-from swarm.memory import MemoryNetwork
-from swarm.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
-from tests.swarm.virtual_time import now, run_virtual
+from manta_swarm.network import waits
+from manta_swarm.network.distances import Distances, serve_pings
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
+from manta_swarm.peer.cohort.company import Choice, Company
+from manta_swarm.protocol.affinity import MAX_GROUP
+from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.network.virtual_time import now, run_virtual
 
 RUN = sha256(b"run")
 OPERATOR = PublicKey(sha256(b"operator"))

@@ -8,27 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.data.digits import digits
-from automl.data.images import ImageDataset
-from automl.data.splitting import part_of
-from automl.evaluation.held_out import evaluate
-from automl.models.networks import build
-from automl.spaces.space import TINY
-from automl.training.schedule import Plan
-from automl.training.settings import usual
-from automl.training.update import initial_state
-from peer.rounds import measuring as module
-from peer.rounds.measuring import Measuring
-from peer.status import StatusBoard
-from peer.store import PeerStore
-from peer.training.work import ComputeThread
-from protocol.encoding import unpack
-from protocol.measures import MAX_SIGNED_BYTES, Measure
-from protocol.signed import Signed
-from protocol.signing import Identity, PublicKey
-from swarm.log_client import LogClient
-from swarm.memory import MemoryNetwork
-from swarm.peer_status import PeerStatus
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.splitting import part_of
+from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.automl.training.update import initial_state
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.rounds import measuring as module
+from manta_swarm.peer.rounds.measuring import Measuring
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, Measure
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.runs import manifest_of
 
 OPERATOR, PEER = Identity(b"o" * 32), Identity(b"p" * 32)

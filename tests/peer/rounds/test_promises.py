@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from peer.rounds.promises import Promises
-from protocol.errors import EncodingError, Unreachable
-from protocol.exchange import MAX_AGE
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
-from protocol.rounds import Sealed
-from protocol.signing import Identity, sha256
-from swarm import waits
-from swarm.log_client import Counted
-from swarm.rpc import Refused
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Counted
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.rounds.promises import Promises
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.rounds import Sealed
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import header_of
+from tests.network.virtual_time import now, run_virtual
 from tests.runs import FixedCourse, manifest_of
-from tests.swarm.virtual_time import now, run_virtual
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from exact.residuals import residual_digest, vector_digest
-from peer.rounds.residuals import ZEROS, Residuals
-from peer.store import KeptResiduals, PeerStore
-from protocol.errors import StorageError
-from protocol.residuals import RESIDUAL_ROUNDS
-from protocol.signing import sha256
+from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.peer.rounds.residuals import ZEROS, Residuals
+from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS
+from manta_swarm.protocol.signing import sha256
 
 RUN = sha256(b"run")
 N = 5000

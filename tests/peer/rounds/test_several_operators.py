@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.encoding import pack
-from protocol.signing import Identity, peer_name
-from swarm import waits
-from swarm.farewells import METHOD, Farewell
+from manta_swarm.network import waits
+from manta_swarm.network.farewells import METHOD, Farewell
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.signing import Identity, peer_name
 from tests.memory_log import DEADLINE_S, OPERATOR, until
 from tests.peer.scene import Member, Scene, play
 

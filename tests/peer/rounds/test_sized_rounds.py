@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from automl.spaces.cost import macs
-from automl.spaces.space import TINY
-from automl.training.cohort_sizes import bound_macs
-from peer.training.sizing import LIGHT, Sizing
-from protocol.records import Claim
-from protocol.sizes import ALL, size_of
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.peer.training.sizing import LIGHT, Sizing
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.sizes import ALL, size_of
 from tests.memory_log import LOT, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import met, until_together
 from tests.peer.scene import Member, Scene, play

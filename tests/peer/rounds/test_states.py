@@ -8,23 +8,23 @@ from itertools import count
 import pytest
 import torch
 
-from automl.training.update import State, state_digest, state_pieces
-from exact.coding import group_sizes, parse
-from exact.vectors import vector_group_sizes
-from peer.contact.spread import Spread
-from peer.rounds.states import States, next_stop, ways
-from peer.training.work import ComputeThread
-from protocol.encoding import unpack
-from protocol.errors import Unreachable
-from protocol.recipe import Recipe
-from protocol.records import Round, Threshold
-from protocol.rounds import Standing
-from protocol.signing import Identity, PublicKey, sha256
-from swarm import waits
-from swarm.blobs import Ask, Blob, Shelf
-from swarm.log_client import LogClient
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.neighbours import Neighbours
+from manta_swarm.automl.training.update import State, state_digest, state_pieces
+from manta_swarm.codec.coding import group_sizes, parse
+from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Ask, Blob, Shelf
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.neighbours import Neighbours
+from manta_swarm.peer.contact.spread import Spread
+from manta_swarm.peer.rounds.states import States, next_stop, ways
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.records import Round, Threshold
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
 from tests.runs import EXCHANGE, manifest_of
 

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.rounds.shards import lend_shards
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.writing import shard_images
-from peer.dashboard.text import progress
-from peer.shards.download import Download
-from peer.shards.holders import Holders
-from protocol.errors import UserError
-from protocol.footprint import in_words
-from protocol.manifest import Manifest
-from protocol.shards import PIECE_BYTES
-from protocol.signing import Identity, PublicKey, sha256
-from swarm.blobs import HASHES, METHOD, Shelf
-from swarm.memory import MemoryNetwork
-from swarm.peer_status import FETCHING
+from manta_swarm.aggregator.rounds.shards import lend_shards
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.network.blobs import HASHES, METHOD, Shelf
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.peer_status import FETCHING
+from manta_swarm.peer.dashboard.text import progress
+from manta_swarm.peer.shards.download import Download
+from manta_swarm.peer.shards.holders import Holders
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.shards import PIECE_BYTES
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
 from tests.runs import manifest_of

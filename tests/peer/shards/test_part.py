@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.data.shards.layout import LIST_NAME, travelling
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
-from automl.data.shards.writing import shard_images, shard_pairs
-from automl.data.views import Pair, StereoDataset
-from peer.config import PeerConfig
-from peer.crew.worker_data import WorkerData
-from peer.crew.worker_messages import Setup
-from peer.crew.worker_process import _dataset
-from peer.shards.download import Download
-from peer.shards.holders import Holders
-from peer.shards.session import _get
-from protocol.errors import SamplesMissing, UserError
-from protocol.signing import Identity
-from swarm.blobs import Shelf
-from swarm.memory import MemoryNetwork
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.layout import LIST_NAME, travelling
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
+from manta_swarm.automl.data.views import Pair, StereoDataset
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.crew.worker_data import WorkerData
+from manta_swarm.peer.crew.worker_messages import Setup
+from manta_swarm.peer.crew.worker_process import _dataset
+from manta_swarm.peer.shards.download import Download
+from manta_swarm.peer.shards.holders import Holders
+from manta_swarm.peer.shards.session import _get
+from manta_swarm.protocol.errors import SamplesMissing, UserError
+from manta_swarm.protocol.signing import Identity
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
 from tests.runs import manifest_of

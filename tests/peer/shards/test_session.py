@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from peer.config import PeerConfig
-from peer.limits.limiter import Limiter
-from peer.limits.limits import Limits
-from peer.shards.session import data_here
-from peer.status import StatusBoard
-from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import PublicKey
-from swarm.memory import MemoryEndpoint
-from swarm.peer_status import FETCHING, STARTING
-from swarm.traffic import Traffic
+from manta_swarm.network.memory import MemoryEndpoint
+from manta_swarm.network.peer_status import FETCHING, STARTING
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.shards.session import data_here
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import until
 from tests.peer.computer import Computer, board_in
 from tests.peer.shards.test_download import OPERATOR, Swarm

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from automl.data.shards.layout import Shard, ShardList, travelling
-from peer.shards.wanted import Room, wanted
-from protocol.errors import UserError
-from protocol.lots import held_shards
-from protocol.manifest import Manifest
-from protocol.signing import Identity
+from manta_swarm.automl.data.shards.layout import Shard, ShardList, travelling
+from manta_swarm.peer.shards.wanted import Room, wanted
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.lots import held_shards
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import Identity
 from tests.runs import manifest_of
 
 OPERATOR, KEY = Identity(b"\x01" * 32), b"k" * 32

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from scipy import optimize, special
 
-from peer.training.account import SENSITIVITY, Account, epsilon_of
-from protocol.errors import StorageError
+from manta_swarm.peer.training.account import SENSITIVITY, Account, epsilon_of
+from manta_swarm.protocol.errors import StorageError
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install -e '.[privacy]'")
 

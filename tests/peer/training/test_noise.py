@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from peer.training.noise import BudgetSpent, Noise, noisy, normal
-from protocol.errors import StorageError
+from manta_swarm.peer.training.noise import BudgetSpent, Noise, noisy, normal
+from manta_swarm.protocol.errors import StorageError
 
 
 class Counted:

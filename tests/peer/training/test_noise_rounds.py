@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exact.coding import parse
-from peer.training.noise import Noise
+from manta_swarm.codec.coding import parse
+from manta_swarm.peer.training.noise import Noise
 from tests.memory_log import LOT, SMALL_EXCHANGE, until
 from tests.peer.scene import Scene, play
 from tests.peer.training.test_noise import Counted

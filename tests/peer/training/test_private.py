@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.data.digits import digits
-from automl.data.splitting import write_class_folders
-from peer.config import PeerConfig, check_join
-from peer.training import account
-from peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
-from protocol.errors import UserError
-from protocol.manifest import Manifest
-from protocol.private import PrivateData
-from protocol.signing import Identity
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.splitting import write_class_folders
+from manta_swarm.peer.config import PeerConfig, check_join
+from manta_swarm.peer.training import account
+from manta_swarm.peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.signing import Identity
 from tests.runs import manifest_of
 
 CLASSES = tuple(map(str, range(10)))

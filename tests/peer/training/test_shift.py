@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.spaces.space import TINY
-from automl.training.lots import Lot, LotResult
-from peer.cohort.cohort import Seat
-from peer.crew.crew import Done, WorkerLost
-from peer.training.shift import Shift, Task
-from peer.training.work import Pile
-from protocol.errors import SamplesMissing
-from protocol.pace import Pace
-from protocol.rounds import RoundMachine, Standing
-from protocol.signing import Identity, sha256
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.crew.crew import Done, WorkerLost
+from manta_swarm.peer.training.shift import Shift, Task
+from manta_swarm.peer.training.work import Pile
+from manta_swarm.protocol.errors import SamplesMissing
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import signed_manifest, until
 from tests.runs import FixedCourse
 

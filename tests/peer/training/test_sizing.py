@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.latency.table import Accuracy, Conditions, LatencyTable
-from automl.spaces.cost import cost_table, macs
-from automl.spaces.space import TINY, Architecture
-from automl.training.cohort_sizes import bound_macs
-from automl.training.schedule import Plan
-from peer.training.sizing import LIGHT, PART, Sizing
-from protocol.manifest import Optimizer
-from protocol.sizes import ALL, sized_name
+from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
+from manta_swarm.automl.spaces.cost import cost_table, macs
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.peer.training.sizing import LIGHT, PART, Sizing
+from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.sizes import ALL, sized_name
 
 PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 1000, 3)
 OPEN_MS = 9_000

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from automl.spaces.space import TINY, Architecture
-from automl.training.lots import Lot, LotResult
-from exact.coding import encode
-from exact.residuals import residual_digest, vector_digest
-from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
-from protocol.encoding import pack
-from protocol.exchange import MAX_LOT_MS
-from protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
-from protocol.rosters import MAX_LEFT_OUT, claim_bytes
-from protocol.rounds import Standing
-from protocol.shards import MAX_SHARDS
-from protocol.signed import Signed
-from protocol.signing import Identity, sha256
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.codec.coding import encode
+from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.peer.training.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
+from manta_swarm.protocol.rosters import MAX_LEFT_OUT, claim_bytes
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.shards import MAX_SHARDS
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
 
 PEER = Identity(b"\x0b" * 32)
 LARGEST, SMALLEST = TINY.largest(), TINY.smallest()

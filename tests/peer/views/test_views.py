@@ -12,28 +12,28 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.views import LEFT, RIGHT, StereoDataset
-from automl.models.linked import Link
-from automl.models.stereo import Stereo
-from automl.spaces.space import STEREO_TINY
-from automl.spaces.units import Layer
-from automl.training.lots import Lot, LotResult, Worker
-from automl.training.vertical import SiteWorker
-from peer.config import check_join, load_config
-from peer.crew.crew import WorkerLost
-from peer.crew.devices import choose_devices
-from peer.training.work import ComputeThread
-from peer.views.partner import MEET, Site
-from peer.views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew, load_site, make_site_crew
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, UserError
-from protocol.signing import Identity, PublicKey
-from swarm import waits
-from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.rpc import Handler, Refused
+from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
+from manta_swarm.automl.models.linked import Link
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY
+from manta_swarm.automl.spaces.units import Layer
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.network import waits
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rpc import Handler, Refused
+from manta_swarm.peer.config import check_join, load_config
+from manta_swarm.peer.crew.crew import WorkerLost
+from manta_swarm.peer.crew.devices import choose_devices
+from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.peer.views.partner import MEET, Site
+from manta_swarm.peer.views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew, load_site, make_site_crew
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.network.members import DEADLINE_S, PEERS, run
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs, write_scenes
-from tests.swarm.members import DEADLINE_S, PEERS, run
 
 MANIFEST = replace(manifest_of(Identity(b"o" * 32)), task="stereo", supernet="stereo-tiny", data_digest=few_pairs().digest, lot_samples=2)
 LEFT_KEY, RIGHT_KEY = (peer.public_key for peer in PEERS[:2])

@@ -1,0 +1,156 @@
+"""The mean of a round's bodies, and where the next bodies' exponents begin.
+
+The sum is one of integers, so the order in which bodies come changes nothing; only then is it divided, by operations that IEEE 754 rounds
+exactly. What a contribution weighs and how far it is clipped says ``protocol.table``. Where contributions cover parts of the vector
+(masks), each value is divided by the weight of those that cover it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manta_swarm.codec.coding import Body
+from manta_swarm.codec.scaling import check_denormals
+from manta_swarm.protocol.exchange import GROUP_VALUES, MAX_FLOOR, MIN_FLOOR, SUM_BITS, WEIGHT_BITS
+from manta_swarm.protocol.table import weighted_median
+
+_ABOVE = 7  # exponents that a window has above the largest usual one, for growth; those below it are for smaller chunks
+_MAX_TOTAL = 2**53 - 1  # of weights: a float64 has it exactly
+
+Mask = NDArray[np.bool_]  # (N,): the values that a contribution covers
+Masks = Sequence[Mask | None]  # of each contribution; None: it covers all
+
+
+class Sum:
+    """The weighted sum of bodies of ``count`` values, in units of 2^floor: the least floor among theirs. Takes 8 bytes a value."""
+
+    def __init__(self, count: int, floor: int) -> None:
+        """Start at zero."""
+        self._sums = np.zeros(count, np.int64)
+        self._floor = floor
+        self._bound = 0  # no sum is larger in magnitude
+
+    def add(self, body: Body, shift: int, weight: int, mask: Mask | None = None) -> None:
+        """Add ``weight`` times a body whose floor is ``shift`` above this sum's; of it, only what ``mask`` covers.
+
+        Raises:
+            ValueError: another number of values, a negative shift, a weight out of range, or the sums might overflow; nothing was added.
+        """
+        if body.count != self._sums.size or (mask is not None and mask.shape != self._sums.shape):
+            raise ValueError(f"a body of {body.count} values, or its mask, is not added to a sum of {self._sums.size}")
+        if shift < 0 or not 0 <= weight < 2**WEIGHT_BITS:
+            raise ValueError(f"a shift of {shift} or a weight of {weight} is out of range")
+        bound = self._bound + (body.codec.limit * weight << body.max_exponent + shift)
+        if bound > 2**SUM_BITS:
+            raise ValueError(f"sums might need more than {SUM_BITS} bits")
+        self._bound = bound
+        if weight == 0:
+            return
+        for block in body.blocks():
+            factors = np.left_shift(weight, block.exponents.astype(np.int64) + shift)
+            products, places = (block.integers * factors[:, None]).reshape(-1), block.places
+            if mask is not None:
+                products *= mask[places]
+            self._sums[places] += products  # a place comes once
+
+    def mean(self, total_weight: int | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the sums divided by the total weight before clipping, as ``total_weights`` has it; 0 where that is 0.
+
+        Each step is rounded alike everywhere: IEEE 754 rounds every conversion and the quotient to the nearest, ties to even, and they
+        are separate calls, so that nothing can fuse them. The weight is below 2^53, so a float64. The power of two changes no digit: it
+        is a normal float64, and so are the products, for a quotient that is not 0 is at least 2^-53.
+
+        Raises:
+            ValueError: the weight or the floor is out of range.
+            OwnFault: as ``check_denormals``.
+        """
+        if not _is_total(total_weight, self._sums.size) or not MIN_FLOOR <= self._floor <= MAX_FLOOR:
+            raise ValueError(f"a total weight of {total_weight} or a floor of {self._floor} is out of range")
+        check_denormals()
+        scale = np.ldexp(1.0, self._floor)
+        mean = np.empty(self._sums.size, np.float32)
+        for start in range(0, mean.size, GROUP_VALUES):
+            quotients = self._sums[start : start + GROUP_VALUES].astype(np.float64)
+            np.divide(quotients, _divisor(total_weight, start), out=quotients)
+            np.multiply(quotients, scale, out=quotients)
+            mean[start : start + GROUP_VALUES] = quotients
+        return mean
+
+
+def _is_total(total_weight: int | NDArray[np.int64], count: int) -> bool:
+    if isinstance(total_weight, int):
+        return 0 < total_weight <= _MAX_TOTAL
+    return total_weight.shape == (count,) and total_weight.min(initial=0) >= 0 and total_weight.max(initial=0) <= _MAX_TOTAL
+
+
+def _divisor(total_weight: int | NDArray[np.int64], start: int) -> np.float64 | NDArray[np.float64]:
+    if isinstance(total_weight, int):
+        return np.float64(total_weight)
+    return np.maximum(total_weight[start : start + GROUP_VALUES], 1).astype(np.float64)  # what nobody covers has a sum of 0
+
+
+def total_weights(weights: Sequence[int], masks: Masks | None, count: int) -> int | NDArray[np.int64]:
+    """Return what the sums of ``count`` values are divided by: the whole weight, or, with masks, that of who covers each value.
+
+    Rows that cover the same may share one array, which is then looked at once.
+
+    Raises:
+        ValueError: not a mask for each weight, or one of another length.
+    """
+    if masks is None or all(mask is None for mask in masks):
+        return sum(weights)
+    by_mask: dict[int, tuple[Mask | None, int]] = {}
+    for weight, mask in zip(weights, masks, strict=True):
+        by_mask[id(mask)] = mask, by_mask.get(id(mask), (mask, 0))[1] + weight
+    totals = np.zeros(count, np.int64)
+    for mask, weight in by_mask.values():
+        if mask is not None and mask.shape != totals.shape:
+            raise ValueError(f"a mask of {mask.size} values for a mean of {count}")
+        totals += weight if mask is None else mask * np.int64(weight)
+    return totals
+
+
+def group_mean(
+    bodies: Sequence[Body], weights: Sequence[int], floors: Sequence[int], masks: Masks | None, total_weight: int | NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return a mean, or one group of it from the same group of all bodies, each of which is a body of the group's own values.
+
+    A group has the bits that it has in the mean of whole bodies: values are averaged one by one, and the floor that sums are counted in
+    scales every step by a power of two.
+
+    Args:
+        bodies: of the group's values; at least one.
+        weights: of the contributions, clipped: those under ``Round.weights``.
+        floors: exponent floor of each contribution's base.
+        masks: as ``Sum.add`` takes them, cut to the group's values.
+        total_weight: of the contributions before they were clipped, as ``total_weights`` has it for the group's values.
+
+    Raises:
+        ValueError: lengths, weights or floors that no table has.
+        OwnFault: as ``check_denormals``.
+    """
+    least = min(floors)
+    total = Sum(bodies[0].count, least)
+    for body, weight, floor, mask in zip(bodies, weights, floors, masks or [None] * len(bodies), strict=True):
+        total.add(body, floor - least, weight, mask)
+    return total.mean(total_weight)
+
+
+def next_floor(max_exponents: Sequence[int], weights: Sequence[int], floor: int, window: int) -> int:
+    """Return the floor for bodies on the next commit.
+
+    It follows the median of the contributions' largest exponents, by one step at most, so that a round's floors stay near each other.
+
+    Args:
+        max_exponents: each contribution's largest exponent, its base's floor added.
+        weights: of the contributions, before they were clipped.
+        floor: for bodies on the commit before.
+        window: exponents that the contributions' codec has.
+
+    Raises:
+        ValueError: no contributions, or not a weight for each.
+    """
+    wanted = weighted_median(zip(max_exponents, weights, strict=True)) - (window - 1 - _ABOVE)
+    moved = floor + (wanted > floor) - (wanted < floor)
+    return min(max(moved, MIN_FLOOR), MAX_FLOOR)

@@ -1,0 +1,192 @@
+"""Getting blobs from others: piece by piece, from several sources side by side, each piece believed once it has its hash.
+
+A source that lacks a piece, is busy or is away rests for a moment, then it may be asked again: it may have got the piece meanwhile. One
+that sends wrong bytes is not asked again. When a piece takes longer than others took, another source is asked beside the first, and the
+first right answer counts; so nobody who stalls holds up the whole. Sources may come to be known meanwhile (``Sources``), and some of
+them may be kept for when the others do not do: the log, which everybody could ask.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from manta_swarm.network.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, Growing, ProvenPiece, Shelf
+from manta_swarm.network.fetch_calls import Calls, OnWrong
+from manta_swarm.network.file_blobs import FileName, FilePart
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.sources import Sources
+from manta_swarm.protocol import merkle
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.signing import Digest, PublicKey
+
+
+async def fetch(
+    endpoint: Endpoint,
+    root: bytes,
+    max_sizes: Sequence[int],
+    sources: Iterable[PublicKey] | Sources,
+    *,
+    deadline_s: float,
+    tries: int | None = None,
+    shelf: Shelf | None = None,
+    kind: str = "fetched",
+    on_wrong: OnWrong = lambda _key, _reason: None,
+    on_piece: Callable[[int], None] = lambda _arrived: None,
+    rng: random.Random | None = None,
+) -> Blob:
+    """Return the blob with ``root``.
+
+    Args:
+        max_sizes: how many bytes each piece can have, and so how many pieces there are.
+        sources: who may have it, those to be asked first in front.
+        tries: give up before the deadline, where there is another way to what is wanted, once one source said so many times in a row that
+            it has nothing of it, and the others said that or nothing: the first spare one, or where there is none the first of all. While
+            that one does not answer nothing is given up.
+        shelf: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
+            the next try. The whole is put there as ``kind``.
+        on_wrong: is told who sent bytes that cannot be right, once for each source, and what was wrong.
+        on_piece: is told at each piece that arrives how many there are by now.
+        rng: of the order of the pieces, and of rests.
+
+    Raises:
+        Unreachable: nobody gave it within ``deadline_s``, or after ``tries``; the message says what each source answered.
+    """
+    _check_sizes(max_sizes)
+    here = shelf.get(root) if shelf is not None else None
+    if here is not None:
+        return here
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+        growing = await _begin(calls, max_sizes, shelf, kind)
+        await _take_pieces(calls, growing, max_sizes, growing.missing, on_piece)
+    blob = growing.blob()
+    if shelf is not None:
+        shelf.put(blob, kind)
+    return blob
+
+
+async def fetch_piece(
+    endpoint: Endpoint,
+    root: bytes,
+    max_sizes: Sequence[int],
+    place: int,
+    sources: Iterable[PublicKey] | Sources,
+    *,
+    deadline_s: float,
+    tries: int | None = None,
+    shelf: Shelf | None = None,
+    on_wrong: OnWrong = lambda _key, _reason: None,
+    rng: random.Random | None = None,
+) -> ProvenPiece:
+    """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
+
+    Nothing is put on the shelf.
+    """
+    _check_sizes(max_sizes)
+    if not 0 <= place < len(max_sizes):
+        raise ValueError(f"a blob of {len(max_sizes)} pieces has no piece {place}")
+    here = shelf.get(root) if shelf is not None else None
+    if here is not None:
+        return here.proven(place)
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+        growing = await _begin(calls, max_sizes, None, "")
+        await _take_pieces(calls, growing, max_sizes, [place], lambda _arrived: None)
+    return growing.proven(place)
+
+
+async def fetch_file(
+    endpoint: Endpoint,
+    name: FileName,
+    sources: Iterable[PublicKey] | Sources,
+    *,
+    deadline_s: float,
+    on_wrong: OnWrong = lambda _key, _reason: None,
+    on_piece: Callable[[int], None] = lambda _arrived: None,
+    rng: random.Random | None = None,
+) -> None:
+    """Write a blob to its file, which is there, under its name, when this returns; what an earlier try left of it is used.
+
+    Arguments and failures are those of ``fetch``. ``on_piece`` is told at once how many pieces an earlier try left.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    sizes = name.sizes
+    async with _calling(endpoint, name.root, sources, deadline_s, None, on_wrong, rng) as calls:
+        hashes = (name.root,) if len(sizes) == 1 else await _take_hashes(calls, len(sizes))
+        part = await asyncio.to_thread(FilePart, name, hashes)
+        with part:
+            on_piece(len(sizes) - len(part.missing))
+            await _take_pieces(calls, part, sizes, part.missing, on_piece)
+            await asyncio.to_thread(part.finish)
+
+
+def _check_sizes(max_sizes: Sequence[int]) -> None:
+    if not 1 <= len(max_sizes) <= MAX_PIECES or not 0 <= min(max_sizes) <= max(max_sizes) <= MAX_PIECE_BYTES:
+        raise ValueError(f"a blob has 1 to {MAX_PIECES} pieces of at most {MAX_PIECE_BYTES} bytes")
+
+
+@asynccontextmanager
+async def _calling(
+    endpoint: Endpoint,
+    root: bytes,
+    sources: Iterable[PublicKey] | Sources,
+    deadline_s: float,
+    tries: int | None,
+    on_wrong: OnWrong,
+    rng: random.Random | None,
+) -> AsyncIterator[Calls]:
+    """Yield what calls the sources, for as long as ``deadline_s``; at the end no call is in flight."""
+    known = sources if isinstance(sources, Sources) else Sources(sources)
+    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, on_wrong, rng or random.Random())
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield calls
+    except TimeoutError:
+        raise Unreachable(calls.story(f"within {deadline_s:g} s")) from None
+    finally:
+        known.untell(calls.enlist)
+        await calls.cancel()
+
+
+async def _begin(calls: Calls, max_sizes: Sequence[int], shelf: Shelf | None, kind: str) -> Growing:
+    """Return what is here of the blob, at least its hashes."""
+    if len(max_sizes) == 1:
+        return Growing(calls.root, (calls.root,))
+    growing = shelf.growing(calls.root) if shelf is not None else None
+    if growing is None:
+        growing = Growing(calls.root, await _take_hashes(calls, len(max_sizes)))
+        if shelf is not None:
+            shelf.grow(growing, kind, sum(max_sizes))
+    return growing
+
+
+async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
+    hashes: tuple[bytes, ...] = ()
+
+    def take(_place: int, data: bytes) -> None:
+        nonlocal hashes
+        if len(data) != num_pieces * merkle.HASH_BYTES:
+            raise EncodingError(f"{len(data)} bytes are not the hashes of {num_pieces} pieces")
+        found = tuple(data[start : start + merkle.HASH_BYTES] for start in range(0, len(data), merkle.HASH_BYTES))
+        if merkle.root(found) != calls.root:
+            raise EncodingError("hashes that do not have the root")
+        hashes = found
+
+    await calls.gather({HASHES: num_pieces * merkle.HASH_BYTES}, take)
+    return hashes
+
+
+async def _take_pieces(
+    calls: Calls, growing: Arriving, max_sizes: Sequence[int], places: Sequence[int], on_piece: Callable[[int], None]
+) -> None:
+    def take(place: int, data: bytes) -> None:
+        if len(data) > max_sizes[place]:
+            raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {max_sizes[place]}")
+        if merkle.leaf_hash(data) != growing.hashes[place]:
+            raise EncodingError(f"other bytes than those of piece {place}")
+        growing.put(place, data)
+        on_piece(len(max_sizes) - len(growing.missing))
+
+    # In an order of its own: those who fetch the same at the same time have different pieces for each other.
+    await calls.gather({place: max_sizes[place] for place in calls.rng.sample(places, len(places))}, take)

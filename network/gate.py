@@ -1,0 +1,233 @@
+"""The door of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
+
+A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *pass*: beside each of its records in
+the DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to
+show anything. A guest's calls are answered too, but the DHT keeps none of its records, so nobody finds it to train with. Whoever was not
+admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these, see whose admission was
+taken back, and ask to be admitted.
+"""
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manta_swarm.network import waits
+from manta_swarm.network.rpc import Handler, OwnNode, Refused
+from manta_swarm.network.tasks import together
+from manta_swarm.protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.revocation import TAKEN_BACK
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+
+NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
+_LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories", "entries")  # and what proves two histories
+PUBLIC = frozenset(("manifest", "ping", "admission", "pass", "revoked", *_LOGS))  # methods that answer everybody
+MAX_KNOWN = 65_536  # keys that showed a pass
+_MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80
+_MAX_CARRIED_BYTES = 4096
+
+
+def stranger_told(manifest: Manifest) -> str:
+    """Return what a caller is told whom the run has not let in."""
+    if manifest.admission.how == LIST:
+        return "this run takes the peers that its manifest lists; ask its operator"
+    return "this run takes invited peers only; ask its operator for an invitation"
+
+
+class NotAdmitted(RemoteFault):
+    """A caller that the run has not let in, as far as is known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A record of the DHT in such a run."""
+
+    shown: tuple[Signed[Pass], ...]  # its owner's; none where the manifest names the key
+    value: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.shown) > 1:
+            raise ValueError("a record carries one pass at most")
+
+
+class Known:
+    """Who may take part, as far as this node knows."""
+
+    def __init__(
+        self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool], is_out: Callable[[PublicKey], bool] = lambda _key: False
+    ) -> None:
+        """Know what the manifest names.
+
+        Args:
+            manifest: the run's.
+            run: its id.
+            is_in: says who is, without any pass, and trains: as a copy of the log or the manifest says it.
+            is_out: says whose admission was taken back, whatever pass it shows.
+        """
+        self._run = run
+        self._operators = manifest.operators
+        self._is_in = is_in
+        self._is_out = is_out
+        self._passed: OrderedDict[PublicKey, str] = OrderedDict()  # with what they may do
+
+    def __contains__(self, key: PublicKey) -> bool:
+        return not self._is_out(key) and (self._is_in(key) or key in self._passed)
+
+    def trains(self, key: PublicKey) -> bool:
+        """Return whether a key is in, and no guest."""
+        return key in self and (self._is_in(key) or self._passed[key] != GUEST)
+
+    def learn(self, key: PublicKey, shown: Signed[Pass]) -> None:
+        """Take a pass that ``key`` shows.
+
+        Raises:
+            EncodingError, SignatureError: it is none of this key's.
+            NotAdmitted: its admission was taken back.
+        """
+        if self._is_out(key):
+            raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
+        if key in self._passed:
+            return
+        self._passed[key] = role_shown(shown, self._run, key, self._operators)
+        if len(self._passed) > MAX_KNOWN:
+            self._passed.popitem(last=False)
+
+    def value_of(self, owner: PublicKey, data: bytes) -> bytes:
+        """Return what an owner's record in the DHT says.
+
+        Raises:
+            RemoteFault: it is no record of such a run, or the owner is not in, or a guest.
+        """
+        carried = unpack(Carried, data, max_bytes=_MAX_CARRIED_BYTES)
+        if owner not in self:
+            if not carried.shown:
+                raise NotAdmitted("a record of a key that was not admitted")
+            self.learn(owner, carried.shown[0])
+        if not self.trains(owner):
+            raise NotAdmitted("a record of a guest")
+        return carried.value
+
+    def admits_record(self, owner: PublicKey, data: bytes) -> bool:
+        """Return whether the DHT is to keep a record."""
+        try:
+            self.value_of(owner, data)
+        except RemoteFault:
+            return False
+        return True
+
+
+class Gate:
+    """A node, held to a run's admission. Implements ``network.rpc.OwnNode``."""
+
+    def __init__(
+        self, node: OwnNode, known: Known, own: Signed[Pass] | None, why: str, keep: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        """Prepare; ``open`` holds the DHT to it.
+
+        Args:
+            node: this program's.
+            known: who may take part.
+            own: this node's pass; None: the manifest names its key.
+            why: what a stranger is told.
+            keep: learns meanwhile who is out, until it is cancelled; it runs beside ``watch_daemon``, and what it raises ends that.
+        """
+        self._node = node
+        self._known = known
+        self._own = own
+        self._why = why
+        self._keep = keep
+        self.traffic = node.traffic
+        self.link_ways = node.link_ways
+
+    async def open(self) -> None:
+        """Keep records of those alone who are in, and take passes, from now on."""
+        self._node.hold_records_to(self._known.admits_record)
+        await self._node.serve("pass", self._on_pass)
+
+    async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
+        self._known.learn(caller, unpack(Signed[Pass], request, max_bytes=_MAX_SIGNED_PASS_BYTES))
+        return b""
+
+    @property
+    def key(self) -> PublicKey:
+        """See ``Endpoint.key``."""
+        return self._node.key
+
+    @property
+    def known(self) -> Known:
+        """Who may take part, as far as this node knows."""
+        return self._known
+
+    async def serve(self, method: str, handler: Handler) -> None:
+        """See ``Endpoint.serve``."""
+
+        async def held(caller: PublicKey, request: bytes) -> bytes:
+            if caller not in self._known:
+                raise NotAdmitted(f"{NOT_ADMITTED}: {self._why}")
+            return await handler(caller, request)
+
+        await self._node.serve(method, handler if method in PUBLIC else held)
+
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        """See ``Endpoint.call``; a node that does not know this one yet is shown the pass, and called once more."""
+        try:
+            return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+        except Refused as error:
+            if self._own is None or not str(error).startswith(NOT_ADMITTED):
+                raise
+        await self._node.call(key, "pass", pack(self._own), timeout_s=waits.CALL_S)
+        return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+
+    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
+        """See ``Endpoint.publish``."""
+        carried = Carried(() if self._own is None else (self._own,), value)
+        await self._node.publish(name, pack(carried), ttl_s=ttl_s)
+
+    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
+        """See ``Endpoint.lookup``; what those wrote who are not in is left out."""
+        found: dict[PublicKey, bytes] = {}
+        for owner, data in (await self._node.lookup(name)).items():
+            with contextlib.suppress(RemoteFault):
+                found[owner] = self._known.value_of(owner, data)
+        return found
+
+    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+        """See ``OwnNode.hold_records_to``."""
+        self._node.hold_records_to(admits)
+
+    async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+        """See ``OwnNode.meet_again``."""
+        await self._node.meet_again(key, maddrs)
+
+    async def addresses(self) -> list[str]:
+        """See ``OwnNode.addresses``."""
+        return await self._node.addresses()
+
+    async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
+        """See ``OwnNode.introduce``."""
+        await self._node.introduce(key, maddrs)
+
+    async def whereabouts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.whereabouts``."""
+        return await self._node.whereabouts(key)
+
+    async def remote_hosts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.remote_hosts``."""
+        return await self._node.remote_hosts(key)
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """See ``OwnNode.connected``."""
+        return await self._node.connected()
+
+    async def serve_dht(self, is_served: bool) -> None:
+        """See ``OwnNode.serve_dht``."""
+        await self._node.serve_dht(is_served)
+
+    async def watch_daemon(self) -> None:
+        """See ``OwnNode.watch_daemon``."""
+        await (self._node.watch_daemon() if self._keep is None else together(self._node.watch_daemon(), self._keep()))

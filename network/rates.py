@@ -1,0 +1,154 @@
+"""How many calls a node answers: so many a second of each key, and of each network address, wherever its keys come from.
+
+Keys cost nothing, addresses do: a hundred keys behind one address have together what is the address's. Of IPv6 a whole /64 is one address.
+What comes by way of a relay is of one address too, for nobody sees where it is from, and so is what comes from keys that are not Ed25519,
+which no honest program has; calls from this computer are counted by key alone.
+A node learns addresses from its daemon, which is asked only when a key calls that was not there before, and not too often.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from manta_swarm.protocol.auditing import FINDING, VERDICT
+from manta_swarm.protocol.errors import SignatureError, Unreachable
+from manta_swarm.protocol.rates import Rates
+from manta_swarm.protocol.signing import PublicKey, public_key_of
+
+# An honest peer makes about ten calls a round at the log, and one for each megabyte; in a cohort a few for each local step.
+CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000
+AT_ONCE_S = 10  # so many seconds' calls may come at once
+# What costs the one who answers signatures to check, or a place on the disk, is worth more calls than one.
+COSTS = {
+    "header": 20,
+    "admission": 20,
+    "measure": 20,
+    "cosigned": 20,
+    FINDING: 20,
+    VERDICT: 20,
+    "entries": 5,
+    "contributions": 5,
+    "DHTProtocol.rpc_store": 10,
+    "DHTProtocol.rpc_find": 10,
+}
+RELAYED = "relayed"
+OTHER_KEYS = "keys of other kinds"
+
+_LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected
+_LOOK_SHARE = 0.05  # of the time, that these looks take at most
+
+Connected = Callable[[], Awaitable[dict[PublicKey, list[str]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Calls a second."""
+
+    of_key: int = CALLS_OF_KEY
+    of_address: int = CALLS_OF_ADDRESS
+
+
+class CallRates:
+    """What the callers of one node may ask of it."""
+
+    def __init__(self, limits: CallLimits, connected: Connected, clock: Callable[[], float]) -> None:
+        """Prepare.
+
+        Args:
+            limits: of each key, and of each address.
+            connected: returns who is connected, with the IP addresses at the other end, as ``network.rpc.OwnNode.connected``.
+            clock: gives seconds and does not go back.
+        """
+        self._of_key: Rates[bytes] = Rates(limits.of_key, limits.of_key * AT_ONCE_S)
+        self._of_address: Rates[str] = Rates(limits.of_address, limits.of_address * AT_ONCE_S)
+        self._connected = connected
+        self._clock = clock
+        self._addresses: dict[PublicKey, str] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._next_look = -math.inf
+        self._stale = math.inf  # from then on what is known of addresses may be old
+        self.refused: Counter[str] = Counter()  # calls, by what had too many: "key", "address"
+
+    async def refusal(self, caller: bytes, name: str) -> str | None:
+        """Count a call of a method by a libp2p peer; return why it is not answered, and when it would be; None: it is."""
+        cost = COSTS.get(name.removeprefix("manta.").removesuffix(".stream"), 1)
+        wait_ms = self._of_key.wait_ms(caller, self._clock() * 1000, cost)
+        if wait_ms:
+            return self._refused("key", wait_ms)
+        address = await self._look_up(caller)
+        wait_ms = self._of_address.wait_ms(address, self._clock() * 1000, cost) if address else 0
+        return self._refused("address", wait_ms) if wait_ms else None
+
+    def address_of(self, key: PublicKey) -> str:
+        """Return what the calls of a key are counted by beside the key, as it was known at its last call; empty: nothing."""
+        return self._addresses.get(key, "")
+
+    def address_of_peer(self, caller: bytes) -> str:
+        """Return the same for a libp2p peer, whatever kind of key it has."""
+        try:
+            return self.address_of(public_key_of(caller))
+        except SignatureError:
+            return OTHER_KEYS
+
+    def _refused(self, what: str, wait_ms: int) -> str:
+        self.refused[what] += 1
+        return f"too many calls from this {what}: come back in {math.ceil(wait_ms / 1000)} s"
+
+    async def _look_up(self, caller: bytes) -> str:
+        try:
+            key = public_key_of(caller)
+        except SignatureError:
+            return OTHER_KEYS  # nothing but hivemind's own calls answers them
+        if key not in self._addresses or self._clock() >= self._stale:
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look())
+                self._looking.add_done_callback(self._looked)
+            if key not in self._addresses:
+                await asyncio.shield(self._looking)  # others wait for it too
+        return self._addresses.get(key, "")
+
+    async def _look(self) -> None:
+        await asyncio.sleep(max(self._next_look - self._clock(), 0))
+        begun = self._clock()
+        with contextlib.suppress(Unreachable):  # the daemon has ended, which its program hears of elsewhere
+            self._addresses = {key: _counted_as(hosts) for key, hosts in (await self._connected()).items()}
+        took = self._clock() - begun
+        self._next_look = self._clock() + max(_LISTED_S[0], took / _LOOK_SHARE)
+        self._stale = self._clock() + _LISTED_S[1]
+
+    def _looked(self, _: object) -> None:
+        self._looking = None
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait((self._looking,))
+
+
+def _counted_as(hosts: list[str]) -> str:
+    """Return what the calls of a key with connections from these hosts are counted by; empty: nothing, they are this computer's."""
+    if not hosts:
+        return RELAYED
+    return next((network for network in map(network_of, hosts) if network), "")
+
+
+def network_of(host: str) -> str:
+    """Return what an IP address is counted as; empty: nothing, it is this computer's or none.
+
+    Of IPv6 it is the /64: whoever has one address in it has 2^64.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    if address.is_loopback:
+        return ""
+    if address.version == 4:
+        return host
+    mapped = address.ipv4_mapped
+    return str(ipaddress.ip_network((address, 64), strict=False)) if mapped is None else network_of(str(mapped))

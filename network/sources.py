@@ -1,0 +1,97 @@
+"""Who may have a blob that is being fetched, and what is known of each: its calls in flight, its rests, what it said last."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from manta_swarm.protocol.signing import PublicKey
+
+CALLS_A_SOURCE = 4
+NOT_ASKED, GAVE = "not asked", "gave pieces"
+
+_OnSource = Callable[[PublicKey, bool, float], None]
+
+
+class Sources:
+    """Who may have a blob, those to be asked first in front; more may come to be known while it is fetched.
+
+    A *spare* source is asked only for what no other is ready to give: the others are away, slow, busy, or have nothing of it.
+    """
+
+    def __init__(
+        self, keys: Iterable[PublicKey] = (), *, spare: Iterable[PublicKey] = (), patience_s: float = 0.0, may_grow: bool = False
+    ) -> None:
+        """Know these.
+
+        Args:
+            spare: further ones, that are spare.
+            patience_s: nobody spare is asked before this has passed.
+            may_grow: somebody may be added yet: where nobody is left to ask, that is waited for.
+        """
+        self.may_grow = may_grow
+        self._known: dict[PublicKey, tuple[bool, float]] = {}
+        self._listeners: list[_OnSource] = []
+        for key in keys:
+            self.add(key)
+        for key in spare:
+            self.add(key, is_spare=True, rest_s=patience_s)
+
+    def __iter__(self) -> Iterator[PublicKey]:
+        return iter(self._known)
+
+    def add(self, key: PublicKey, *, is_spare: bool = False, rest_s: float = 0.0) -> None:
+        """Know one more, or hear of one that is known that it has the blob now; it is not asked before ``rest_s`` has passed."""
+        if key in self._known and is_spare:
+            return
+        self._known[key] = is_spare, rest_s
+        for listener in self._listeners:
+            listener(key, is_spare, rest_s)
+
+    def tell(self, listener: _OnSource) -> None:
+        """Tell ``listener`` of those who are known, and of each that comes to be, until ``untell``."""
+        for key, (is_spare, rest_s) in list(self._known.items()):
+            listener(key, is_spare, rest_s)
+        self._listeners.append(listener)
+
+    def untell(self, listener: _OnSource) -> None:
+        """Tell ``listener`` nothing more."""
+        self._listeners.remove(listener)
+
+
+@dataclass(eq=False, slots=True)
+class Source:
+    key: PublicKey
+    is_spare: bool = False
+    calls: "list[Call]" = field(default_factory=list)  # in flight
+    rests: dict[int | None, tuple[int, float]] = field(default_factory=dict)  # by place, None is all: how many in a row, and until when
+    is_doubtful: bool = False  # it was away, or too slow, when it was asked last
+    is_wrong: bool = False
+    times_without: int = 0  # in a row that it had nothing of the blob, or was away
+    said: str = NOT_ASKED
+
+    def is_free(self, place: int | None, now: float) -> bool:
+        """Whether it may be asked for a piece; None: for any."""
+        return not self.is_wrong and len(self.calls) < CALLS_A_SOURCE and self._rests_until(None) <= now and self._rests_until(place) <= now
+
+    def is_ready(self, place: int, now: float) -> bool:
+        """Whether it may give a piece before long, as far as its last answers say."""
+        rests = max(self._rests_until(None), self._rests_until(place)) > now
+        return not (self.is_wrong or rests or self.is_doubtful or self.times_without or self.is_slow(now))
+
+    def is_slow(self, now: float) -> bool:
+        """Whether a call to it is overdue."""
+        return any(call.due <= now for call in self.calls)
+
+    def is_rested(self, now: float) -> bool:
+        """Whether it may be asked for pieces at all, as far as its last answers say."""
+        return self._rests_until(None) <= now
+
+    def _rests_until(self, place: int | None) -> float:
+        return self.rests[place][1] if place in self.rests else 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    place: int
+    source: Source
+    started: float
+    due: float  # when another source may be asked too

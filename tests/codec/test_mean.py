@@ -1,0 +1,301 @@
+"""Sums and means against arithmetic in fractions; any order gives the same bytes."""
+
+import itertools
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manta_swarm.codec.coding import Body, body_groups, encode, parse
+from manta_swarm.codec.mean import Sum, group_mean, next_floor, total_weights
+from manta_swarm.protocol.errors import OwnFault
+from manta_swarm.protocol.exchange import CHUNK, DRIFT, GROUP_VALUES, MAX_FLOOR, MIN_FLOOR, SUM_BITS, sum_bits
+from manta_swarm.protocol.table import clipped_weight, weighted_median
+from tests.codec import reference
+
+MAX_WEIGHT = 65535
+CODECS = (*reference.DENSE, *reference.SPARSE)
+ROWS = st.lists(st.tuples(st.integers(0, DRIFT), st.integers(0, MAX_WEIGHT)), min_size=1, max_size=5)  # (shift, weight)
+
+
+def body_of(codec: str, chunks: list[reference.Chunk]) -> Body:
+    return parse(codec, reference.body_bytes(codec, chunks), sum(len(integers) for _, integers in chunks))
+
+
+def random_body(codec: str, seed: int, count: int) -> Body:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(count) * np.exp2(rng.integers(-4, 14, -(-count // CHUNK))).repeat(CHUNK)[:count]
+    return parse(codec, encode(codec, values.astype(np.float32), -10), count)
+
+
+@st.composite
+def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
+    limit = reference.limit_of(codec)
+    integers = reference.thinned(codec, draw(st.lists(st.integers(-limit, limit), min_size=count, max_size=count)))
+    is_large = max(map(abs, integers)) > limit // 2
+    return [(draw(st.integers(0, reference.window_of(codec) - 1)) if is_large else 0, integers)]
+
+
+@given(st.data(), reference.CODECS, reference.FLOORS.map(lambda floor: min(floor, MAX_FLOOR - DRIFT)), ROWS)
+def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, floor: int, rows: list[tuple[int, int]]) -> None:
+    count = data.draw(st.integers(1, 6))
+    drawn = [(data.draw(chunks_of(codec, count)), shift, weight) for shift, weight in rows]
+    total_weight = max(1, sum(weight for _, weight in rows)) + data.draw(st.integers(0, 1000))  # some were clipped
+    sums = Sum(count, floor)
+    for chunks, shift, weight in drawn:
+        sums.add(body_of(codec, chunks), shift, weight)
+    found = sums.mean(total_weight)
+    assert found.dtype == np.float32
+    assert found.tobytes() == np.array(reference.mean(drawn, total_weight, floor), np.float32).tobytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_mean_of_several_chunks_and_groups_is_what_integers_say(codec: str) -> None:
+    count = 65 * CHUNK + 3
+    rows = [(random_body(codec, seed, count), seed % 5, 65535 // (seed + 1)) for seed in range(4)]
+    sums, expected = Sum(count, -12), np.zeros(count, object)
+    for body, shift, weight in rows:
+        sums.add(body, shift, weight)
+        for block in body.blocks():
+            chunks = 2 ** (block.exponents.astype(object) + shift) * weight
+            expected[block.places] += (block.integers.astype(object) * chunks[:, None]).reshape(-1)
+    total = sum(weight for _, _, weight in rows)
+    exact = np.array([math.ldexp(float(value) / float(total), -12) for value in expected], np.float32)
+    assert sums.mean(total).tobytes() == exact.tobytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_any_order_gives_the_same_bytes(codec: str) -> None:
+    count = 2 * CHUNK + 17
+    rows = [(random_body(codec, seed, count), seed % 5, 1 + 13107 * seed) for seed in range(5)]
+    found = set()
+    for order in itertools.permutations(rows):
+        sums = Sum(count, -14)
+        for body, shift, weight in order:
+            sums.add(body, shift, weight)
+        found.add(sums.mean(100_000).tobytes())
+    assert len(found) == 1
+
+
+@st.composite
+def masks_of(draw: st.DrawFn, count: int, rows: int) -> list[np.ndarray | None]:
+    """A mask or none for each row, some of them shared."""
+    few = draw(st.lists(st.one_of(st.none(), st.lists(st.booleans(), min_size=count, max_size=count)), min_size=1, max_size=3))
+    made = [None if mask is None else np.array(mask, np.bool_) for mask in few]
+    return draw(st.lists(st.sampled_from(made), min_size=rows, max_size=rows))
+
+
+@given(st.data(), reference.CODECS, reference.FLOORS.map(lambda floor: min(floor, MAX_FLOOR - DRIFT)), ROWS)
+def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, floor: int, rows: list[tuple[int, int]]) -> None:
+    count = data.draw(st.integers(1, 6))
+    masks = data.draw(masks_of(count, len(rows)))
+    whole = [max(1, weight + data.draw(st.integers(0, 1000))) for _, weight in rows]  # before they were clipped
+    sums, drawn = Sum(count, floor), []
+    for (shift, weight), mask in zip(rows, masks, strict=True):
+        chunks = data.draw(chunks_of(codec, count))
+        drawn.append((chunks, shift, weight, None if mask is None else mask.tolist()))
+        sums.add(body_of(codec, chunks), shift, weight, mask)
+    totals = [sum(weight for weight, mask in zip(whole, masks, strict=True) if mask is None or mask[place]) for place in range(count)]
+    found = sums.mean(total_weights(whole, masks, count))
+    assert found.tobytes() == np.array(reference.masked_mean(drawn, totals, floor), np.float32).tobytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_masks_of_several_chunks_and_groups_hide_what_is_outside_of_them(codec: str) -> None:
+    count, floor = GROUP_VALUES + CHUNK + 9, -12
+    masks = [np.arange(count) % 3 != 1, np.arange(count) < GROUP_VALUES, None]
+    bodies = [random_body(codec, seed, count) for seed in range(3)]
+    sums, expected, totals = Sum(count, floor), np.zeros(count), np.zeros(count)
+    for body, mask, weight in zip(bodies, masks, (3, 5, 7), strict=True):
+        sums.add(body, 2, weight, mask)
+        covers = np.ones(count) if mask is None else mask
+        expected += weight * covers * body.values(floor + 2)  # exact in float64: few bits, few rows
+        totals += weight * covers
+    found = sums.mean(total_weights((3, 5, 7), masks, count))
+    assert found.tobytes() == (expected / totals).astype(np.float32).tobytes()
+
+
+def test_what_no_row_covers_is_zero() -> None:
+    mask = np.array([True, False, False])
+    sums = Sum(3, 0)
+    sums.add(body_of("int8", [(0, [4, 5, 0])]), 0, 2, mask)
+    totals = total_weights([2], [mask], 3)
+    assert sums.mean(totals).tolist() == [4.0, 0.0, 0.0]
+
+
+def test_masks_that_cover_all_change_nothing() -> None:
+    bodies = [random_body("topk-64-2", seed, CHUNK + 7) for seed in range(3)]
+    found = []
+    for masks in (None, [None] * 3, [np.ones(CHUNK + 7, np.bool_)] * 3):
+        sums = Sum(CHUNK + 7, -10)
+        for body, mask in zip(bodies, masks or [None] * 3, strict=True):
+            sums.add(body, 0, 9, mask)
+        found.append(sums.mean(total_weights([9] * 3, masks, CHUNK + 7)).tobytes())
+    assert len(set(found)) == 1
+
+
+def test_masks_and_totals_that_do_not_fit_are_refused() -> None:
+    body = body_of("int8", [(0, [1, 2])])
+    with pytest.raises(ValueError, match="mask"):
+        Sum(2, 0).add(body, 0, 1, np.ones(1, np.bool_))
+    with pytest.raises(ValueError, match="mask"):
+        total_weights([1], [np.ones(3, np.bool_)], 2)
+    with pytest.raises(ValueError, match="shorter"):
+        total_weights([1, 2], [np.ones(2, np.bool_)], 2)
+    for totals in ([1], [1, 2, 3], [-1, 1], [1, 2**53]):
+        with pytest.raises(ValueError, match="total weight"):
+            Sum(2, 0).mean(np.array(totals, np.int64))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_group_of_a_mean_is_that_of_the_groups_of_its_bodies(codec: str, is_masked: bool) -> None:
+    count = 2 * GROUP_VALUES + CHUNK + 300
+    rng = np.random.default_rng(2)
+    floors, counted, whole = (-9, -11, -10, -12), (60_000, 17, 3, 65_535), (60_000, 90, 3, 65_535)
+    vectors = [(rng.standard_normal(count) * 3**row).astype(np.float32) for row in range(4)]
+    data = [encode(codec, vector, floor) for vector, floor in zip(vectors, floors, strict=True)]
+    masks = [rng.random(count) < part for part in (0.3, 0.9, 0.0)] + [None] if is_masked else None
+    total = Sum(count, min(floors) - 1)  # the floor of the round's own base may be less than any
+    for row in range(4):
+        total.add(parse(codec, data[row], count), floors[row] - min(floors) + 1, counted[row], None if masks is None else masks[row])
+    mean = total.mean(total_weights(whole, masks, count))
+    for group, start in enumerate(range(0, count, GROUP_VALUES)):
+        length = min(GROUP_VALUES, count - start)
+        bodies = [parse(codec, body_groups(codec, each, count)[group], length) for each in data]
+        cut = None if masks is None else [None if mask is None else mask[start : start + length] for mask in masks]
+        found = group_mean(bodies, counted, floors, cut, total_weights(whole, cut, length))
+        assert found.tobytes() == mean[start : start + length].tobytes()
+
+
+def test_a_mean_of_one_body_is_what_it_decodes_to() -> None:
+    body = random_body("int16", 1, CHUNK + 5)
+    for floor, weight in ((-10, 1), (MIN_FLOOR, 3), (MAX_FLOOR, 65535), (-150, 7)):
+        sums = Sum(body.count, floor)
+        sums.add(body, 0, weight)
+        assert sums.mean(weight).tobytes() == body.values(floor).tobytes()
+
+
+@pytest.mark.parametrize(("codec", "rows"), [("int16", 256), ("int8", 1024), ("topk-2048-8", 256), ("topk-2048-4", 1024)])
+def test_the_largest_table_does_not_overflow(codec: str, rows: int) -> None:
+    limit, last = reference.limit_of(codec), reference.window_of(codec) - 1
+    assert sum_bits(codec, rows) <= SUM_BITS
+    body = body_of(codec, [(last, [limit, -limit, 0])])
+    sums = Sum(3, 0)
+    for _ in range(rows):
+        sums.add(body, DRIFT, MAX_WEIGHT)
+    row = ([(last, [limit, -limit, 0])], DRIFT, MAX_WEIGHT)
+    expected = reference.mean([row] * rows, 1, 0)
+    assert expected[0] == -expected[1] > 0
+    assert sums.mean(1).tolist() == expected
+
+
+def test_bodies_whose_sum_might_overflow_are_not_added() -> None:
+    sums, body = Sum(1, 0), body_of("int16", [(19, [32767])])
+    for _ in range(256):
+        sums.add(body, DRIFT, MAX_WEIGHT)
+    before = sums.mean(1)
+    with pytest.raises(ValueError, match="bits"):
+        sums.add(body, DRIFT, MAX_WEIGHT)
+    with pytest.raises(ValueError, match="bits"):
+        Sum(1, 0).add(body, 100, 1)
+    assert sums.mean(1) == before
+
+
+def test_what_does_not_fit_a_sum_is_not_added() -> None:
+    sums, body = Sum(2, 0), body_of("int8", [(0, [1, 2])])
+    with pytest.raises(ValueError, match="values"):
+        sums.add(body_of("int8", [(0, [1])]), 0, 1)
+    for shift, weight in ((-1, 1), (0, -1), (0, MAX_WEIGHT + 1)):
+        with pytest.raises(ValueError, match="out of range"):
+            sums.add(body, shift, weight)
+    assert sums.mean(1).tolist() == [0.0, 0.0]
+
+
+def test_a_row_of_no_weight_adds_nothing() -> None:
+    sums = Sum(2, 0)
+    sums.add(body_of("int8", [(0, [1, 2])]), 0, 0)
+    assert sums.mean(5).tolist() == [0.0, 0.0]
+
+
+def test_a_weight_or_a_floor_out_of_range_gives_no_mean() -> None:
+    for total_weight in (0, -1, 2**53):
+        with pytest.raises(ValueError, match="weight"):
+            Sum(1, 0).mean(total_weight)
+    for floor in (MIN_FLOOR - 1, MAX_FLOOR + 1):
+        with pytest.raises(ValueError, match="floor"):
+            Sum(1, floor).mean(1)
+
+
+def test_a_sum_goes_on_after_its_mean() -> None:
+    sums, body = Sum(1, 0), body_of("int8", [(0, [3])])
+    sums.add(body, 0, 1)
+    assert sums.mean(1).tolist() == [3.0]
+    sums.add(body, 1, 1)
+    assert sums.mean(2).tolist() == [4.5]
+
+
+@pytest.mark.usefixtures("_flushing")
+def test_a_thread_that_flushes_denormals_takes_no_mean() -> None:
+    with pytest.raises(OwnFault, match="denormal"):
+        Sum(1, 0).mean(1)
+
+
+@given(st.integers(0, MAX_WEIGHT), st.integers(0, 2**80), st.integers(0, 2**80))
+def test_a_clipped_weight_is_the_largest_integer_that_is_not_above_the_exact_one(weight: int, norm_square: int, limit_square: int) -> None:
+    found = clipped_weight(weight, norm_square, limit_square)
+    if norm_square <= limit_square:
+        assert found == weight
+    else:
+        exact_square = Fraction(weight**2 * limit_square, norm_square)
+        assert found**2 <= exact_square < (found + 1) ** 2
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 6)), min_size=1, max_size=9))
+def test_a_weighted_median_is_the_lower_median_with_each_value_repeated(pairs: list[tuple[int, int]]) -> None:
+    repeated = sorted(value for value, weight in pairs for _ in range(weight))
+    assert weighted_median(pairs) == repeated[(len(repeated) - 1) // 2]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-30, 30), st.integers(1, 6)), min_size=1, max_size=9),
+    st.integers(-30, 30),
+    st.sampled_from([(20, 12), (24, 16)]),
+)
+def test_a_floor_moves_by_one_step_towards_one_that_leaves_seven_exponents_above_the_median(
+    pairs: list[tuple[int, int]], floor: int, window_and_below: tuple[int, int]
+) -> None:
+    window, below = window_and_below
+    repeated = sorted(value for value, weight in pairs for _ in range(weight))
+    wanted = repeated[(len(repeated) - 1) // 2] - below
+    found = next_floor([value for value, _ in pairs], [weight for _, weight in pairs], floor, window)
+    assert abs(found - floor) <= 1
+    assert abs(wanted - found) == max(0, abs(wanted - floor) - 1)
+
+
+def test_a_floor_stays_where_floats_are() -> None:
+    assert next_floor([MIN_FLOOR], [1], MIN_FLOOR, 20) == MIN_FLOOR
+    assert next_floor([MAX_FLOOR + 19], [1], MAX_FLOOR, 20) == MAX_FLOOR
+
+
+def test_a_floor_needs_rows_and_a_weight_for_each() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        next_floor([], [], 0, 20)
+    with pytest.raises(ValueError, match="shorter"):
+        next_floor([1, 2], [1], 0, 20)
+
+
+@pytest.mark.parametrize(("codec", "usual"), [("int16", 12), ("topk-256-4", 16)])
+def test_a_floor_follows_vectors_that_grow_or_shrink_until_their_largest_exponent_is_the_usual_one(codec: str, usual: int) -> None:
+    rng = random.Random(4)
+    values = np.array([rng.gauss(0.0, 1.0) for _ in range(CHUNK)], np.float32)
+    for start in (-40, 20):
+        floor = start
+        for _ in range(60):
+            body = parse(codec, encode(codec, values, floor), CHUNK)
+            floor = next_floor([floor + body.max_exponent], [1], floor, body.codec.window)
+        assert parse(codec, encode(codec, values, floor), CHUNK).max_exponent == usual

@@ -1,0 +1,104 @@
+"""Audited runs of real programs: who hands in noise is found guilty, nobody honest is accused, all is paid, and the log is verified."""
+
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RecipeSection, TrustSection
+from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.peer.commands.earnings import runs_of
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.reputation import FALSE, WITHHELD
+from tests.network.processes import Programs, small_run
+
+pytestmark = pytest.mark.swarm
+
+CODEC = "topk-256-4"
+TRUST = TrustSection(
+    mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=20, pending_rounds=30, settle_s=60.0
+)
+FEW = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, "target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute
+SECTIONS = {"trust": TRUST, "follower": FollowerSection(audit_share=1.0), "recipe": RecipeSection(taught_percent=100)}
+
+
+def audited(config: RunConfig, **sections: object) -> RunConfig:
+    """Return a run with audits, whose microbatches are taught: whoever audits needs the teacher, too."""
+    return config.model_copy(update={**SECTIONS, **sections})
+
+
+def ledger_of(directory: Path) -> tuple[Ledger, list[int]]:
+    """Return the ledger after the last round of a log that holds, and how many keys each contribution of its rounds has."""
+    last, cohorts = list[Ledger](), list[int]()
+
+    def look(ledger: Ledger) -> None:
+        last[:] = [ledger]
+        cohorts.extend(len(listed.keys) for listed in ledger.table_at(ledger.round) or ())
+
+    verify_directory(directory, on_round=look)
+    return last[0], cohorts
+
+
+def test_whoever_hands_in_noise_is_found_guilty_and_who_is_honest_is_paid_when_the_run_is_settled(tmp_path: Path) -> None:
+    honest = ("one", "two")
+    config = audited(small_run(rounds=30, **FEW))
+    with Programs(tmp_path, config) as programs:
+        programs.start_aggregator()
+        for name in honest:
+            programs.start_peer(name, name)
+        programs.start_cheat("cheat", "noise")
+        programs.expect_end("cheat")
+        assert programs.wait_for_end("cheat") == 4  # it does not go on working for nothing
+        assert "audits found this peer guilty with round" in programs.status("cheat")["verdict"]
+        assert "run manta-peer doctor" in programs.log("cheat")
+        for name in honest:
+            assert programs.wait_for_end(name) == 0
+            assert programs.status(name)["brought_bytes"] > 0
+        programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")
+        programs.interrupt("aggregator")
+        assert programs.wait_for_end("aggregator") == 0
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, "cheat")}
+    ledger, _ = ledger_of(tmp_path / "aggregator")
+    reputation = ledger.reputation
+    assert set(reputation.guilty) == set(reputation.faults) == {keys["cheat"]}
+    reasons = {fault.reason for fault in reputation.faults[keys["cheat"]]}
+    assert FALSE in reasons
+    assert reasons <= {FALSE, WITHHELD}  # it was gone by the time that its last ones were asked for
+    verified = verify_directory(tmp_path / "aggregator")
+    assert verified.is_settled
+    paid = dict(verified.credits)
+    assert paid.get(keys["cheat"], 0) == 0
+    for name in honest:
+        assert reputation.is_proven(keys[name])
+        assert paid[keys[name]] > 0
+    for name in keys:
+        (earned,) = runs_of(tmp_path / name, verify=True)
+        assert earned.problems == []
+        assert {one.key for one in earned.rounds} == {keys[name]}
+    assert earned.total("lost") == sum(one.amount or 0 for one in earned.rounds)
+
+
+def test_of_local_steps_a_false_mean_is_found_and_a_cohort_that_is_honest_is_found_good(tmp_path: Path) -> None:
+    settings = {**FEW, "first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "weight_cap": 64, "max_claim_samples": 64}
+    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
+    with Programs(tmp_path, audited(small_run(rounds=10_000, **settings), exchange=exchange)) as programs:
+        programs.start_aggregator()
+        for name in ("one", "two"):
+            programs.start_peer(name, "home", environment={"MANTA_COHORT_TOKEN": "7a" * 32})
+        programs.start_cheat("step", "step")
+        programs.expect_end("step")
+        assert programs.wait_for_end("step") == 4
+        programs.wait_until(
+            lambda: all(int(programs.status(name).get("good", 0)) > 0 for name in ("one", "two")), "the others are found good"
+        )
+        for name in ("one", "two"):
+            programs.interrupt(name)
+            assert programs.wait_for_end(name) == 0
+        programs.interrupt("aggregator")
+        programs.wait_for_end("aggregator")
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in ("one", "two", "step")}
+    ledger, cohorts = ledger_of(tmp_path / "aggregator")
+    assert set(ledger.reputation.guilty) == set(ledger.reputation.faults) == {keys["step"]}
+    assert all(ledger.reputation.good[keys[name]] > 0 for name in ("one", "two"))
+    assert max(cohorts) == 2

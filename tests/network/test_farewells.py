@@ -1,0 +1,48 @@
+"""What a log says before it stops, and from whom it is believed."""
+
+import asyncio
+
+import pytest
+
+from manta_swarm.network.farewells import METHOD, Farewell, hear_farewells, say_farewell
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.signing import PublicKey, sha256
+
+RUN = sha256(b"run")
+LOG, PEER, OTHER, STRANGER = (PublicKey(sha256(b"%d" % number)) for number in range(4))
+
+
+def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_up() -> None:
+    async def story() -> None:
+        network, heard = MemoryNetwork(), []
+        log = network.endpoint(LOG)
+        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
+        network.endpoint(OTHER)  # of a version that knows no such call
+        log.ways = {PEER: [], OTHER: [], STRANGER: [], LOG: []}
+        farewell = Farewell(RUN, 0, "a new disk; back at eight")
+        assert await say_farewell(log, farewell) == 1
+        assert heard == [farewell]
+
+    asyncio.run(story())
+
+
+def test_nobody_but_the_log_says_farewell_for_it() -> None:
+    async def story() -> None:
+        network, heard = MemoryNetwork(), []
+        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
+        for caller, data in (
+            (STRANGER, pack(Farewell(RUN, 1, ""))),
+            (LOG, pack(Farewell(sha256(b"another run"), 1, ""))),
+            (LOG, pack((RUN, 1, "two\nlines"))),
+            (LOG, pack((RUN, 1, "\x1b[31mred"))),
+            (LOG, pack((RUN, 2, ""))),
+            (LOG, pack((RUN, 1, "x" * 5000))),
+            (LOG, b"\xff"),
+        ):
+            with pytest.raises(Refused):
+                await network.endpoint(caller).call(PEER, METHOD, data, timeout_s=5)
+        assert heard == []
+
+    asyncio.run(story())

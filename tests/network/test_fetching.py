@@ -1,0 +1,763 @@
+"""Blobs fetched over the in-memory network, from sources that lie, lack, stall, are busy, die or are many; and once over real nodes."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, Growing, Shelf, sizes_of
+from manta_swarm.network.fetch_calls import EXTRA_CALLS, PIECES_AT_ONCE
+from manta_swarm.network.fetching import fetch
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import Handler
+from manta_swarm.network.sources import CALLS_A_SOURCE
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from tests.network.processes import LISTEN
+from tests.network.virtual_time import now, run_virtual
+
+KEYS = [PublicKey(sha256(b"node %d" % i)) for i in range(30)]
+PIECE_BYTES = 100
+DATA = random.Random(1).randbytes(24 * PIECE_BYTES - 7)
+BLOB = Blob.cut(DATA, PIECE_BYTES)
+SIZES = sizes_of(len(DATA), PIECE_BYTES)
+ONE = Blob.of([b"one piece"])
+
+Lie = Callable[[Ask, bytes], bytes]
+Wrap = Callable[[Handler], Handler]
+
+
+class Sources:
+    """Node 0 fetches; the others are sources."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork(delay_s=lambda *_: 0.1)
+        self.here = self.network.endpoint(KEYS[0])
+        self.asked: list[tuple[PublicKey, int]] = []
+        self.wrong: list[tuple[PublicKey, str]] = []
+
+    async def add(self, *blobs: Blob, wrap: Wrap = lambda handler: handler) -> tuple[MemoryEndpoint, Shelf]:
+        """Add a source that hands out ``blobs``, by its handler as ``wrap`` changes it."""
+        key = KEYS[len(self.network.endpoints)]
+        endpoint, shelf = self.network.endpoint(key), Shelf(max_bytes=10**6)
+        for blob in blobs:
+            shelf.put(blob, "body")
+        await shelf.serve(endpoint)
+        handler = wrap(endpoint.handlers[METHOD])
+
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            self.asked.append((key, unpack(Ask, request, max_bytes=128).place))
+            return await handler(caller, request)
+
+        endpoint.handlers[METHOD] = answer
+        return endpoint, shelf
+
+    async def fetch(self, blob: Blob = BLOB, sizes: Sequence[int] | None = None, deadline_s: float = 60.0, **settings: Any) -> Blob:
+        sizes = [len(piece) for piece in blob.pieces] if sizes is None else sizes
+        keys = list(self.network.endpoints)
+        rng = random.Random(1)
+        found = await fetch(
+            self.here,
+            blob.root,
+            sizes,
+            keys,
+            deadline_s=deadline_s,
+            on_wrong=lambda *what: self.wrong.append(what),
+            rng=rng,
+            **settings,
+        )
+        assert found == blob
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+        return found
+
+    def asked_of(self, number: int) -> list[int]:
+        """Return the places that a source was asked for."""
+        return [place for key, place in self.asked if key == KEYS[number]]
+
+
+def lying(lie: Lie) -> Wrap:
+    """A source that sends what ``lie`` makes of a request and its right answer."""
+
+    def wrap(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            return lie(unpack(Ask, request, max_bytes=128), await handler(caller, request))
+
+        return answer
+
+    return wrap
+
+
+def refusing(reason: str, times: float = float("inf")) -> Wrap:
+    """A source that refuses so many calls."""
+
+    def wrap(handler: Handler) -> Handler:
+        refused = 0
+
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            nonlocal refused
+            refused += 1
+            if refused <= times:
+                raise Unreachable(reason)
+            return await handler(caller, request)
+
+        return answer
+
+    return wrap
+
+
+def slow(seconds: float, places: Callable[[int], bool] = lambda _: True) -> Wrap:
+    """A source that takes its time for some places."""
+
+    def wrap(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            if places(unpack(Ask, request, max_bytes=128).place):
+                await asyncio.sleep(seconds)
+            return await handler(caller, request)
+
+        return answer
+
+    return wrap
+
+
+def story(work: Callable[[Sources], Awaitable[None]]) -> None:
+    """Run ``work`` with sources of its own, in virtual time."""
+
+    async def run() -> None:
+        await work(Sources())
+
+    run_virtual(run())
+
+
+def test_sources_are_used_side_by_side_and_no_piece_is_asked_for_twice() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(BLOB)
+        assert (await sources.fetch()).join() == DATA
+        places = [place for _, place in sources.asked]
+        assert sorted(places) == [HASHES, *range(24)]
+        assert Counter(key for key, place in sources.asked if place != HASHES) == {KEYS[1]: 9, KEYS[2]: 9, KEYS[3]: 6}
+        assert places[1:] != sorted(places[1:])  # in an order of its own
+        assert now() == pytest.approx(0.1 * (1 + 24 / PIECES_AT_ONCE))
+
+    story(work)
+
+
+def test_one_source_alone_gets_a_few_calls_at_once() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB)
+        await sources.fetch()
+        assert now() == pytest.approx(0.1 * (1 + 24 / CALLS_A_SOURCE))
+
+    story(work)
+
+
+def test_one_piece_needs_one_call_to_the_first_source() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(ONE)
+        await sources.fetch(ONE)
+        assert sources.asked == [(KEYS[1], 0)]
+        assert now() == pytest.approx(0.1)
+
+    story(work)
+
+
+def test_one_empty_piece_and_shorter_pieces_than_they_may_be_arrive() -> None:
+    async def work(sources: Sources) -> None:
+        empty = Blob.of([b""])
+        await sources.add(empty, BLOB)
+        await sources.fetch(empty, [0])
+        await sources.fetch(empty, [10])
+        await sources.fetch(BLOB, [MAX_PIECE_BYTES] * 24)
+
+    story(work)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pytest.param(lambda ask, data: data if ask.place == HASHES else data[:-1] + bytes([data[-1] ^ 1]), id="a bit"),
+        pytest.param(lambda ask, data: data if ask.place == HASHES else data[:-1], id="truncated pieces"),
+        pytest.param(lambda ask, data: data if ask.place == HASHES else data + b"!", id="longer pieces"),
+        pytest.param(lambda ask, data: data if ask.place == HASHES else bytes(2**20), id="much too long"),
+        pytest.param(lambda _ask, _data: b"", id="nothing"),
+        pytest.param(lambda ask, data: data if ask.place == HASHES else bytes(BLOB.pieces[5]), id="always one piece"),
+        pytest.param(lambda ask, data: data[32:] + data[:32] if ask.place == HASHES else data, id="hashes in another order"),
+        pytest.param(lambda ask, data: data[:-32] if ask.place == HASHES else data, id="a hash less"),
+        pytest.param(lambda ask, data: data + bytes(32) if ask.place == HASHES else data, id="a hash more"),
+        pytest.param(lambda ask, data: data[:-1] if ask.place == HASHES else data, id="half a hash"),
+        pytest.param(lambda ask, data: b"".join(Blob.of([b"x"] * 24).hashes) if ask.place == HASHES else b"x", id="another blob"),
+        pytest.param(lambda ask, data: b"no" if ask.place % 3 == 0 else data, id="only some pieces"),
+    ],
+)
+def test_who_lies_is_told_of_once_and_others_serve(lie: Lie) -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=lying(lie))
+        await sources.add(BLOB)
+        await sources.fetch()
+        assert [key for key, _ in sources.wrong] == [KEYS[1]]
+        assert now() < 2
+
+    story(work)
+
+
+def test_who_lied_is_not_asked_again() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(ONE, BLOB, wrap=lying(lambda _ask, _data: b"lie"))
+        await sources.add(BLOB, ONE)
+        await sources.fetch()
+        assert sources.asked_of(1) == [HASHES]
+        await sources.fetch(ONE)
+        assert sources.asked_of(1) == [HASHES, 0]  # another fetch asks it again: who told is to remember
+        assert len(sources.wrong) == 2
+
+    story(work)
+
+
+def test_pieces_that_are_too_large_are_refused_whoever_sends_them() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(BLOB)
+        sizes = [*SIZES[:-1], SIZES[-1] - 1]
+        with pytest.raises(Unreachable, match=r"nobody is left who could.*sent 93 bytes for piece 23, which has at most 92"):
+            await sources.fetch(sizes=sizes)
+        assert sorted(key for key, _ in sources.wrong) == sorted(KEYS[1:4])
+        assert now() < 2
+
+    story(work)
+
+
+def test_who_lacks_it_or_is_away_is_passed_over() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add()
+        await sources.add(BLOB)
+        await sources.add(BLOB)
+        sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
+        await sources.fetch()
+        assert set(sources.asked_of(3)) == {HASHES, *range(24)}
+        assert len(sources.asked_of(1)) < 8
+        assert sources.wrong == []
+        assert now() < 2
+
+    story(work)
+
+
+def test_what_nobody_has_yet_is_asked_for_again_after_growing_pauses() -> None:
+    async def work(sources: Sources) -> None:
+        _, first = await sources.add()
+        _, second = await sources.add()
+
+        async def later() -> None:
+            await asyncio.sleep(20)
+            second.put(BLOB, "body")
+
+        arriving = asyncio.create_task(later())
+        found = await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60)
+        assert found == BLOB
+        assert arriving.done()
+        assert first.get(BLOB.root) is None
+        assert now() < 30
+        assert 4 < len(sources.asked_of(1)) < 20
+
+    story(work)
+
+
+def test_fetchers_that_start_together_do_not_ask_again_together() -> None:
+    async def work(sources: Sources) -> None:
+        times: list[float] = []
+
+        def wrap(handler: Handler) -> Handler:
+            async def answer(caller: PublicKey, request: bytes) -> bytes:
+                times.append(now())
+                return await handler(caller, request)
+
+            return answer
+
+        await sources.add(wrap=wrap)
+        fetchers = [fetch(sources.network.endpoint(key), ONE.root, [9], [KEYS[1]], deadline_s=30) for key in KEYS[10:14]]
+        results = await asyncio.gather(*fetchers, return_exceptions=True)
+        assert all(isinstance(result, Unreachable) for result in results)
+        assert times[:4] == [0.0] * 4
+        assert len(set(times[4:])) == len(times[4:]) > 12
+
+    story(work)
+
+
+def test_who_is_busy_is_left_alone_for_a_moment_and_others_are_asked() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=refusing(BUSY, times=3))
+        await sources.add(BLOB)
+        await sources.fetch()
+        assert now() < 2
+        assert 3 < len(sources.asked_of(1)) < 15  # it serves once it can
+
+    story(work)
+
+
+def test_all_busy_for_a_while_is_only_a_delay() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(2):
+            await sources.add(BLOB, wrap=refusing(BUSY, times=5))
+        await sources.fetch()
+        assert now() < 15
+
+    story(work)
+
+
+@pytest.mark.parametrize("blob", [ONE, BLOB], ids=["one piece", "many pieces"])
+def test_who_has_another_way_gives_up_once_nobody_has_it_and_who_has_none_does_not(blob: Blob) -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(2):
+            await sources.add()
+        with pytest.raises(Unreachable, match="nobody is left who could"):
+            await sources.fetch(blob, deadline_s=300, tries=4)
+        assert now() < 5
+        assert [len(sources.asked_of(number)) for number in (1, 2)] == [4, 4]
+        with pytest.raises(Unreachable, match="within 300 s"):
+            await sources.fetch(blob, deadline_s=300)
+
+    story(work)
+
+
+def test_others_who_are_away_do_not_keep_up_hope_and_while_the_first_one_is_nothing_is_given_up() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add()
+        await sources.add(BLOB)
+        sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
+        with pytest.raises(Unreachable, match="nobody is left who could"):
+            await sources.fetch(deadline_s=300, tries=4)
+        assert 2 < now() < 15
+        back_s = now() + 100
+        sources.network.lost = lambda *_: now() < back_s
+        await sources.fetch(deadline_s=300, tries=4)
+
+    story(work)
+
+
+@pytest.mark.parametrize("reason", [BUSY, "not here yet"])
+def test_who_is_busy_or_is_getting_it_is_not_given_up(reason: str) -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=refusing(reason, times=12))
+        await sources.fetch(deadline_s=300, tries=2)
+
+    story(work)
+
+
+def test_a_source_that_goes_away_with_many_calls_in_flight_was_away_once() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB)
+        sources.network.lost = lambda *_: 0.15 < now() < 0.25
+        await sources.fetch(deadline_s=300, tries=2)
+
+    story(work)
+
+
+@pytest.mark.parametrize("blob", [ONE, BLOB], ids=["one piece", "many pieces"])
+def test_a_source_that_never_answers_costs_a_moment_only(blob: Blob) -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(blob, wrap=slow(1e6))
+        await sources.add(blob)
+        await sources.fetch(blob, deadline_s=300)
+        assert now() < 6
+        assert len(sources.asked_of(1)) <= CALLS_A_SOURCE + 1
+
+    story(work)
+
+
+def test_three_that_stall_just_under_the_timeout_do_not_hold_up_the_one_that_works() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(BLOB, wrap=slow(waits.PIECE_S - 1, lambda place: place != HASHES))
+        await sources.add(BLOB)
+        await sources.fetch(deadline_s=300)
+        assert now() < 8
+
+    story(work)
+
+
+def test_who_was_too_slow_is_asked_again_only_where_others_are_not_enough() -> None:
+    blob = Blob.cut(DATA, 10)
+
+    async def work(sources: Sources) -> None:
+        await sources.add(blob, wrap=slow(1e6, lambda place: place != HASHES))
+        for _ in range(2):
+            await sources.add(blob)
+        await sources.fetch(blob, deadline_s=300)
+        assert len(sources.asked_of(1)) == 1 + 3  # the hashes, and its share of the first eight pieces
+
+    story(work)
+
+
+def test_a_slow_piece_is_asked_for_elsewhere_after_a_multiple_of_what_others_took() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=slow(3.0, lambda place: place >= 0))
+        for _ in range(2):
+            await sources.add(BLOB, wrap=slow(0.4, lambda place: place >= 0))
+        await sources.fetch(deadline_s=300)
+        counts = Counter(place for _, place in sources.asked)
+        assert max(counts.values()) == 2
+        assert sum(count - 1 for count in counts.values()) == len(sources.asked_of(1)) - 1  # each of the slow one, and no other
+        assert now() < 4
+
+    story(work)
+
+
+def test_equally_slow_sources_are_not_asked_twice_and_slower_than_patience_still_ends() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(2):
+            await sources.add(BLOB, wrap=slow(20.0, lambda place: place >= 0))
+        await sources.fetch(deadline_s=600)
+        extra = len(sources.asked) - 25
+        assert extra <= 8  # before the first piece had come, nobody could know
+        assert now() < 20.2 * 24 / PIECES_AT_ONCE + 1
+
+    story(work)
+
+
+def test_a_line_on_which_all_at_once_would_come_too_late_still_brings_them() -> None:
+    num_coming = 0
+
+    def wrap(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            nonlocal num_coming
+            num_coming += 1
+            seconds = 10.0  # alone
+            try:
+                while seconds > 0:
+                    seconds -= 0.1 / num_coming
+                    await asyncio.sleep(0.1)
+            finally:
+                num_coming -= 1
+            return await handler(caller, request)
+
+        return answer
+
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(BLOB, wrap=wrap)
+        await sources.fetch(deadline_s=3600)
+        assert now() < 3 * 24 * 10
+
+    story(work)
+
+
+def test_ever_more_patience_for_what_nobody_answers() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(9):
+            await sources.add(ONE, wrap=slow(1e6))
+        asking = asyncio.create_task(sources.fetch(ONE, deadline_s=40))
+        asked = []
+        for seconds in (0.5, 1, 2, 4, 8, 16):
+            await asyncio.sleep(seconds)
+            asked.append(len(sources.asked))
+        assert asked == [1, 2, 3, 4, 5, 6]  # at 0, 1, 3, 7, 15 and 31 s
+        with pytest.raises(Unreachable):
+            await asking
+
+    story(work)
+
+
+def test_only_so_many_are_asked_beside_others_at_once() -> None:
+    async def work(sources: Sources) -> None:
+        for _ in range(9):
+            await sources.add(BLOB, wrap=slow(1e6, lambda place: place != HASHES))
+        asking = asyncio.create_task(sources.fetch(deadline_s=20))
+        await asyncio.sleep(1)
+        assert len(sources.asked) == 1 + PIECES_AT_ONCE
+        await asyncio.sleep(1)
+        assert len(sources.asked) == 1 + PIECES_AT_ONCE + EXTRA_CALLS
+        with pytest.raises(Unreachable):
+            await asking
+
+    story(work)
+
+
+def test_a_short_deadline_makes_impatient() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(ONE, wrap=slow(1e6))
+        await sources.add(ONE)
+        await sources.fetch(ONE, [MAX_PIECE_BYTES], deadline_s=2)  # which may well take more than 2 s
+
+    story(work)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_small_and_so_quick_does_not_make_impatient(seed: int) -> None:
+    blob = Blob.of([b"header", *BLOB.pieces[:10]])
+
+    async def work(sources: Sources) -> None:
+        for _ in range(3):
+            await sources.add(blob, wrap=slow(0.8, lambda place: place > 0))
+        sizes = [len(piece) for piece in blob.pieces]
+        await fetch(sources.here, blob.root, sizes, KEYS[1:4], deadline_s=60, rng=random.Random(seed))
+        assert len(sources.asked) == 1 + 11
+
+    story(work)
+
+
+def test_who_has_only_some_pieces_gives_these() -> None:
+    async def work(sources: Sources) -> None:
+        for half in (0, 1):
+            _, shelf = await sources.add()
+            growing = Growing(BLOB.root, BLOB.hashes)
+            growing.pieces[half::2] = [bytes(piece) for piece in BLOB.pieces[half::2]]
+            shelf.grow(growing, "body", BLOB.size_bytes)
+        await sources.fetch()
+        assert now() < 0.8  # the refusal of one piece says nothing about the next
+
+    story(work)
+
+
+def test_the_call_that_lost_is_cancelled() -> None:
+    ended = []
+
+    def wrap(_handler: Handler) -> Handler:
+        async def answer(_caller: PublicKey, _request: bytes) -> bytes:
+            try:
+                await asyncio.sleep(1e6)
+            finally:
+                ended.append(now())
+            return b""
+
+        return answer
+
+    async def work(sources: Sources) -> None:
+        await sources.add(ONE, wrap=wrap)
+        await sources.add(ONE)
+        await sources.fetch(ONE)
+        assert ended == [now()]
+
+    story(work)
+
+
+def test_a_source_that_dies_in_the_middle_is_replaced() -> None:
+    async def work(sources: Sources) -> None:
+        def wrap(handler: Handler) -> Handler:
+            async def answer(caller: PublicKey, request: bytes) -> bytes:
+                if len(sources.asked_of(1)) == 6:
+                    del sources.network.endpoints[KEYS[1]]
+                return await handler(caller, request)
+
+            return answer
+
+        await sources.add(BLOB, wrap=wrap)
+        await sources.add(BLOB)
+        await sources.fetch()
+        assert now() < 3
+
+    story(work)
+
+
+def test_nobody_gives_it_within_the_deadline_and_what_each_did_is_said() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add()
+        await sources.add(BLOB, wrap=slow(1e6))
+        await sources.add(BLOB, wrap=lying(lambda _ask, _data: b"lie"))
+        away = KEYS[9]
+        with pytest.raises(Unreachable) as caught:
+            await fetch(sources.here, BLOB.root, SIZES, [*KEYS[:4], away, KEYS[1]], deadline_s=7, rng=random.Random(1))
+        names = [key.hex()[:8] for key in (*KEYS[1:4], away)]
+        reasons = ["not here", "does not answer", "sent 3 bytes are not the hashes of 24 pieces", f"{names[3]} (blob) could not be reached"]
+        answers = "; ".join(f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True))
+        start = f"nobody gave {BLOB.root.hex()[:16]}... within 7 s: 1 of 1 pieces are missing"
+        assert str(caught.value) == f"{start} ({answers})"
+        assert now() == pytest.approx(7)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    story(work)
+
+
+def test_nobody_to_ask_is_said_at_once() -> None:
+    async def work(sources: Sources) -> None:
+        with pytest.raises(Unreachable, match="nobody to ask"):
+            await sources.fetch()
+        assert now() == 0
+
+    story(work)
+
+
+@pytest.mark.parametrize("sizes", [[], [-1], [MAX_PIECE_BYTES + 1], [1] * 40_000])
+def test_sizes_that_no_blob_has_are_a_bug_of_the_caller(sizes: list[int]) -> None:
+    async def work(sources: Sources) -> None:
+        with pytest.raises(ValueError, match="a blob has"):
+            await sources.fetch(sizes=sizes)
+
+    story(work)
+
+
+def test_a_fetch_that_is_cancelled_leaves_nothing_behind() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=slow(1e6, lambda place: place > 5))
+        fetching = asyncio.create_task(sources.fetch())
+        await asyncio.sleep(1)
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        assert fetching.cancelled()
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    story(work)
+
+
+def test_a_fault_of_this_program_is_raised_as_it_is() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB)
+
+        def complain(_key: PublicKey, _reason: str) -> None:
+            raise ZeroDivisionError
+
+        await sources.add(BLOB, wrap=lying(lambda _ask, _data: b""))
+        with pytest.raises(ZeroDivisionError):
+            await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60, on_wrong=complain)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    story(work)
+
+
+def test_what_is_on_the_shelf_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, ONE)
+        shelf = Shelf(max_bytes=10**6)
+        for blob in (BLOB, ONE):
+            await sources.fetch(blob, shelf=shelf, kind="body")
+            assert shelf.get(blob.root) == blob
+        num_asked = len(sources.asked)
+        for blob in (BLOB, ONE):
+            await sources.fetch(blob, shelf=shelf, kind="body")
+        assert len(sources.asked) == num_asked
+
+    story(work)
+
+
+def test_what_arrived_before_the_deadline_is_not_fetched_again() -> None:
+    async def work(sources: Sources) -> None:
+        await sources.add(BLOB, wrap=slow(1e6, lambda place: place % 8 == 0))
+        shelf = Shelf(max_bytes=10**6)
+        with pytest.raises(Unreachable, match="within 5 s: 3 of 24 pieces are missing"):
+            await sources.fetch(shelf=shelf, kind="body", deadline_s=5)
+        growing = shelf.growing(BLOB.root)
+        assert growing is not None
+        missing = list(growing.missing)
+        assert missing == [0, 8, 16]
+        del sources.network.endpoints[KEYS[1]]
+        sources.network.endpoints[KEYS[1]] = sources.here  # so that the next has a key of its own
+        await sources.add(BLOB)
+        await sources.fetch(shelf=shelf, kind="body")
+        assert sorted(sources.asked_of(2)) == missing
+        assert shelf.get(BLOB.root) == BLOB
+
+    story(work)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_most_sources_do_one_that_has_it_is_enough(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def moody(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            mood = rng.random()
+            if mood < 0.3:
+                raise Unreachable(rng.choice([BUSY, "not here", "not here yet", "no"]))
+            if mood < 0.4:
+                await asyncio.sleep(rng.choice([0.5, 5, 50, 1e5]))
+            if mood > 0.97:
+                raise EncodingError("no such piece")
+            return rng.randbytes(100) if mood > 0.9 else await handler(caller, request)
+
+        return answer
+
+    async def work(sources: Sources) -> None:
+        honest = rng.randrange(6)
+        for number in range(6):
+            await sources.add(BLOB, wrap=refusing(BUSY, times=rng.randrange(4)) if number == honest else moody)
+        sources.network.lost = lambda _sender, receiver, _method: receiver != KEYS[1 + honest] and rng.random() < 0.2
+        await sources.fetch(deadline_s=300)
+        assert now() < 40
+        assert KEYS[1 + honest] not in dict(sources.wrong)
+
+    story(work)
+
+
+def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_that_had_it() -> None:
+    async def work(sources: Sources) -> None:
+        server, newcomers = KEYS[0], KEYS[1:21]
+        num_given: Counter[PublicKey] = Counter()
+        network = MemoryNetwork()
+
+        async def start(key: PublicKey) -> Shelf:
+            endpoint, shelf = network.endpoint(key), Shelf(max_bytes=10**6, max_sending_bytes=4 * PIECE_BYTES)
+            await shelf.serve(endpoint)
+            honest = endpoint.handlers[METHOD]
+
+            async def answer(caller: PublicKey, request: bytes) -> bytes:
+                data = await honest(caller, request)
+                num_given[key] += unpack(Ask, request, max_bytes=128).place != HASHES
+                await asyncio.sleep(1.0)  # a slow line; a refusal is quick
+                return data
+
+            endpoint.handlers[METHOD] = answer
+            return shelf
+
+        (await start(server)).pin(BLOB)
+        shelves = [await start(key) for key in newcomers]
+
+        async def get(key: PublicKey, shelf: Shelf) -> None:
+            rng = random.Random(key)
+            sources = [server, *newcomers]
+            found = await fetch(network.endpoints[key], BLOB.root, SIZES, sources, deadline_s=300, shelf=shelf, kind="state", rng=rng)
+            assert found == BLOB
+
+        async with asyncio.TaskGroup() as tasks:
+            for key, shelf in zip(newcomers, shelves, strict=True):
+                tasks.create_task(get(key, shelf))
+        assert num_given[server] <= 4 * 24  # four blobs for twenty newcomers
+        assert sum(num_given.values()) < 22 * 24  # and in all hardly a piece twice to one
+        assert now() < 60  # from the server alone: 20 blobs of 24 pieces, 4 at a time, 120 s
+
+    story(work)
+
+
+@pytest.mark.swarm
+@pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("piece_bytes", [2**15, 2**20], ids=["unary", "stream"])
+def test_real_nodes_hand_each_other_a_blob(tmp_path: Path, piece_bytes: int) -> None:
+    data = random.Random(2).randbytes(40 * piece_bytes + 5)
+    blob, sizes = Blob.cut(data, piece_bytes), sizes_of(len(data), piece_bytes)
+
+    async def work(nodes: Sequence[Node]) -> None:
+        shelves = [Shelf(max_bytes=2**30) for _ in nodes]
+        for node, shelf in zip(nodes, shelves, strict=True):
+            await shelf.serve(node)
+        shelves[0].pin(blob)
+        keys = [node.key for node in nodes]
+        for number in (1, 2, 3):
+            found = await fetch(nodes[number], blob.root, sizes, keys, deadline_s=40, shelf=shelves[number], kind="state")
+            assert found == blob
+        lying = Blob(tuple(bytes(piece_bytes) for _ in sizes), blob.hashes, blob.root)
+        shelves[0].pin(lying)
+        wrong: list[PublicKey] = []
+        found = await fetch(nodes[3], blob.root, sizes, keys, deadline_s=40, on_wrong=lambda key, _: wrong.append(key))
+        assert found == blob
+        assert wrong == [keys[0]]
+        while any(shelf._sending._num_bytes for shelf in shelves):  # noqa: ASYNC110 - until nothing counts as under way
+            await asyncio.sleep(0.01)
+
+    async def whole() -> None:
+        async with asyncio.timeout(60), AsyncExitStack() as stack:
+            nodes: list[Node] = []
+            for number in range(4):
+                identity, path = Identity(sha256(b"node %d" % number)), tmp_path / f"{number}.key"
+                path.write_bytes(identity.to_libp2p())
+                initial_peers = await nodes[0].addresses() if nodes else []
+                nodes.append(await Node.start(identity, path, listen=[LISTEN], initial_peers=initial_peers))
+                stack.push_async_callback(nodes[-1].close)
+            await work(nodes)
+
+    asyncio.run(whole())

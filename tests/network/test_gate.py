@@ -1,0 +1,131 @@
+"""A node that is held to a run's admission, over an in-memory network: whom it answers, whose records it believes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from manta_swarm.network.gate import NOT_ADMITTED, Carried, Gate, Known, stranger_told
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionRule, Pass
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.contributions import PEERS
+from tests.runs import manifest_of
+
+OPERATOR = Identity(b"operator".ljust(32, b"."))
+ALICE, BOB, STRANGER = PEERS[:3]
+INVITED, LISTED = AdmissionRule("invitation"), AdmissionRule("list", (ALICE.public_key, BOB.public_key))
+
+
+class Door:
+    """Gates of one run."""
+
+    def __init__(self, rule: AdmissionRule) -> None:
+        self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
+        self.manifest, self.network = self.signed.open(), MemoryNetwork()
+
+    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[Pass]:
+        """Return a peer's pass."""
+        return Signed.sign(Pass(self.signed.run, operator.public_key, peer.public_key, role), operator)
+
+    async def gate(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> Gate:
+        """Return a peer's, open; it answers "echo"."""
+        named = Admitted(self.manifest, self.signed.run)
+        own = self.shown(peer, role=role) if has_pass else None
+        known = Known(self.manifest, self.signed.run, lambda key: key in named)
+        gate = Gate(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
+        await gate.open()
+
+        async def echo(_caller: PublicKey, request: bytes) -> bytes:
+            return request
+
+        for method in ("echo", "manifest"):
+            await gate.serve(method, echo)
+        return gate
+
+
+async def call(gate: Any, other: Identity, method: str = "echo") -> bytes:
+    answer: bytes = await gate.call(other.public_key, method, b"hello", timeout_s=20)
+    return answer
+
+
+def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
+    async def story() -> None:
+        door = Door(INVITED)
+        alice, _ = await door.gate(ALICE, has_pass=True), await door.gate(BOB, has_pass=True)
+        calls = []
+        door.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
+        assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
+        assert [method for _, method in calls] == ["echo", "pass", "echo", "echo"]
+        stranger = await door.gate(STRANGER)
+        with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
+            await call(stranger, BOB)
+        assert await call(stranger, BOB, "manifest") == b"hello"
+
+    asyncio.run(story())
+
+
+def test_anothers_pass_opens_nothing() -> None:
+    async def story() -> None:
+        door = Door(INVITED)
+        await door.gate(BOB, has_pass=True)
+        thief = door.network.endpoint(STRANGER.public_key)
+        for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
+            with pytest.raises(Refused, match=r"pass"):
+                await thief.call(BOB.public_key, "pass", pack(door.shown(key, signer)), timeout_s=20)
+        with pytest.raises(Refused, match=NOT_ADMITTED):
+            await call(thief, BOB)
+
+    asyncio.run(story())
+
+
+def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
+    async def story() -> None:
+        door = Door(LISTED)
+        alice, _ = await door.gate(ALICE), await door.gate(BOB)
+        assert await call(alice, BOB) == b"hello"
+        with pytest.raises(Refused, match="its manifest lists"):
+            await call(await door.gate(STRANGER), BOB)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("rule", "has_pass"), [(INVITED, True), (LISTED, False)])
+def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pass: bool) -> None:
+    async def story() -> None:
+        door = Door(rule)
+        alice, bob = await door.gate(ALICE, has_pass=has_pass), await door.gate(BOB, has_pass=has_pass)
+        stranger = await door.gate(STRANGER)
+        await alice.publish("members", b"alice", ttl_s=60)
+        await stranger.publish("members", b"stranger", ttl_s=60)
+        assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
+        assert await call(alice, BOB) == b"hello"
+        plain = door.network.endpoint(STRANGER.public_key)
+        stolen = Carried((door.shown(ALICE),), b"stranger")
+        for value in (b"stranger", pack(stolen), b""):
+            await plain.publish("members", value, ttl_s=60)
+            assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
+
+    asyncio.run(story())
+
+
+def test_a_guest_is_answered_and_found_by_nobody() -> None:
+    async def story() -> None:
+        door = Door(INVITED)
+        alice, bob = await door.gate(ALICE, has_pass=True), await door.gate(BOB, has_pass=True)
+        guest = await door.gate(STRANGER, has_pass=True, role=GUEST)
+        for member in (alice, bob):  # the one hears of it by its records first, the other by its call
+            await guest.publish("members", b"guest", ttl_s=60)
+            assert await member.lookup("members") == {}
+            assert await guest.call(member.key, "echo", b"hello", timeout_s=20) == b"hello"
+            assert await member.lookup("members") == {}
+            assert (guest.key in member.known, member.known.trains(guest.key)) == (True, False)
+        await alice.publish("members", b"alice", ttl_s=60)
+        assert await guest.lookup("members") == {ALICE.public_key: b"alice"}
+
+    asyncio.run(story())

@@ -1,0 +1,50 @@
+"""Nodes that are held to a run's admission, over libp2p and hivemind's DHT: what a stranger gets of them."""
+
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.network.gate import NOT_ADMITTED, Gate, Known, stranger_told
+from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.admission import MEMBER, AdmissionRule, Pass
+from manta_swarm.protocol.admitted import Admitted
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity
+from tests.network.nodes import LARGE, PEERS, SMALL, echo, with_nodes
+from tests.runs import manifest_of
+
+# hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
+pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
+
+OPERATOR = Identity(b"operator".ljust(32, b"."))
+SIGNED = SignedManifest.sign(manifest_of(OPERATOR, admission=AdmissionRule("invitation")), OPERATOR)
+
+
+async def gate_of(node: Node, *, has_pass: bool) -> Gate:
+    """Return a node's gate, open, with a method "echo"."""
+    manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
+    own = Signed.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
+    gate = Gate(node, Known(manifest, SIGNED.run, lambda key: key in named), own, stranger_told(manifest))
+    await gate.open()
+    await gate.serve("echo", echo)
+    return gate
+
+
+def test_members_call_each_other_and_find_each_others_records_and_a_stranger_neither(tmp_path: Path) -> None:
+    async def work(first: Node, second: Node, third: Node) -> None:
+        alice, bob = await gate_of(first, has_pass=True), await gate_of(second, has_pass=True)
+        for request in (SMALL, LARGE):
+            assert await alice.call(bob.key, "echo", request, timeout_s=30) == alice.key + request
+            with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
+                await third.call(bob.key, "echo", request, timeout_s=30)
+        await alice.publish("members", b"alice", ttl_s=60)
+        await third.publish("members", b"a plain one", ttl_s=60)
+        await (await gate_of(third, has_pass=False)).publish("members", b"one without a pass", ttl_s=60)
+        assert await bob.lookup("members") == {alice.key: b"alice"}
+        kept = {owner for held in (first, second) for _, item in held.dht.protocol.storage.items() for owner in item.value.data}
+        assert len(kept) == 1
+        assert PEERS[0].public_key in next(iter(kept))
+
+    with_nodes(tmp_path, 3, work)

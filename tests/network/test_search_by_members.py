@@ -1,0 +1,93 @@
+"""A search whose networks the members of a real run measure, one of whom lies: the same front as on one computer, and the liar's name."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from manta_swarm.automl.cli import main
+from manta_swarm.protocol.signing import peer_name
+from tests.network.processes import DEADLINE_S, Programs, small_run, wait_for
+
+pytestmark = pytest.mark.swarm
+
+MEMBER = Path(__file__).parent / "asked_member.py"
+MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
+WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
+
+
+def command(program: str, *arguments: str | Path) -> list[str]:
+    """Return how a program is started by its entry point."""
+    code = f"import sys, programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
+    return [sys.executable, "-P", "-c", code, *map(str, arguments)]
+
+
+def typed(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Return how a program ended."""
+    return subprocess.run(command(program, *arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def ended_in_the_middle(folder: Path, *arguments: str | Path) -> int:
+    """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in ``folder``."""
+    folder.mkdir()
+    out = folder.parent / "ended"
+    searching = subprocess.Popen(command("search", "find", *arguments, "--out", out), env={**os.environ, "TMPDIR": str(folder)})
+    try:
+        wait_for(lambda: searching.poll() is not None or any(out.glob("*.safetensors")), "it has the state")
+        assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
+        searching.send_signal(signal.SIGTERM)
+        return searching.wait(DEADLINE_S)
+    finally:
+        searching.kill()
+        searching.wait()
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Return what a search found."""
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def as_good(front: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    """Return whether each network of a front has one on another that is as good.
+
+    It need not be the same one: so early some layers change nothing yet, and networks with and without them are the same function.
+    """
+    losses = [each["search"]["loss"] for each in other]
+    return all(any(abs(each["search"]["loss"] - loss) < 0.001 for loss in losses) for each in front)
+
+
+def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=15, min_open_s=15, max_open_s=60, max_claim_samples=64, weight_cap=64)
+    by_members, alone = tmp_path / "by-members", tmp_path / "alone"
+    with Programs(tmp_path, config) as programs:  # peers are done with a round's few lots long before it ends
+        address = programs.start_aggregator()["addresses"][0]
+        for name, kind in MEMBERS.items():
+            where = ("--initial-peers", address, "--listen", programs.listen(name), "--dir", str(tmp_path / name), "--gpus", "none")
+            own = ("--cohort", name, "--evaluation", "100%")
+            programs.start_command(name, str(MEMBER), kind, "join", *where, *own, environment={"PYTHONPATH": str(MEMBER.parents[2])})
+        programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in MEMBERS), "all know all")
+        programs.wait_for_round(1)
+        ended = typed("search", "find", "--peers", address, *WISHES, "--out", by_members)
+        assert ended.returncode == 0, ended.stderr
+        liar = programs.status("liar")
+        assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
+        assert "by the word of these alone" not in ended.stdout
+        assert ended_in_the_middle(tmp_path / "temporary", "--peers", address, *WISHES) == 128 + signal.SIGTERM
+        assert not list((tmp_path / "temporary").iterdir())
+
+    (snapshot,) = by_members.glob("*.safetensors")
+    ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *WISHES, "--out", str(alone)])
+    assert ended_alone.exit_code == 0, ended_alone.output
+    there, here = result(by_members), result(alone)
+    assert as_good(there["front"], here["front"])
+    assert as_good(here["front"], there["front"])
+    interval = here["unseen"]["loss"]["choice"]
+    assert interval["low"] <= there["unseen"]["loss"]["choice"]["value"] <= interval["high"]
+    assert there["settings"] == here["settings"]  # the same state, and the same data

@@ -1,3 +1,0 @@
-"""Imports hivemind by the only door, which silences what hivemind's own code warns of: in tests every warning is an error."""
-
-import swarm.node  # noqa: F401
