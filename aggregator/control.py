@@ -1,13 +1,13 @@
-"""What an operator tells a running aggregator from another terminal, over the socket in its folder (``network.control``)."""
+"""What an operator tells a running aggregator from another terminal, over the socket in its folder (``runtime.control``)."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from manta_swarm.network import control
 from manta_swarm.network.farewells import Farewell
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.runtime import control
 from manta_swarm.runtime.disk import DirectoryLock
 
 WHO = "aggregator"

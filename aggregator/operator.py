@@ -2,13 +2,13 @@
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
-DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
-DIR/verdicts.waiting  verdicts that the next round will have (see ``aggregator.rounds.waiting``)
+DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.intake.bodies``)
+DIR/verdicts.waiting  verdicts that the next round will have (see ``aggregator.intake.waiting``)
 DIR/snapshots/        model and optimiser state of the newest rounds
-DIR/brought/          in an audited run: what peers brought for audits (see ``aggregator.audits.brought``)
+DIR/brought/          in an audited run: what peers brought for audits (see ``aggregator.features.audits.brought``)
 DIR/auditor/          in an audited run: the folder of this operator's auditor, a peer with a key of its own
 DIR/monitor/          what is written down for the monitor; nothing depends on it
-DIR/operators/        where there are several: what this one has signed and promised (see ``aggregator.operators.store``)
+DIR/operators/        where there are several: what this one has signed and promised (see ``aggregator.features.operators.store``)
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
 DIR/status.json       where the run stands, for other programs
@@ -24,14 +24,32 @@ from pathlib import Path
 from typing import Any
 
 from manta_swarm.aggregator.admitting import held_to_admission
-from manta_swarm.aggregator.attendants.auditor import audit_beside, is_named
-from manta_swarm.aggregator.attendants.gateway import Gateway
-from manta_swarm.aggregator.attendants.gateway_key import invitation_for
-from manta_swarm.aggregator.attendants.onlookers import Onlookers
-from manta_swarm.aggregator.attendants.sidecar import Met
-from manta_swarm.aggregator.attendants.watched import Watched
-from manta_swarm.aggregator.audits.audits import Audits
+from manta_swarm.aggregator.commit.commits import Others, Write
+from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.control import Stopping
+from manta_swarm.aggregator.features.audits.audits import Audits
+from manta_swarm.aggregator.features.operators.contact import Contact
+from manta_swarm.aggregator.features.operators.etcd import Etcd
+from manta_swarm.aggregator.features.operators.joining import join
+from manta_swarm.aggregator.features.operators.lease import Lease
+from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.turns import Turns
+from manta_swarm.aggregator.features.sidecars.auditor import audit_beside, is_named
+from manta_swarm.aggregator.features.sidecars.gateway import Gateway
+from manta_swarm.aggregator.features.sidecars.gateway_key import invitation_for
+from manta_swarm.aggregator.features.sidecars.sidecar import Met
+from manta_swarm.aggregator.follow.evaluating import Evaluating
+from manta_swarm.aggregator.follow.fronts import Fronts
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.follow.shards import lend_shards
+from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.intake import Store
+from manta_swarm.aggregator.intake.measures import Measures
+from manta_swarm.aggregator.intake.verdicts import KeepVerdicts
+from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.introduction import introduction, join_lines
 from manta_swarm.aggregator.listening import LastAddress
 from manta_swarm.aggregator.log.announcing import Announcing
@@ -41,26 +59,8 @@ from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
 from manta_swarm.aggregator.log.heads import HeadsDesk
 from manta_swarm.aggregator.log.storage import DATABASE, log_key
 from manta_swarm.aggregator.monitor.door import open_door
-from manta_swarm.aggregator.operators.contact import Contact
-from manta_swarm.aggregator.operators.etcd import Etcd
-from manta_swarm.aggregator.operators.joining import join
-from manta_swarm.aggregator.operators.lease import Lease
-from manta_swarm.aggregator.operators.seat import Seat
-from manta_swarm.aggregator.operators.turns import Turns
-from manta_swarm.aggregator.rounds.bodies import Kept
-from manta_swarm.aggregator.rounds.commits import Others, Write
-from manta_swarm.aggregator.rounds.evaluating import Evaluating
-from manta_swarm.aggregator.rounds.fronts import Fronts
-from manta_swarm.aggregator.rounds.intake import Store
-from manta_swarm.aggregator.rounds.measures import Measures
-from manta_swarm.aggregator.rounds.news import NewsDesk
-from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from manta_swarm.aggregator.rounds.settling import Settling
-from manta_swarm.aggregator.rounds.shards import lend_shards
-from manta_swarm.aggregator.rounds.verdicts import KeepVerdicts
-from manta_swarm.aggregator.rounds.waiting import Waiting
-from manta_swarm.aggregator.rounds.weights import Weights
-from manta_swarm.aggregator.rounds.writing import Writing
+from manta_swarm.aggregator.monitor.onlookers import Onlookers
+from manta_swarm.aggregator.monitor.watched import Watched
 from manta_swarm.aggregator.settings.config import load_run_file, template
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
@@ -69,10 +69,8 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.budget import Faults
-from manta_swarm.network.control import ControlSocket
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.farewells import say_farewell
-from manta_swarm.network.local_runs import LocalRun, listed
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
 from manta_swarm.network.reach import DialBackDesk
@@ -82,7 +80,9 @@ from manta_swarm.protocol.errors import LedgerError, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity, PublicKey, key_named
 from manta_swarm.runtime.commands import told_to_stop
+from manta_swarm.runtime.control import ControlSocket
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
+from manta_swarm.runtime.local_runs import LocalRun, listed
 
 
 class Operator:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
-from manta_swarm.aggregator.rounds.timeline import Times
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.measures import Spread
 from manta_swarm.protocol.private import SHARED

@@ -7,10 +7,10 @@
 Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and a peer for each cheat (``tests.network.cheats``
 says what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how
 many microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the
-log, and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what it is
-paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside the CPU's
-time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then the others
-begin. With --every each kind of cheat has a swarm of its own, one after the other.
+log, and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what
+it is paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside the
+CPU's time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then the
+others begin. With --every each kind of cheat has a swarm of its own, one after the other.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """How long until a crowd has a round, and who sends how much for it: spread from peer to peer, or all from the log. In virtual time.
 
 What is told to whom and asked of whom decides ``network.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean
-are as in ``network.gossip`` and ``peer.contact.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
+are as in ``network.gossip`` and ``peer.sync.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
 after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log
 gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
 later.
@@ -32,7 +32,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
 from manta_swarm.network.pushes import Push, Shown
 from manta_swarm.network.rumours import Book
-from manta_swarm.peer.contact.spread import LOG_BYTES, LOG_FIRST
+from manta_swarm.peer.sync.spread import LOG_BYTES, LOG_FIRST
 from manta_swarm.protocol.signing import PublicKey, sha256
 
 ROUND = 1
@@ -207,7 +207,7 @@ class Peer(Node):
         if other.is_silent:
             crowd.world.after(1000, overdue)
 
-    # The table and the mean: as ``peer.contact.spread`` and ``network.fetching``.
+    # The table and the mean: as ``peer.sync.spread`` and ``network.fetching``.
 
     def want(self, root: bytes, sizes: Sequence[int]) -> None:
         if self.is_silent:

@@ -26,15 +26,15 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
-from manta_swarm.network.tasks import within
-from manta_swarm.peer.crew.devices import Device
-from manta_swarm.peer.crew.processes import ProcessCrew
-from manta_swarm.peer.crew.worker_data import WorkerData
-from manta_swarm.peer.evaluation.desk import EvaluationDesk, Subject
-from manta_swarm.peer.evaluation.measurer import Measured, Measurer
+from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
+from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
+from manta_swarm.peer.workers.devices import Device
+from manta_swarm.peer.workers.processes import ProcessCrew
+from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.runtime.tasks import within
 
 _PATIENCE_S = 600.0  # until a process has loaded its libraries, on a busy machine
 

@@ -23,16 +23,16 @@ from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot, Worker
-from manta_swarm.network.door import Door
 from manta_swarm.network.traffic import Flow, Traffic
-from manta_swarm.peer.gateway.http import serving
-from manta_swarm.peer.light.client import GatewayClient, GatewayUrl
-from manta_swarm.peer.light.traffic import BlockingTraffic
-from manta_swarm.peer.light.valve import Valve
+from manta_swarm.peer.features.gateway.http import serving
+from manta_swarm.peer.features.light.client import GatewayClient, GatewayUrl
+from manta_swarm.peer.features.light.traffic import BlockingTraffic
+from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.light import RETURNS
 from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.door import Door
 
 BLOB = bytes(512 * 1024)
 

@@ -49,10 +49,10 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.automl.models.networks import build
     from manta_swarm.automl.spaces.space import TINY
     from manta_swarm.automl.training.lots import Lot
-    from manta_swarm.peer.crew.devices import Device
-    from manta_swarm.peer.crew.processes import ProcessCrew
-    from manta_swarm.peer.crew.resting import RestingCrew
-    from manta_swarm.peer.crew.worker_data import WorkerData
+    from manta_swarm.peer.workers.devices import Device
+    from manta_swarm.peer.workers.processes import ProcessCrew
+    from manta_swarm.peer.workers.resting import RestingCrew
+    from manta_swarm.peer.workers.worker_data import WorkerData
 
     processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
     crew, changed = RestingCrew(processes), asyncio.Event()

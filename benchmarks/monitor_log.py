@@ -7,9 +7,9 @@ import secrets
 import sqlite3
 from pathlib import Path
 
+from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
-from manta_swarm.aggregator.rounds.timeline import Times
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.automl.data.digits import digits

@@ -44,7 +44,7 @@ from manta_swarm.automl.training.cohorts import Cohort
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import thin
 from manta_swarm.automl.training.trainer import Trainer
-from manta_swarm.peer.training.noise import noisy
+from manta_swarm.peer.features.private.noise import noisy
 
 _LEAST = 60  # images of a peer
 _SETTINGS = ("pooled", "private")

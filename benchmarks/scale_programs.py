@@ -31,7 +31,7 @@ from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.session import join
+from manta_swarm.peer.joining import join
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"

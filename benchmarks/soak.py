@@ -40,7 +40,7 @@ from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
 
-from manta_swarm.aggregator.rounds.replay import replay_directory
+from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.automl.training.settings import thin
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms

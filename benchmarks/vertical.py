@@ -29,10 +29,10 @@ from manta_swarm.network.links import Links
 from manta_swarm.network.near_mates import Mates, NotAMate
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
-from manta_swarm.peer.crew.crew import WorkerLost
-from manta_swarm.peer.training.work import ComputeThread
-from manta_swarm.peer.views.partner import Site
-from manta_swarm.peer.views.views import SiteCrew
+from manta_swarm.peer.features.two_views.partner import Site
+from manta_swarm.peer.features.two_views.views import SiteCrew
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.workers.crew import WorkerLost
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs

@@ -30,12 +30,12 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.peer.cohort.cohort import Seat
-from manta_swarm.peer.crew.crew import Crew, InProcess
-from manta_swarm.peer.crew.devices import Device
-from manta_swarm.peer.crew.processes import ProcessCrew
-from manta_swarm.peer.crew.worker_data import WorkerData
-from manta_swarm.peer.training.shift import Shift, Task
-from manta_swarm.peer.training.work import ComputeThread, Pile
+from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.work import ComputeThread, Pile
+from manta_swarm.peer.workers.crew import Crew, InProcess
+from manta_swarm.peer.workers.devices import Device
+from manta_swarm.peer.workers.processes import ProcessCrew
+from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.pace import Pace
 

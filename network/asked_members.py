@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint, Refused
-from manta_swarm.network.tasks import within
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, Weather
 from manta_swarm.protocol.evaluations import (
@@ -35,6 +34,7 @@ from manta_swarm.protocol.evaluations import (
 )
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import within
 
 CHECKED_FIRST = 2  # answers of each member
 CHECKED_SHARE = 8  # of the later ones one of so many

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from manta_swarm.network.in_flight import InFlight, answered_call
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol import merkle
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.signing import Digest, PublicKey
+from manta_swarm.runtime.in_flight import InFlight, answered_call
 
 MAX_PIECE_BYTES = 1024 * 1024 + 64 * 1024  # a group of 2^18 float32 values, or something a little longer
 MAX_PIECES = MAX_PIECE_BYTES // merkle.HASH_BYTES  # so that their hashes are no longer than a piece

@@ -27,10 +27,10 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from manta_swarm.network.dht_storage import FIRST, MAX_BYTES_OF_A_NAME, MIN_RECORD_BYTES, BoundedStorage
 from manta_swarm.network.rates import CallRates
-from manta_swarm.network.tasks import together
 from manta_swarm.network.validator import MAX_RECORD_BYTES, SIGNATURE_BYTES, OwnedRecords
 from manta_swarm.protocol.errors import EncodingError, SignatureError
 from manta_swarm.protocol.signing import PublicKey, public_key_of
+from manta_swarm.runtime.tasks import together
 
 MAX_ANSWER_BYTES = 2 * MAX_BYTES_OF_A_NAME  # of records, for all names of one search
 _WAIT_S = 5.0  # for another node's answer

@@ -15,10 +15,10 @@ from manta_swarm.network import waits
 from manta_swarm.network.lan import Networks, is_in, own_networks
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Endpoint, OwnNode
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.affinity import MAX_DISTANCES, STAY_US, STEPS_US, TAG_BYTES, Position, step_of, tag_of
 from manta_swarm.protocol.errors import EncodingError, MantaError
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 METHOD = "ping"
 NUM_LANDMARKS = 3  # peers that all measure, beside the operators

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint, OwnNode
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 MAX_REASON = 200  # characters
 _MAX_FAREWELL_BYTES = 1024

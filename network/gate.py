@@ -15,7 +15,6 @@ from typing import Any
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Handler, OwnNode, Refused
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault
@@ -23,6 +22,7 @@ from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.revocation import TAKEN_BACK
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
 _LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories", "entries")  # and what proves two histories

@@ -20,10 +20,10 @@ from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.rumours import Book, Pull
 from manta_swarm.network.sources import Sources
-from manta_swarm.network.tasks import within
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import within
 
 METHOD = "offers"
 FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS = 3, 2, 4  # that a node makes by itself for each round

@@ -1,7 +1,7 @@
 """HTTP servers that are parts of programs: their connections are bounded, and they end with a context.
 
 Every connection takes one of a bounded number of places before a byte of it is read, also before TLS. Where all are taken a newcomer gets
-the place of a connection that holds it for nothing (``network.in_flight``): one that asks nothing, sends slower than ``_LEAST_BYTES_S``, or
+the place of a connection that holds it for nothing (``runtime.in_flight``): one that asks nothing, sends slower than ``_LEAST_BYTES_S``, or
 takes nothing of what is sent; of the address that has most places, the idlest one. Whoever moves as fast as that is not cut off for a
 newcomer of its own address, nor for one whose address has about as many places, and whoever is being served for nobody.
 """
@@ -19,9 +19,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from manta_swarm.network.in_flight import Held, InFlight
 from manta_swarm.network.rates import network_of
 from manta_swarm.protocol.errors import OwnFault
+from manta_swarm.runtime.in_flight import Held, InFlight
 
 PROXIES = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, and who may hold all places
 

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from manta_swarm.network.dialling import MAX_PLACES, Places, maddr_of, places_of
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.runtime.tasks import together
 
 _MAX_MATES = 128  # whose addresses are looked at
 _MAX_SEALED_BYTES = 1024

@@ -1,8 +1,8 @@
 """Direct links between the peers of a cohort: a Unix socket on one host, else TLS 1.3 over TCP. Who is not linked is called by libp2p.
 
-Each program makes a key and a certificate when it starts. The greeting that libp2p has authenticated (``network.near_mates``) tells a cohort
-peer the certificate, byte for byte, and where to connect; each end accepts nothing but that. The smaller key dials, and the other one if no
-link stands after a while. A link that breaks is made again with the next greeting.
+Each program makes a key and a certificate when it starts. The greeting that libp2p has authenticated (``network.near_mates``) tells a
+cohort peer the certificate, byte for byte, and where to connect; each end accepts nothing but that. The smaller key dials, and the other
+one if no link stands after a while. A link that breaks is made again with the next greeting.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from manta_swarm.network.dialling import Place, Places, places_of
 from manta_swarm.network.host import host_digest
 from manta_swarm.network.link import MAX_CHUNK_BYTES, TAG_BYTES, Link, Receiver
 from manta_swarm.network.rpc import LARGE_BYTES, LIBP2P, TLS, UNIX, Handler, OwnNode
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.affinity import HOST_BYTES
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.exchange import MAX_COHORT
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 CHUNK = "near.chunk"  # method: a chunk that goes by libp2p
 MAX_GREETING_BYTES = 2048

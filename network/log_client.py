@@ -11,7 +11,6 @@ from enum import IntEnum
 from manta_swarm.network import waits
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint, Refused
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES, RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -25,6 +24,7 @@ from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import Weighed, open_weighed
+from manta_swarm.runtime.tasks import together
 
 GROUPS_IN_FLIGHT = 4
 MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from manta_swarm.network import waits
 from manta_swarm.network.links import MAX_GREETING_BYTES, Greeting, Links
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.cohorts import is_mate_proof, mate_proof
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault
 from manta_swarm.protocol.exchange import MAX_COHORT
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 METHOD, GOODBYE = "near.hello", "near.goodbye"
 MAX_MATES = 4 * MAX_COHORT  # that are known at a time; a roster has MAX_COHORT members at most

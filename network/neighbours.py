@@ -22,13 +22,13 @@ from functools import lru_cache
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.affinity import FAR, NOWHERE, STAY_US, Placed, Position, distance_us
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.protocol.sizes import ALL
+from manta_swarm.runtime.tasks import together
 
 METHOD = "announcement"
 MAX_NEIGHBOURS = 64  # known at once; of a larger run near ones, and then random ones

@@ -32,12 +32,12 @@ from manta_swarm.network.dialling import Dialling
 from manta_swarm.network.rates import CallLimits, CallRates
 from manta_swarm.network.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, TLS, UNIX, Busy, Handler, Refused, refusal
 from manta_swarm.network.streams import MIN_REQUEST_BYTES, Streams
-from manta_swarm.network.tasks import together
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.network.unary import UnaryCalls
 from manta_swarm.network.validator import MAX_VALUE_BYTES, OwnedRecords
 from manta_swarm.protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
+from manta_swarm.runtime.tasks import together
 
 _MAX_REASON_BYTES = 1000
 

@@ -15,10 +15,10 @@ from manta_swarm.network import waits
 from manta_swarm.network.connections import tcp_port_of
 from manta_swarm.network.dial_back import is_there
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.network.tasks import together
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, Unreachable
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together
 
 METHOD = "dial-back"
 ASKED = 3  # nodes at a measurement

@@ -2,7 +2,7 @@
 
 A stream carries one call: the request, then the answer, each after its length (4 bytes, big-endian). What the bytes mean, and who may
 call, is ``network.node``'s business. Each stream is an open file of this process, hence the bounds. A caller is waited for as long as it
-sends, or takes, ``network.in_flight.MIN_BYTES_PER_S``; where others want its place it has to be quicker about it.
+sends, or takes, ``runtime.in_flight.MIN_BYTES_PER_S``; where others want its place it has to be quicker about it.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from hivemind.proto import p2pd_pb2
 from manta_swarm.network import waits
 from manta_swarm.network.daemon import ask
 from manta_swarm.network.dialling import Dialling
-from manta_swarm.network.in_flight import Call, Calls, Turns
 from manta_swarm.network.rates import CallRates
 from manta_swarm.network.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from manta_swarm.network.traffic import PIECE_BYTES, Flow, Traffic
 from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.runtime.in_flight import Call, Calls, Turns
 
 MIN_REQUEST_BYTES = LARGE_BYTES
 MAX_STREAMS_IN_ALL = 256  # that others may have open to us, and a quarter of the files that this process may have open

@@ -1,7 +1,7 @@
 """Small calls: hivemind's unary ones, which share one socket to the daemon, with a bound on how many are answered at a time.
 
 hivemind starts a task for whatever arrives, of whatever size, and keeps every task whose caller hung up. Here each call has a place
-(``network.in_flight``), its request a size, and its task is forgotten when it ends. That goes for the calls of hivemind's DHT as well.
+(``runtime.in_flight``), its request a size, and its task is forgotten when it ends. That goes for the calls of hivemind's DHT as well.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.proto import p2pd_pb2
 
 from manta_swarm.network.dialling import Dialling
-from manta_swarm.network.in_flight import Calls, Turns
 from manta_swarm.network.rates import CallRates
 from manta_swarm.network.streams import MIN_REQUEST_BYTES, Answer
 from manta_swarm.network.traffic import Traffic
+from manta_swarm.runtime.in_flight import Calls, Turns
 
 MAX_CALLS = 4096  # of others that wait for their answers: each is a task, and a long poll lasts a minute
 MAX_CALLS_EACH = 64  # of one peer

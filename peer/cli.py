@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from manta_swarm.network.logs import FORMATS, set_up_logging
 from manta_swarm.peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, clear_errors, directory_in, given
 from manta_swarm.peer.commands.credits import credits_command
 from manta_swarm.peer.commands.limits import limit_options, limits_command
 from manta_swarm.peer.commands.upkeep import COMMANDS
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
+from manta_swarm.runtime.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
-    from manta_swarm.network.voice import Voice
     from manta_swarm.peer.config import PeerConfig
+    from manta_swarm.runtime.voice import Voice
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,8 +84,8 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
         from manta_swarm.automl.memory import keep_freed_memory
-        from manta_swarm.network.voice import Form, Voice
         from manta_swarm.peer.config import check_join, load_config
+        from manta_swarm.runtime.voice import Form, Voice
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
@@ -187,7 +187,7 @@ def leave_command(now: bool, **options: Any) -> None:
 def _contribute(config: "PeerConfig", voice: "Voice") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
-        from manta_swarm.peer.light.session import contribute
+        from manta_swarm.peer.features.light.session import contribute
 
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
@@ -201,9 +201,9 @@ def _contribute(config: "PeerConfig", voice: "Voice") -> None:
 
 def _voice_of(config: "PeerConfig", *, is_plain: bool) -> "Voice":
     """Return what says lines: with a live view below them, where there is a terminal for it."""
-    from manta_swarm.network.voice import Voice
     from manta_swarm.peer.config import directory_of
     from manta_swarm.peer.dashboard.live import LiveView, is_possible
+    from manta_swarm.runtime.voice import Voice
 
     if is_plain or not is_possible():
         return Voice()
@@ -225,7 +225,7 @@ def _check_dashboard() -> None:
 
 def _join(config: "PeerConfig", voice: "Voice") -> None:
     with ending_at_ctrl_c():
-        from manta_swarm.peer.session import Stopped, join
+        from manta_swarm.peer.joining import Stopped, join
 
     try:
         with voice:

@@ -18,12 +18,11 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from manta_swarm.automl.data.names import check_root
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.network.addresses import check_listen, check_peer_address
-from manta_swarm.network.door import Door
 from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.cohort.token import check_token
 from manta_swarm.peer.contact.invitation import check_invitation
 from manta_swarm.peer.contact.whereabouts import find_addresses
-from manta_swarm.peer.light.client import GatewayUrl
+from manta_swarm.peer.features.light.client import GatewayUrl
 from manta_swarm.peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
 from manta_swarm.peer.limits.limits import LightLimits, Limits, read_size
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
@@ -34,6 +33,7 @@ from manta_swarm.protocol.signing import PublicKey, key_named
 from manta_swarm.protocol.sizes import NUM_SIZES
 from manta_swarm.runtime.commands import check_installed
 from manta_swarm.runtime.disk import IDENTITY, load_identity, only_process
+from manta_swarm.runtime.door import Door
 
 _NO_USE_TO_LIGHT = (
     *("view", "private_data", "latency_table", "workers", "cuda_graphs", "size"),
@@ -370,7 +370,7 @@ def _check_noise(config: PeerConfig) -> None:
 
 
 def _check_gpus(config: PeerConfig) -> None:
-    """Refuse GPUs by index on a computer that has no driver for any; which of them there are, torch says (``peer.crew.devices``)."""
+    """Refuse GPUs by index on a computer that has no driver for any; which of them there are, torch says (``peer.workers.devices``)."""
     if config.cuda_graphs and config.gpus == "none":
         raise UserError("--cuda-graphs is for GPUs, and --gpus none leaves them alone: leave one of them out")
     if config.gpus in ("all", "none") or sys.platform != "linux" or any(Path("/dev", name).exists() for name in _GPU_FILES):

@@ -1,4 +1,4 @@
-"""How a person tells a running peer what to do: words over its socket (``network.control``).
+"""How a person tells a running peer what to do: words over its socket (``runtime.control``).
 
 A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
 ``status`` what is told is a ``PeerStatus``.
@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Protocol
 
-from manta_swarm.network import control
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.errors import MantaError, UserError
+from manta_swarm.runtime import control
 
 PAUSE, RESUME, LEAVE, STOP, LIMITS, STATUS = "pause", "resume", "leave", "stop", "limits", "status"
 

@@ -1,404 +1,510 @@
-"""From a person's settings to a peer in a run: find it, see if this computer can train it, build what computes, then the loop."""
+"""A peer's life in a run: train lots, seal a contribution, hand it in, learn of the commit, fetch what leads there, again.
+
+``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.sync.states`` the
+tensors, in ``peer.sync.news`` the commits.
+"""
 
 import asyncio
 import logging
-import os
-import signal
-import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
 
-import torch
-
-from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
-from manta_swarm.automl.data.views import StereoDataset
-from manta_swarm.automl.latency.table import TORCH, LatencyTable
-from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.lots import Worker
-from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.update import self_test
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import LogClient, serve_manifest
-from manta_swarm.network.node import Node
-from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.network.tasks import unless
-from manta_swarm.network.traffic import Traffic
-from manta_swarm.network.voice import Voice
-from manta_swarm.peer.auditing.opening import auditor_of, audits_open
-from manta_swarm.peer.auditing.opening import check_run as check_audits
+from manta_swarm.network.wrong_group import Measure
+from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Choice
-from manta_swarm.peer.cohort.token import load_token
-from manta_swarm.peer.commands.keys import own_identity
-from manta_swarm.peer.commands.tables import load_table, publish_table
-from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.admission import enter
-from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
-from manta_swarm.peer.contact.whereabouts import find_addresses
-from manta_swarm.peer.control import Control
-from manta_swarm.peer.crew.crew import Crew, InProcess
-from manta_swarm.peer.crew.devices import Devices, choose_devices
-from manta_swarm.peer.crew.idle import IdleCrew
-from manta_swarm.peer.crew.processes import ProcessCrew
-from manta_swarm.peer.crew.resting import RestingCrew
-from manta_swarm.peer.crew.worker_data import WorkerData
-from manta_swarm.peer.dashboard.live import shown_live
-from manta_swarm.peer.evaluation.opening import desk_of_evaluations
-from manta_swarm.peer.faults import advice
-from manta_swarm.peer.gateway.desk import GatewayDesk
-from manta_swarm.peer.gateway.session import check_run, desk_of, gateway_open
-from manta_swarm.peer.limited import LimitedPeer
-from manta_swarm.peer.limits.limiter import Limiter
-from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
-from manta_swarm.peer.loop import PeerLoop
-from manta_swarm.peer.rounds.measuring import Measuring
-from manta_swarm.peer.shards.session import Held, data_here
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.training.data import check_supported, load_data
-from manta_swarm.peer.training.private import described, noise_of
-from manta_swarm.peer.training.sizing import Sizing
-from manta_swarm.peer.training.work import ComputeThread, nobody
-from manta_swarm.peer.views.views import SiteCrew, make_site_crew
-from manta_swarm.protocol.cohorts import affinity_token, cohort_name
-from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
-from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
+from manta_swarm.peer.contact.operators_word import OperatorsWord
+from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.credit.credit import Credit
+from manta_swarm.peer.faults import verdict
+from manta_swarm.peer.features.audit.auditor import Known
+from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.private.measuring import Measuring
+from manta_swarm.peer.features.private.noise import Noise
+from manta_swarm.peer.limits.absence import Absences
+from manta_swarm.peer.status import YOU, StatusBoard
+from manta_swarm.peer.store import VECTORS, PeerStore
+from manta_swarm.peer.submit.commits import Commits
+from manta_swarm.peer.submit.delivery import Delivery, open_ms
+from manta_swarm.peer.submit.handing import Handing
+from manta_swarm.peer.submit.residuals import Residuals
+from manta_swarm.peer.submit.seating import Seating
+from manta_swarm.peer.sync.catching_up import CatchingUp
+from manta_swarm.peer.sync.check import Checker
+from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.peer.sync.news import Ear
+from manta_swarm.peer.sync.one_history import OneHistory
+from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.train.base_work import BaseWork
+from manta_swarm.peer.train.sizing import Sizing
+from manta_swarm.peer.train.work import ComputeThread, Lap, nobody, now_ms
+from manta_swarm.peer.train.workbench import Workbench
+from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.signing import Identity, peer_name
-from manta_swarm.runtime.disk import only_process
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.records import Claim, Round
+from manta_swarm.protocol.reputation import Fault
+from manta_swarm.protocol.rounds import Phase, RoundMachine
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.tasks import unless, within
 
-MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
-DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
-
-_WORTH_SAYING = 500_000_000  # bytes of disk
+_ASKED_ROUNDS = 3  # until a peer that leaves knows what audits want: what is left of the present one, the next one, and their closing
+_BY_YOU = {YOU: "by you"}
 
 logger = logging.getLogger("manta.peer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What a peer brings to any run."""
+class PeerLoop:
+    """One peer in one run."""
 
-    config: PeerConfig
-    store: PeerStore
-    devices_for: DevicesFor
-    limiter: Limiter
-    make_worker: MakeWorker
-    identity: Identity
-    board: StatusBoard
+    def __init__(
+        self,
+        node: OwnNode,
+        identity: Identity,
+        signed: SignedManifest,
+        crew: Crew,
+        cohort: str,
+        store: PeerStore,
+        board: StatusBoard,
+        shelf: Shelf,
+        compute: ComputeThread,
+        token: bytes | None = None,
+        measuring: Measuring | None = None,
+        choice: Choice = Choice.LABEL,
+        noise: Noise | None = None,
+        gateway: GatewayDesk | None = None,
+        sizing: Sizing | None = None,
+        shards: int = 0,
+        payout: PublicKey | None = None,
+        *,
+        partner: Callable[[], bytes] = nobody,
+        trains: bool = True,
+    ) -> None:
+        """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
-
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """The run that it has met."""
-
-    node: OwnNode  # as it takes part
-    traffic: Traffic  # of that node
-    signed: SignedManifest
-    addresses: tuple[str, ...]  # that lead to it, as somebody says
-
-
-async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
-    """Take part in a run until it is finished or the person leaves.
-
-    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for;
-    ``voice`` says what happens.
-
-    Raises:
-        UserError: the settings, the run or the data do not fit; the message says what to do.
-        MantaError: the network or this machine failed.
-    """
-    all_threads = torch.get_num_threads()
-
-    def devices_for(threads: int | None) -> Devices:
-        return choose_devices("none" if config.audit_only else config.gpus, config.workers, threads or all_threads)
-
-    devices_for(config.cpu_threads)
-    if config.cpu_threads is not None:
-        torch.set_num_threads(config.cpu_threads)
-    self_test()
-    store = PeerStore(config.dir)
-    with only_process(store.directory):
-        voice = voice or Voice()
-        identity = own_identity(store, voice.say)
-        status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
-        board = StatusBoard(store, status, voice)
-        limiter = Limiter(config.limits, config.dir, sensors, board)
-        async with Control(store.directory, limiter), shown_live(voice, limiter):
-            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, identity, board)))
-    if limiter.called_off.is_set():
-        voice.say("left, before it took part")
-
-
-async def _join(own: _Own) -> None:
-    last = own.store.last_run()
-    addresses, expected_run = find_addresses(own.config, last)
-    peers = last.peers if last is not None and expected_run == last.run else ()
-    node, door, signed = await _enter(own, addresses, peers, expected_run)
-    try:
-        await _take_part(own, _Met(door, node.traffic, signed, addresses))
-    finally:
-        await node.close()
-
-
-async def _enter(
-    own: _Own, addresses: tuple[str, ...], peers: tuple[str, ...], expected_run: str | None
-) -> tuple[Node, OwnNode, SignedManifest]:
-    """Return a node that has met the run, the same as it takes part, and the run's manifest; while nobody is there, wait until somebody is.
-
-    ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
-
-    Raises:
-        UserError: see ``peer.contact.finding``; or the run does not admit this peer.
-    """
-    config, store, identity = own.config, own.store, own.identity
-    pause_s, said = waits.RUN_AGAIN_S[0], ""
-    while True:
-        try:
-            node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
-            try:
-                signed = await fetch_checked_manifest(node, addresses, expected_run)
-                return node, await enter(node, identity, store, config, signed, trains=not config.audit_only), signed
-            except BaseException:
-                await node.close()
-                raise
-        except NotThere as error:
-            if str(error) != said:
-                said = str(error)
-                own.board.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
-
-
-def _make_crew(
-    own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
-) -> tuple[Crew, Dataset]:
-    """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
-    if own.config.audit_only:
-        return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
-    if own.config.view is not None:
-        assert isinstance(dataset, StereoDataset)
-        return make_site_crew(manifest, dataset, own.config.view, devices, compute), dataset
-    if devices.is_in_process:
-        return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
-    data = WorkerData.of(dataset, held.root, held.train)
-    graphs = own.config.cuda_graphs
-    crew = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
-    return crew, data.here(dataset)
-
-
-async def _take_part(own: _Own, met: _Met) -> None:
-    manifest = met.signed.open()
-    check_supported(manifest)
-    check_run(own.config, manifest)
-    check_audits(own.config, manifest)
-    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.board) as held:
-        await _train(own, met, held)
-
-
-async def _train(own: _Own, met: _Met, held: Held) -> None:
-    config, store, identity, board = own.config, own.store, own.identity, own.board
-    node, signed = met.node, met.signed
-    manifest, limits = signed.open(), own.limiter.limits
-    devices = own.devices_for(limits.cpu_threads)
-    dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
-    compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
-    resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
-    noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
-    choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
-    desk = desk_of(config, node, identity, signed, dataset, crew.num_weights)
-    board.update(
-        run=signed.run.hex(),
-        name=manifest.name,
-        cohort=cohort,
-        device=devices.name,
-        num_rounds=manifest.num_rounds,
-        is_unaudited=manifest.is_private,
-        account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
-    )
-    table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
-    store.remember_run(signed.run, met.addresses)
-    await serve_manifest(node, signed)
-    if table is not None:
-        await publish_table(node, identity, signed.run, held.shelf, table)
-    with board:
-        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {board.status.peer[-8:]} {_in_cohort(choice, cohort)}")
-        if not config.audit_only:
-            board.say(f"computes on {devices.description}")
-        if (
-            not config.audit_only
-            and (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING
-        ):
-            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
-        if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
-            board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
-        if board.status.account:
-            board.say(f"its credit adds up to account {board.status.account}")
-        measuring = None
-        if isinstance(dataset, ImageDataset) and manifest.is_private:
-            board.say(f"trains on images of its own, which stay here: {described(dataset)}")
-            log = LogClient(node, manifest, signed.run)
-            told = noise is None if config.tell_accuracy is None else config.tell_accuracy
-            # Here and not on a GPU: this process has none, so that a pause frees them all.
-            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
-        if noise is not None:
-            board.update(epsilon=noise.epsilon, delta=noise.delta)
-            board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
-        sizing = _sizing_of(config, manifest, table, desk)
-        if sizing is None and config.size is not None:
-            board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
-        loop = PeerLoop(
+        ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
+        it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
+        of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
+        ``shards`` is what its claims say (``Claim.shards``), and what ``partner`` returns (``Claim.partner``). Their credit adds up
+        to ``payout``; None: to its own key.
+        One that does not train follows the run's commits, and stays beyond the last one until it is told to leave.
+        """
+        self.manifest: Manifest = signed.open()
+        self.course = RunCourse(self.manifest)
+        self.node = node
+        self.identity = identity
+        self.run_id = signed.run
+        self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key, self.course)
+        self.log = LogClient(node, self.manifest, self.run_id)
+        self._board = board
+        self._shelf = shelf
+        self._pace = Pace()
+        self._others = Others(
             node,
+            self.log.line,
             identity,
-            signed,
-            resting,
+            self.manifest,
+            self.course,
+            self.run_id,
+            choice,
             cohort,
+            token,
+            sizing,
             store,
             board,
-            held.shelf,
-            compute,
-            token,
-            measuring,
-            choice,
-            noise,
-            desk,
-            sizing,
-            held.claimed,
-            config.payout_key,
-            partner=crew.partner if isinstance(crew, SiteCrew) else nobody,
-            trains=not config.audit_only,
+            round=self.held_round,
         )
-        if isinstance(crew, SiteCrew):
-            crew.reach(loop.near)
-        processes = crew if isinstance(crew, ProcessCrew) else None
-        evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
-        evaluations.limit(limits.evaluation, limits.duty)
-        auditor = auditor_of(config, identity, signed, held, loop, board)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, auditor, met.traffic, board, limits, own.devices_for)
-        no_more = loop.leave if config.audit_only else lambda: None
-        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(auditor, limits, no_more):
-            await own.limiter.attach(limited)
-            watching = asyncio.create_task(own.limiter.watch())
-            watching.add_done_callback(limited.ends_with)
+        self._compute = compute
+        self._crew = crew
+        count = crew.num_weights
+        self._spread = Spread(
+            node,
+            self.log,
+            self.manifest,
+            self.run_id,
+            shelf,
+            self._others.neighbours,
+            group_sizes(self.manifest.exchange.codec, count),
+            sum(vector_group_sizes(count)),
+        )
+        self._states = States(shelf, self._spread, self.manifest, self.course, count, self._compute)
+        self._checker = Checker(
+            node,
+            signed,
+            Measure(count, self.course.coverage),
+            shelf,
+            store.directory / "proofs",
+            weighed=self._spread.weighed,
+            sources=self._spread.sources,
+            on_wrong=self._spread.distrust,
+        )
+        crew.watch(self._crew_changed, board.say)
+        if gateway is not None:
+            gateway.payroll = Payroll(self.log, gateway.has_claim_of, is_audited=self.manifest.is_audited)
+        self._evidence = Evidence.of(
+            node,
+            self.log.line,
+            self.manifest,
+            count,
+            store.run_path(self.run_id),
+            store.run_path(self.run_id) / VECTORS,
+            board,
+            has_light=gateway is not None,
+            newest=lambda: self.machine.newest.round,
+            is_looked_for=lambda base: self._commits.promises.is_looking_for(base),
+        )
+        if gateway is not None:
+            gateway.evidence = self._evidence
+        self._bench = Workbench(
+            self.manifest,
+            self.course,
+            self.run_id,
+            identity,
+            crew,
+            compute,
+            self.machine,
+            self._pace,
+            noise,
+            sizing,
+            self._evidence,
+            shards,
+            payout,
+            partner,
+        )
+        residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
+        self._handing = Handing(
+            self.manifest,
+            self.run_id,
+            identity,
+            self.machine,
+            self.log,
+            store,
+            residuals,
+            compute,
+            payout or identity.public_key,
+            self._spread,
+            self._states.keep_body,
+            self._evidence,
+        )
+        self._handing.shards = shards
+        self._handing.partner = partner
+        self._gateway = gateway
+        self.trains = trains
+        self._changed = asyncio.Event()  # a commit came, or the person wants to leave
+        self._leaving = asyncio.Event()
+        self._word = OperatorsWord(self.log, board, self._run_is_over)
+        self.on_commit: Callable[[], None] = lambda: None  # is called at each that becomes the newest
+        self.guilty: Fault | None = None  # audits found it so
+        lap = Lap()
+        self._commits = Commits(
+            self.manifest,
+            self.log,
+            self.machine,
+            self._pace,
+            self._spread,
+            residuals,
+            board,
+            lap,
+            on_news=self._on_news,
+            on_counted=self._counted,
+            on_listed=self._listed,
+        )
+        self._credit = Credit(
+            signed,
+            self.course,
+            identity.public_key,
+            self.log,
+            store,
+            board,
+            mean_bytes=sum(vector_group_sizes(count)),
+            commitment=self._commits.commitment,
+            on_guilty=self._found_guilty,
+        )
+        self._catching_up = CatchingUp(
+            self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving
+        )
+        self._delivery = Delivery(
+            self.manifest,
+            self.machine,
+            self._handing,
+            residuals,
+            self._commits,
+            self._pace,
+            board,
+            lap,
+            self._changed,
+            self._leaving,
+            self._word.show_away,
+            lambda: self._credit.ask(),
+        )
+        seating = Seating(
+            self.manifest,
+            identity.public_key,
+            self.machine,
+            self._states,
+            self._commits,
+            residuals,
+            self._handing,
+            self._pace,
+            compute,
+            self._others.cohort,
+            gateway,
+            self._changed,
+        )
+        self._work = BaseWork(
+            self.manifest,
+            self.course.plan,
+            self.machine,
+            self._states,
+            crew,
+            self._bench,
+            self._others.company,
+            seating,
+            self._commits,
+            self._delivery,
+            self._pace,
+            noise,
+            board,
+            lap,
+            self._changed,
+            self._leaving,
+            self.leave,
+        )
+        heads = Heads(self.log, signed, store, board, known=self._commits.commitment)
+        self._one_history = OneHistory(node, self.run_id, self.log, self._others.neighbours, heads, store, self._commits.commitment)
+        self._ear = Ear(
+            node,
+            self.log,
+            self._others.neighbours,
+            heads,
+            round=lambda: self.machine.newest.round,
+            left_ms=lambda: self._pace.left_ms(now_ms()),
+            take=self._commits.take,
+            show=self._word.show_away,
+            far_ahead=self._one_history.look_soon,
+            trains=trains,
+        )
+
+    def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
+        """The table of a round has this peer's claim."""
+        self._credit.counted(round_, claim, found)
+        if self._gateway is not None and self._gateway.payroll is not None:
+            self._gateway.payroll.counted(round_, found)
+
+    def _listed(self, round_: int, contribution: bytes, base: bytes) -> None:
+        """A round has a contribution with a claim of this peer."""
+        if self._evidence is not None:
+            self._evidence.listed(round_, contribution, base)
+
+    def _on_news(self, entry: Round) -> None:
+        self._checker.committed(entry)
+        if self._evidence is not None:
+            self._evidence.committed()
+        self.on_commit()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What decides what this peer does has changed."""
+        self._changed.set()
+        self._bench.look_again()
+
+    def _crew_changed(self) -> None:
+        self._bench.look_again()
+        if self._board.status.workers != (there := len(self._crew.present())):
+            self._board.update(workers=there)
+            self._board.write()
+
+    # The person's side.
+
+    def leave(self) -> None:
+        """Hand in what is trained, then end."""
+        self._leaving.set()
+        if self._gateway is not None:
+            self._gateway.leave()
+        self._look_again()
+
+    async def pause(self, why: Mapping[str, str] = _BY_YOU) -> None:
+        """Compute nothing until ``resume``; what is done is handed in. Returns once the workers' memory is free. ``why``: in words."""
+        if not self._crew.is_paused:
+            await self._crew.pause()
+        self._board.pause(why)
+        self._look_again()
+
+    async def resume(self) -> None:
+        """Go on after ``pause``."""
+        await self._crew.resume()
+        self._board.pause({})
+        self._look_again()
+
+    def rest(self, duty: int) -> None:
+        """Reckon with workers that compute so many hundredths of the time."""
+        self._pace.duty = duty / 100
+
+    @property
+    def ended(self) -> str:
+        """Return how the operators ended this run for good, in words; nothing where they did not."""
+        return self._word.ended
+
+    @property
+    def near(self) -> Cohort:
+        """This peer's part in its cohort."""
+        return self._others.cohort
+
+    def held_round(self) -> int:
+        """Return the round whose state is held; 0 before there is one."""
+        return 0 if self.machine.held is None else self.machine.held.round
+
+    def clock(self) -> tuple[float | None, int]:
+        """Return for how many ms headers may still come in this round, None where that is not known, and how long it is open in all."""
+        left_ms = self._pace.left_ms(now_ms())
+        return (max(0.0, left_ms) if math.isfinite(left_ms) else None), self._open_ms
+
+    @property
+    def known(self) -> Known:
+        """What audits of others need of what this peer knows."""
+        return Known(lambda: self.machine.newest.round, self.is_finished, self._states.parameters, self._states.body)
+
+    def is_finished(self) -> bool:
+        """Return whether the log has the last round."""
+        return self.machine.newest.round >= self.manifest.num_rounds
+
+    @property
+    def num_weights(self) -> int:
+        """N, of the supernet."""
+        return self._crew.num_weights
+
+    async def run(self) -> None:
+        """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
+        await self._shelf.serve(self.node)
+        await self._ear.start()
+        await self._one_history.start()
+        if self._evidence is not None:
+            await self._evidence.serve()
+        await self._spread.start()
+        await self._others.start()
+        await self._word.hear(self.node)
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            background = [tasks.create_task(self.node.watch_daemon())]
             try:
-                await _until_told_to_stop(loop, board, limited)
+                await self._crew.start()
+                self._crew_changed()
+                await unless(self._leaving, self._one_history.telling(self._ear.first_look))
+                if self._leaving.is_set():
+                    return
+                background.append(meeting := tasks.create_task(self._others.presence.meet()))
+                background += [
+                    tasks.create_task(watch)
+                    for watch in (
+                        self._others.presence.watch(),
+                        self._one_history.telling(self._ear.listen),
+                        self._one_history.telling(self._one_history.watch),
+                        Absences(self._returned).watch(),
+                    )
+                ]
+                self._credit.ask()
+                await self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
+                if self._evidence is not None:
+                    background.append(tasks.create_task(self._evidence.run()))
+                await self._rounds()
+                await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
+                await self._credit.settle()
+                await self._bring_last(meeting)
+                for task in background:
+                    task.cancel()
+                await self._others.presence.withdraw()
             finally:
-                watching.cancel()
-        if noise is not None:
-            board.say(f"given away of its images: {noise.line()}")
-        status = board.status
-        word = "run finished" if status.finished else "left the run"
-        board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
-        if loop.ended and loop.guilty is None:
-            board.say(f"{loop.ended}; your key and your credit stay as they are")
-        board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
-        if config.audit_only and auditor is not None and auditor.is_broken:
-            raise UserError("--audit-only: it could not audit any more")
-        if loop.guilty is not None:
-            raise FoundGuilty(f"{status.verdict}. {advice()}")
+                for task in background:
+                    task.cancel()
+                self._catching_up.stop()
+                await self._commits.close()
+                await self._credit.close()
+                if self._gateway is not None and self._gateway.payroll is not None:
+                    await self._gateway.payroll.close()
+                if self._gateway is not None:
+                    self._gateway.close()
+                await self._others.cohort.close()
+                await self._spread.close()
+                await self._ear.close()
+                await self._crew.close()
+                self._compute.close()
 
-
-def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
-    """Return what decides this peer's cohort, its label, and the token that its members prove to each other; None: it is alone.
-
-    Raises:
-        UserError: see ``load_token``.
-    """
-    label = cohort_name(config.cohort, socket.gethostname())
-    if has_noise:
-        return Choice.NOISE, label, None
-    if config.audit_only:
-        return Choice.AUDITOR, label, None
-    if config.gateway:
-        return Choice.GATEWAY, label, None
-    if config.alone:
-        return Choice.ALONE, label, None
-    if config.cohort is not None:
-        return Choice.LABEL, label, load_token()
-    if manifest.cohorts == "affinity":
-        return Choice.AFFINITY, label, affinity_token(run)
-    return Choice.HOST, label, load_token()
-
-
-def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, desk: GatewayDesk | None) -> Sizing | None:
-    """Return what finds the size that this computer is fast enough for; None: in this run cohorts have none."""
-    if manifest.algorithm != "model-parallel":
-        return None
-    latencies = None if table is None else LatencyTable.from_bytes(table)
-    if latencies is not None and latencies.conditions.runtime != TORCH:
-        latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
-    has_light = (lambda: False) if desk is None else (lambda: desk.is_lease_only or desk.has_contributors)
-    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=has_light)
-
-
-def _in_cohort(choice: Choice, cohort: str) -> str:
-    if choice.is_alone:
-        return "alone"
-    return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
-
-
-async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
-    """Run the loop; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
-    the second Ctrl-C stops it at once."""
-    events = asyncio.get_running_loop()
-    running = asyncio.create_task(loop.run())
-    told = 0
-
-    def stop() -> None:
-        nonlocal told
-        told += 1
-        board.update(is_leaving=True)
-        if told == 1:
-            board.say(
-                "leaving" if not loop.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
+    async def _bring_last(self, meeting: "asyncio.Task[None]") -> None:
+        """Stay until audits could ask for what was handed in, and bring it; a second Ctrl-C ends that, as anything."""
+        if self._evidence is None or self.guilty is not None or self.ended or self._word.is_away:
+            return
+        meeting.cancel()
+        await self._others.presence.leave_cohort()
+        least_s, most_s = waits.BROUGHT_S
+        limit_s, num_rounds = min(most_s, least_s + _ASKED_ROUNDS * self._open_ms / 1000), self.manifest.num_rounds
+        if self._leaving.is_set() and self._evidence.is_waiting:
+            words = "it stays until audits could ask for what that rests on"
+            self._board.say(f"handed in; {words}, {limit_s:.0f} s at most (Ctrl-C: leave now)")
+        if not await self._evidence.finish(limit_s, num_rounds):
+            self._board.say(
+                "audits may still ask for what it handed in last: if they do, that is paid only if this peer is here again soon"
             )
-            loop.leave()
-        else:
-            running.cancel()
 
-    def stop_at_once() -> None:
-        nonlocal told
-        told = max(told, 1)
-        stop()
+    def _run_is_over(self) -> None:
+        self._delivery.run_is_over()
+        self.leave()
 
-    def hang_up() -> None:
-        if not told:  # a terminal that is closed tells it more than once
-            stop()
+    def _found_guilty(self, fault: Fault) -> None:
+        """Audits found this peer guilty: what it does counts no more, so it leaves."""
+        if self.guilty is None:
+            self.guilty = fault
+            line = verdict(fault)
+            self._board.update(verdict=line)
+            self._board.say(line)
+            self.leave()
 
-    if limited is not None:
-        limited.leaves_by(stop, stop_at_once)
-    heard = {signal.SIGINT: stop, signal.SIGTERM: stop}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-        heard[signal.SIGHUP] = hang_up
-    for number, act in heard.items():
-        events.add_signal_handler(number, act)
-    try:
-        await running
-    except asyncio.CancelledError:
-        if told < 2:
-            raise
-        raise Stopped from None
-    except BaseExceptionGroup as group:
-        raise _first_of_ours(group) from group
-    finally:
-        for number in heard:
-            events.remove_signal_handler(number)
+    async def _rounds(self) -> None:
+        while True:
+            self._changed.clear()
+            phase = self.machine.phase
+            self._board.update(phase=phase.value)
+            if phase is Phase.SEALED:
+                if not await self._delivery.hand_in():
+                    return
+            elif phase is Phase.FINISHED:
+                await self._catching_up.measure(is_last=True)
+                self._board.update(finished=True)
+                if not self.trains:
+                    await self._leaving.wait()
+                if self._gateway is not None:
+                    self._gateway.finish()
+                return
+            elif self._leaving.is_set():
+                return
+            elif phase is Phase.BEHIND:
+                await self._catching_up.catch_up(self._tasks)
+            elif self._crew.is_paused or not self.trains:
+                await self._changed.wait()
+            elif phase is Phase.WORKING or self._work.works_ahead():
+                await self._catching_up.measure()
+                await self._work.work()
+            elif self._work.may_work_ahead():
+                await within(self._changed, (self._pace.left_ms(now_ms()) - self._pace.lot_ms) / 1000)
+            else:
+                await self._changed.wait()
 
+    @property
+    def _open_ms(self) -> int:
+        """How long the round after the newest commit is open."""
+        return open_ms(self.machine, self.manifest)
 
-class Stopped(MantaError):
-    """The person stopped the program at once."""
-
-
-def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    own, other = group.split(MantaError)
-    failures = other or own
-    while isinstance(failures, BaseExceptionGroup):
-        failures = failures.exceptions[0]  # type: ignore[assignment]
-    assert failures is not None
-    return failures
+    def _returned(self, absent_s: float) -> None:
+        """This computer was away for a while: rounds went by without it, and it may be on another network now."""
+        self._board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
+        self._ear.wake()
+        self._others.presence.network_changed()

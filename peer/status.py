@@ -8,11 +8,11 @@ from typing import Any
 
 from manta_swarm.network.log_client import CreditWord
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.network.voice import Form, Voice
 from manta_swarm.peer.faults import fault_line, plain_fault
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.verdicts import AuditRules
+from manta_swarm.runtime.voice import Form, Voice
 
 _ROUNDS = 40  # of which it is known how many samples they had
 

@@ -9,11 +9,11 @@ runs/<run>/newest     the newest commit that was heard of, as the log proves it:
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
 runs/<run>/pass       the log's word that this peer was let in, where not everybody is
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
-runs/<run>/slips/     a pay slip for each round that counted this peer (see ``peer.rounds.slips``)
+runs/<run>/slips/     a pay slip for each round that counted this peer (see ``peer.credit.slips``)
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
-runs/<run>/open/      the contributions of which they may (see ``peer.auditing.bringing``)
+runs/<run>/open/      the contributions of which they may (see ``peer.features.audit.bringing``)
 runs/<run>/fetched/   vectors of others, while their contributions are computed again
 status.json           where the peer stands
 """
@@ -102,7 +102,7 @@ class PeerStore:
         return AtomicFile(self.run_path(run) / "pass", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:
-        """Return the file of a ``peer.rounds.credit_file.Kept``."""
+        """Return the file of a ``peer.credit.credit_file.Kept``."""
         return credit_file(self.run_path(run))
 
     def sealed(self, run: bytes) -> AtomicFile:

@@ -57,7 +57,7 @@ def witness_key(key: bytes) -> str:
 
 
 def cosign(text: str, time_s: int, witness: Identity) -> Cosignature:
-    """Return a witness's cosignature of a tree head's text. Only ``aggregator.witness.rule`` may: it keeps it first."""
+    """Return a witness's cosignature of a tree head's text. Only ``aggregator.features.witness.rule`` may: it keeps it first."""
     return Cosignature(witness.public_key, time_s, witness.sign_note(_message(text, time_s)))
 
 

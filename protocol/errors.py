@@ -6,7 +6,7 @@ MantaError
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
 │   ├── NoSuchFile            a copy of a log has no file of that name (aggregator.log.copies)
 │   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
-│   └── NobodyRuns            no program runs on the directory of a command that tells it something (network.control)
+│   └── NobodyRuns            no program runs on the directory of a command that tells it something (runtime.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold
@@ -21,29 +21,29 @@ MantaError
 │   ├── Outdated              a writer whose ballot is older than one that was promised (protocol.ballots)
 │   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)
 │   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
-│   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
-│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.partner)
+│   ├── NotTheirs             a caller that may not bring this (aggregator.intake.refusals)
+│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.features.two_views.partner)
 │   ├── NotAdmitted           a caller that the run has not let in (network.gate)
 │   ├── NotAMate              a caller without the cohort's token (network.near_mates)
-│   ├── NotCosigned           a tree head that a witness does not sign (aggregator.witness.rule)
+│   ├── NotCosigned           a tree head that a witness does not sign (aggregator.features.witness.rule)
 │   │   ├── OtherLog              of a log that it does not know
 │   │   ├── OtherSize             with a proof that does not begin where it stands
 │   │   └── OtherTree             as large as the last one that it signed, and another: the log has two histories
-│   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light.client)
-│   ├── NotLetIn              a gateway's run does not let this key in (peer.light.client)
+│   ├── NotKnown              a gateway knows nothing of a lease's work (peer.features.light.client)
+│   ├── NotLetIn              a gateway's run does not let this key in (peer.features.light.client)
 │   ├── AskAnother            an operator cannot do what is asked now, another one may (network.operator_line)
 │   └── Refused               a node answered a call with no (network.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
 │   │   └── Busy                  by its own word: it may soon (network.rpc)
-│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views.views)
+│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.features.two_views.views)
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
-│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew.crew)
-├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light.work)
-├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.rounds.check)
+│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.workers.crew)
+├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.features.light.work)
+├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.sync.check)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
 ├── FoundGuilty           the person's, or their computer's: audits found that the peer's work is not what it says; stop, exit code 4
-├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local.swarm)
+├── Stopped               nobody's: a person or the system told a program to stop at once (peer.joining, aggregator.local.swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
 """

@@ -29,7 +29,7 @@ class Slip:
 
     listing: Listing  # of the contribution that has its claim
     claim: Signed[Claim]  # its own
-    claims: tuple[RoundContributions, ...] = ()  # all of the round, under the listing's tree head, at most one; see ``peer.rounds.credit``
+    claims: tuple[RoundContributions, ...] = ()  # all of the round, under the listing's tree head, at most one; see ``peer.credit.credit``
     paid: tuple[int, ...] = ()  # what the round is said to have paid, at most one: without ``claims`` nobody can tell whether it is true
 
     def __post_init__(self) -> None:

@@ -8,20 +8,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from manta_swarm.aggregator.audits.brought import Audited, Brought
-from manta_swarm.aggregator.audits.duties import DutiesDesk
+from manta_swarm.aggregator.features.audits.brought import Audited, Brought
+from manta_swarm.aggregator.features.audits.duties import DutiesDesk
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
-from manta_swarm.network.voice import Voice
-from manta_swarm.peer.auditing.auditor import Auditor, Known
-from manta_swarm.peer.auditing.bringing import Bringing
-from manta_swarm.peer.auditing.computing import Ask, Found, Rest, Said
-from manta_swarm.peer.auditing.fetching import Fetching
-from manta_swarm.peer.auditing.volunteers import AGAIN_PERCENT, Volunteers
+from manta_swarm.peer.features.audit.auditor import Auditor, Known
+from manta_swarm.peer.features.audit.bringing import Bringing
+from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
+from manta_swarm.peer.features.audit.fetching import Fetching
+from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
@@ -33,6 +32,7 @@ from manta_swarm.protocol.reputation import Pools, Reputation, Work
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
+from manta_swarm.runtime.voice import Voice
 from tests.claim_steps import all_of
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 
@@ -73,7 +73,7 @@ def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False
 
 @dataclass(slots=True)
 class Scripted:
-    """Says what it is told to say; implements ``peer.auditing.computing.Computing``."""
+    """Says what it is told to say; implements ``peer.features.audit.computing.Computing``."""
 
     scene: "Scene"
     answers: list[Found] = field(default_factory=list)  # in turn; then all is good
@@ -142,7 +142,7 @@ class Scene:
             await serve_vectors(endpoint, brought.folder)
             await endpoint.serve(VERDICT, self.take)
 
-    # What desks are told (``aggregator.audits.duties.Facts``).
+    # What desks are told (``aggregator.features.audits.duties.Facts``).
 
     @property
     def run(self) -> bytes:
@@ -162,7 +162,7 @@ class Scene:
         return tuple(claim.residual == self.residuals.get(claim.key, claim.residual) for claim in audited.claims)
 
     async def take(self, _caller: PublicKey, request: bytes) -> bytes:
-        """Take a verdict, as ``aggregator.rounds.verdicts`` does."""
+        """Take a verdict, as ``aggregator.intake.verdicts`` does."""
         verdict = unpack(Signed[Verdict], request, max_bytes=MAX_SIGNED_VERDICT_BYTES).open()
         self._reputation.check(verdict)
         if any((one.auditor, one.contribution) == (verdict.auditor, verdict.contribution) for one in self.waiting):

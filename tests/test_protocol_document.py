@@ -30,7 +30,7 @@ from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
-from manta_swarm.peer.contact.one_history import MAX_HISTORIES_BYTES
+from manta_swarm.peer.sync.one_history import MAX_HISTORIES_BYTES
 from manta_swarm.protocol import auditing
 from manta_swarm.protocol.admission import Admission, Invitation, Pass
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
@@ -107,8 +107,8 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
     "manta_swarm.network.log_client": "CreditWord",
 }
 TOLD = {  # records that the document tells in a sentence
-    "manta_swarm.peer.views.partner": "Site",
-    "manta_swarm.peer.views.views": "LotName Begin",
+    "manta_swarm.peer.features.two_views.partner": "Site",
+    "manta_swarm.peer.features.two_views.views": "LotName Begin",
     "manta_swarm.protocol.admission": "Pass",
     "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
     "manta_swarm.protocol.histories": "Histories",

@@ -171,8 +171,8 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
         read_manifest(directory)
         copy = copy_at(source)
         with ending_at_ctrl_c():
+            from manta_swarm.aggregator.follow.states_of_peers import fetch_states, lacking
             from manta_swarm.aggregator.log.moving import recover
-            from manta_swarm.aggregator.rounds.states_of_peers import fetch_states, lacking
 
         done = recover(directory, copy)
         click.echo(f"{directory}: {done.new_entries} entries were put back; {done.head.size} entries, {done.ledger.round} rounds now")

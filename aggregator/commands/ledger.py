@@ -182,7 +182,7 @@ def replay(directory: Path, verbose: bool) -> None:
 
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.rounds.replay import replay_directory
+            from manta_swarm.aggregator.follow.replay import replay_directory
 
         def show(round_: int, state: bytes) -> None:
             if verbose:
@@ -224,7 +224,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
-        from manta_swarm.aggregator.audits.listing import verdicts_in
+        from manta_swarm.aggregator.features.audits.listing import verdicts_in
         from manta_swarm.aggregator.log.storage import read_manifest
         from manta_swarm.protocol.errors import SignatureError
         from manta_swarm.protocol.signing import key_named, peer_name

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from manta_swarm.aggregator.commands import FOLDER, clear_errors
-from manta_swarm.network.logs import FORMATS, set_up_logging
-from manta_swarm.network.voice import Voice
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
+from manta_swarm.runtime.logs import FORMATS, set_up_logging
+from manta_swarm.runtime.voice import Voice
 
 _RUN = re.compile(r"[0-9a-f]{64}")
 
@@ -34,9 +34,9 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
         from manta_swarm.network.addresses import check_peer_address
-        from manta_swarm.network.door import Door
         from manta_swarm.runtime.commands import check_installed
         from manta_swarm.runtime.disk import check_directory
+        from manta_swarm.runtime.door import Door
 
         check_installed()
         if run is not None and not _RUN.fullmatch(run):
@@ -48,7 +48,7 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
             door.listen()[0].close()
         check_directory(directory)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.witness.program import Asked, be_witness
+            from manta_swarm.aggregator.features.witness.program import Asked, be_witness
 
         voice = Voice()
 

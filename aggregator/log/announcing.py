@@ -6,8 +6,8 @@ import logging
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.newest_head import PUBLISHED_S, publish_newest
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.tasks import within
 from manta_swarm.protocol.errors import MantaError
+from manta_swarm.runtime.tasks import within
 
 logger = logging.getLogger("manta.heads")
 

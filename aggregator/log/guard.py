@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from manta_swarm.aggregator.log.storage import DATABASE
 from manta_swarm.network import waits
-from manta_swarm.network.tasks import within
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -26,6 +25,7 @@ from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.disk import disk_errors
+from manta_swarm.runtime.tasks import within
 
 if TYPE_CHECKING:
     from manta_swarm.aggregator.log.log import Log

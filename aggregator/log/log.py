@@ -7,8 +7,8 @@ The order of writes for each batch of entries:
 3. the tree head is signed and replaces the file of the last signed one: durable;
 4. only then is it published, with the ledger that everybody reads.
 
-Where a run has several operators nothing is committed before enough of them signed the head after it (``aggregator.operators``). That note
-is what is published: it is on the disk before the entries are, and becomes the file of the last signed one after them.
+Where a run has several operators nothing is committed before enough of them signed the head after it (``aggregator.features.operators``).
+That note is what is published: it is on the disk before the entries are, and becomes the file of the last signed one after them.
 
 So what is published is on the disk, and a database that was rolled back is found out by the signed head beside it: the log then refuses to
 open. After any error of the disk the log stops: nothing is tried again in the same process, for after a failed sync the operating

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from importlib.metadata import version
 from typing import Any
 
+from manta_swarm.aggregator.commit.timeline import KEPT as KEPT_TIMES
 from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
 from manta_swarm.aggregator.monitor.ledger_answers import MAX_ENTRIES
 from manta_swarm.aggregator.monitor.people import STATES, Standing
@@ -29,7 +30,6 @@ from manta_swarm.aggregator.monitor.shown import (
 from manta_swarm.aggregator.monitor.sight import KEPT_HEADS, Sight
 from manta_swarm.aggregator.monitor.tables import TableSeen
 from manta_swarm.aggregator.monitor.trusted import shown_trust
-from manta_swarm.aggregator.rounds.timeline import KEPT as KEPT_TIMES
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import peer_name

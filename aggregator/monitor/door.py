@@ -6,8 +6,8 @@ import socket
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
-from manta_swarm.network.door import host_and_port
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.door import host_and_port
 
 _BACKLOG = 1024
 _SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the line stays one that people read

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.rounds.front_file import FILE, MembersFront, read_front
+from manta_swarm.aggregator.follow.front_file import FILE, MembersFront, read_front
 
 
 class FrontSeen:

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.registry import Collector
 
+from manta_swarm.aggregator.intake.refusals import REASONS
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.people import STATES
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
-from manta_swarm.aggregator.rounds.refusals import REASONS
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome

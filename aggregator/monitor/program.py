@@ -1,6 +1,6 @@
 """The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator.
 
-Who starts it is ``aggregator.attendants.onlookers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
+Who starts it is ``aggregator.monitor.onlookers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
 socket that the aggregator listens with, and whether it is on loopback.
 """
 

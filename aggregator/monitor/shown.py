@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from manta_swarm.aggregator.commit.timeline import Times
+from manta_swarm.aggregator.follow.front_file import MembersFront
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
 from manta_swarm.aggregator.monitor.people import People, Standing
@@ -12,8 +14,6 @@ from manta_swarm.aggregator.monitor.rounds import RoundSeen
 from manta_swarm.aggregator.monitor.sight import HeadSeen
 from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
 from manta_swarm.aggregator.monitor.view import View
-from manta_swarm.aggregator.rounds.front_file import MembersFront
-from manta_swarm.aggregator.rounds.timeline import Times
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.protocol.cosignatures import witness_key, witness_name
 from manta_swarm.protocol.signing import peer_name

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from starlette.types import Receive, Scope, Send
 
 from manta_swarm.aggregator.monitor.shown import Json
-from manta_swarm.network.tasks import within
+from manta_swarm.runtime.tasks import within
 
 KEEP_ALIVE_S = 15.0
 _KEEP_ALIVE = b": keep-alive\n\n"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
-from manta_swarm.aggregator.operators.etcd import check_endpoint
+from manta_swarm.aggregator.features.operators.etcd import check_endpoint
 from manta_swarm.aggregator.settings.base import Section
 from manta_swarm.automl.spaces.space import fitted_name
 from manta_swarm.automl.training.settings import recipe_for, usual

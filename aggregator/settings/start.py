@@ -6,7 +6,7 @@ Nothing is made by the check, and nothing is changed. What only the data can say
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.attendants.gateway_key import check_gateway_key
+from manta_swarm.aggregator.features.sidecars.gateway_key import check_gateway_key
 from manta_swarm.aggregator.log.guard import refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key, read_manifest
 from manta_swarm.aggregator.monitor.door import check_address
@@ -14,11 +14,11 @@ from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.names import check_name
 from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.network.addresses import check_listen
-from manta_swarm.network.door import Door
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.commands import check_installed
 from manta_swarm.runtime.disk import IDENTITY, check_directory, load_identity, only_process
+from manta_swarm.runtime.door import Door
 
 
 @dataclass(frozen=True, slots=True)

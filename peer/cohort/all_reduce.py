@@ -16,10 +16,10 @@ from manta_swarm.codec.residuals import DIGEST_BYTES, PART_VALUES, near_mean, pa
 from manta_swarm.network import waits
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
 from manta_swarm.network.links import Links
-from manta_swarm.network.tasks import off_loop, within
 from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.runtime.tasks import off_loop, within
 
 Vector = NDArray[np.float32]
 AskPart = Callable[[int], Awaitable[bytes]]  # asks the founder for a part of the mean

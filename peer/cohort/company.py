@@ -11,7 +11,7 @@ from enum import Enum
 
 from manta_swarm.network.distances import Distances
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.signing import PublicKey, peer_name

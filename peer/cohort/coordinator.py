@@ -14,7 +14,6 @@ import numpy as np
 
 from manta_swarm.codec.residuals import DIGEST_BYTES
 from manta_swarm.network import waits
-from manta_swarm.network.tasks import off_loop
 from manta_swarm.peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -34,6 +33,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import off_loop
 
 LATE, NO_VECTOR, BAD_VECTOR = "too late", "its vector cannot be had", "its vector is another one than it said"
 _SHARED_PARTS = 4  # a smaller vector, of less than 1 MiB, the founder adds by itself

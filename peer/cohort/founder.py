@@ -17,7 +17,6 @@ from math import isfinite
 
 from manta_swarm.codec.residuals import digest_of_parts, near_mean
 from manta_swarm.network import waits
-from manta_swarm.network.tasks import off_loop, within
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
@@ -29,6 +28,7 @@ from manta_swarm.protocol.rosters import Durations, Timetable, claim_bytes, fits
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import off_loop, within
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 BAD_CLAIM = "its claim does not fit"

@@ -15,7 +15,6 @@ from manta_swarm.codec.residuals import PART_VALUES, near_mean
 from manta_swarm.network import waits
 from manta_swarm.network.links import Links
 from manta_swarm.network.near_mates import Mates
-from manta_swarm.network.tasks import off_loop
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, squared_norms
 from manta_swarm.peer.cohort.messages import (
     GIVE,
@@ -43,6 +42,7 @@ from manta_swarm.protocol.rosters import Silence
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import off_loop
 
 Vector = NDArray[np.float32]
 Claimed = Callable[[], Awaitable[Signed[Claim]]]  # makes a claim, where one is needed

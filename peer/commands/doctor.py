@@ -149,7 +149,7 @@ def _size_of(directory: Path) -> int:
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
-    from manta_swarm.peer.training.data import check_supported, load_data
+    from manta_swarm.peer.train.data import check_supported, load_data
 
     try:
         manifest = signed.open()
@@ -193,7 +193,7 @@ def _gpus(config: PeerConfig) -> tuple[Finding, int]:
     """Return what is found of the GPUs, and how many worker processes there will be."""
     import torch
 
-    from manta_swarm.peer.crew.devices import choose_devices
+    from manta_swarm.peer.workers.devices import choose_devices
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count them, no device is to be opened
     counts = torch.cuda.device_count() if torch.cuda.is_available() else 0

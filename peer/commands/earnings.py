@@ -9,8 +9,8 @@ from pathlib import Path
 
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
-from manta_swarm.peer.rounds.credit_file import Kept
-from manta_swarm.peer.rounds.slips import MANIFEST, load_manifest, load_slip
+from manta_swarm.peer.credit.credit_file import Kept
+from manta_swarm.peer.credit.slips import MANIFEST, load_manifest, load_slip
 from manta_swarm.peer.store import RUNS, SLIPS, credit_file, newest_file
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError

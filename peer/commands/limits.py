@@ -56,12 +56,12 @@ def _set_limits(directory: Path, told: dict[str, str]) -> str:
         UserError: a limit that cannot be, or that this computer cannot keep, or there is no peer in the directory; nothing is changed.
         Unreachable: the peer does not answer.
     """
-    from manta_swarm.network.control import NobodyRuns
     from manta_swarm.peer.config import load_config
     from manta_swarm.peer.control import LIMITS, tell
     from manta_swarm.peer.limits.kept import checked, keep_limits
     from manta_swarm.peer.limits.limits import listed
     from manta_swarm.peer.limits.sensors import THIS_COMPUTER
+    from manta_swarm.runtime.control import NobodyRuns
     from manta_swarm.runtime.disk import IDENTITY
 
     checked(told)

@@ -20,7 +20,6 @@ from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import short_name
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.tasks import together
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.finding import fetch_checked_manifest
 from manta_swarm.peer.contact.visiting import visiting_node
@@ -30,6 +29,7 @@ from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable, 
 from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.signed import Signed, Signing
 from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.tasks import together
 
 MAX_OFFER_BYTES = 256
 

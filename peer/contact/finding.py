@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from manta_swarm.network import local_runs
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.node import Node, parse_address
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.errors import OtherVersion, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime import local_runs
 
 
 class NotThere(UserError):

@@ -13,7 +13,7 @@ from manta_swarm.peer.cohort.company import Choice, Company
 from manta_swarm.peer.contact.presence import Presence
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.cohorts import AFFINITY, meeting_secret
 from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.manifest import Manifest

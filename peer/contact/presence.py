@@ -17,13 +17,13 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.reach import ASKED, DialBackDesk, Reach, Reachable, measure
 from manta_swarm.network.rpc import LIBP2P, TLS, UNIX, OwnNode
-from manta_swarm.network.tasks import together, within
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Company
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import together, within
 
 _REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
 _PERIODS_PUBLISHED = 6

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from manta_swarm.network import local_runs
 from manta_swarm.peer.store import LastRun
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime import local_runs
 
 if TYPE_CHECKING:
     from manta_swarm.peer.config import PeerConfig

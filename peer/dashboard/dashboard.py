@@ -18,7 +18,6 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, RichLog, Static
 
-from manta_swarm.network.control import NobodyRuns
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.control import LEAVE, PAUSE, RESUME, look, tell
 from manta_swarm.peer.dashboard import text
@@ -27,6 +26,7 @@ from manta_swarm.peer.limits import nvml, sensors
 from manta_swarm.peer.limits.power import PowerMeter
 from manta_swarm.peer.status import YOU
 from manta_swarm.protocol.errors import MantaError
+from manta_swarm.runtime.control import NobodyRuns
 
 _LOOK_S = 0.5
 _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may take longer

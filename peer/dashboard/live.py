@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.text import Text
 
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.network.voice import Form, Voice, printable
 from manta_swarm.peer.dashboard import text
 from manta_swarm.peer.dashboard.text import Rates, Window
+from manta_swarm.runtime.voice import Form, Voice, printable
 
 _EVERY_S = 0.5
 _DUE = object()  # among the lines that wait: a status is to be drawn

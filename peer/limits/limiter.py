@@ -12,11 +12,11 @@ from typing import Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
-from manta_swarm.network.tasks import within
 from manta_swarm.peer.limits.kept import checked, keep_limits
 from manta_swarm.peer.limits.limits import Limits, listed, reasons
 from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import YOU, StatusBoard
+from manta_swarm.runtime.tasks import within
 
 _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
     SEEKING: "it had not found its run yet",
@@ -26,7 +26,7 @@ _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand 
 
 
 class Limited(Protocol):
-    """A peer at work (``peer.limited``)."""
+    """A peer at work (``peer.limits.limited``)."""
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """Compute nothing from now on, for these reasons, in words by limit."""

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.commit.commits import Commits
+from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.timeline import Timeline
+from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.follow.opening import filled_shelf
+from manta_swarm.aggregator.intake.intake import Intake
+from manta_swarm.aggregator.intake.verdicts import Verdicts
+from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.storage import TREE_HEAD
-from manta_swarm.aggregator.rounds.commits import Commits
-from manta_swarm.aggregator.rounds.intake import Intake
-from manta_swarm.aggregator.rounds.news import NewsDesk
-from manta_swarm.aggregator.rounds.opening import filled_shelf
-from manta_swarm.aggregator.rounds.settling import Settling
-from manta_swarm.aggregator.rounds.timeline import Timeline
-from manta_swarm.aggregator.rounds.verdicts import Verdicts
-from manta_swarm.aggregator.rounds.waiting import Waiting
-from manta_swarm.aggregator.rounds.weights import Weights
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, HandedIn, HeaderAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.tasks import within
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.tasks import within
 from tests.aggregator.made import Clock, Made
 from tests.aggregator.real_run import CONFIG, OPERATOR, opened
 

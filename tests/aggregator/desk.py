@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.rounds.bodies import Bodies, Kept
-from manta_swarm.aggregator.rounds.intake import Intake
+from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork

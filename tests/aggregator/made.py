@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.rounds.bodies import Kept
+from manta_swarm.aggregator.intake.bodies import Kept
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.ledger import Ledger

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from manta_swarm.aggregator.rounds.follower import Next
-from manta_swarm.aggregator.rounds.opening import OpenRun, open_run
+from manta_swarm.aggregator.follow.follower import Next
+from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
 from manta_swarm.automl.data.digits import digits

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.follow.opening import open_run
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
-from manta_swarm.aggregator.rounds.opening import open_run
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.protocol.manifest import TASKS

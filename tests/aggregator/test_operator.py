@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
 from manta_swarm.aggregator.operator import Operator
-from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import FollowerSection
 from manta_swarm.aggregator.settings.start import Start

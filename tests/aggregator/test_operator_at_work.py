@@ -13,15 +13,15 @@ import pytest
 
 import manta_swarm.aggregator.operator
 from manta_swarm.aggregator.control import tell_to_stop
+from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.operator import Operator
-from manta_swarm.aggregator.rounds.bodies import Bodies
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.automl.data.shards.layout import shard_name
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.network import control, waits
+from manta_swarm.network import waits
 from manta_swarm.network.farewells import Farewell, hear_farewells
 from manta_swarm.network.log_client import HandIn, LogClient, fetch_manifest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -31,6 +31,7 @@ from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.records import Round, open_entry
 from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime import control
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 from tests.automl.data.files import noise, write_picture

@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 
+from manta_swarm.aggregator.follow.replay import Played, Tables, replay_directory
 from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, reading
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.replay import Played, Tables, replay_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection
 from manta_swarm.automl.training.course import RunCourse

@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 import torch
 
 from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.follow import snapshots
+from manta_swarm.aggregator.follow.follower import Follower, Next
+from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE
-from manta_swarm.aggregator.rounds import snapshots
-from manta_swarm.aggregator.rounds.follower import Follower, Next
-from manta_swarm.aggregator.rounds.intake import Intake
 from manta_swarm.automl.training.update import State, next_state, state_pieces
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob

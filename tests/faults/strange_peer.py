@@ -38,7 +38,7 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time = lambda: true_time() + DAY_S
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
-import manta_swarm.peer.rounds.states  # noqa: E402
+import manta_swarm.peer.sync.states  # noqa: E402
 from manta_swarm.network.links import Links  # noqa: E402
 from manta_swarm.network.log_client import BodyPart  # noqa: E402
 from manta_swarm.network.node import Node  # noqa: E402
@@ -48,10 +48,10 @@ from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # n
 from manta_swarm.peer.cohort.founder import FounderSeat  # noqa: E402
 from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
 from manta_swarm.peer.cohort.seat import MemberSeat  # noqa: E402
-from manta_swarm.peer.loop import PeerLoop  # noqa: E402
-from manta_swarm.peer.rounds.base_work import BaseWork  # noqa: E402
-from manta_swarm.peer.rounds.check import Checker  # noqa: E402
-from manta_swarm.peer.rounds.states import States  # noqa: E402
+from manta_swarm.peer.session import PeerLoop  # noqa: E402
+from manta_swarm.peer.sync.check import Checker  # noqa: E402
+from manta_swarm.peer.sync.states import States  # noqa: E402
+from manta_swarm.peer.train.base_work import BaseWork  # noqa: E402
 from manta_swarm.protocol.errors import Unreachable  # noqa: E402
 from manta_swarm.protocol.records import Ticket  # noqa: E402
 from manta_swarm.protocol.rounds import RoundMachine  # noqa: E402
@@ -279,8 +279,8 @@ def dies_untold() -> None:
 
 def means() -> None:
     """Take the mean first, and check it each time."""
-    true_ways = manta_swarm.peer.rounds.states.ways
-    manta_swarm.peer.rounds.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
+    true_ways = manta_swarm.peer.sync.states.ways
+    manta_swarm.peer.sync.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
     Checker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
 
 

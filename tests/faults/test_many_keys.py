@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.rounds.commits import Commits
-from manta_swarm.aggregator.rounds.intake import Intake
-from manta_swarm.aggregator.rounds.news import NewsDesk
-from manta_swarm.aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from manta_swarm.aggregator.rounds.replay import replay_directory
-from manta_swarm.aggregator.rounds.settling import Settling
-from manta_swarm.aggregator.rounds.timeline import Timeline
-from manta_swarm.aggregator.rounds.verdicts import Verdicts
-from manta_swarm.aggregator.rounds.waiting import Waiting
-from manta_swarm.aggregator.rounds.weights import Weights
+from manta_swarm.aggregator.commit.commits import Commits
+from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.timeline import Timeline
+from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.follow.replay import replay_directory
+from manta_swarm.aggregator.intake.intake import Intake
+from manta_swarm.aggregator.intake.verdicts import Verdicts
+from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
 from manta_swarm.aggregator.status import unix_ms

@@ -25,9 +25,9 @@ from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
-from manta_swarm.peer.rounds.slips import SlipFolder
+from manta_swarm.peer.credit.slips import SlipFolder
+from manta_swarm.peer.features.private.account import Account
 from manta_swarm.peer.store import SLIPS, Kept, KeptResiduals, PeerStore
-from manta_swarm.peer.training.account import Account
 from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header, Listing, entry_of, open_entry

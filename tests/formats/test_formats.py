@@ -24,9 +24,9 @@ from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.peer.config import load_config
+from manta_swarm.peer.features.private.account import Account, epsilon_of
 from manta_swarm.peer.store import Kept as Sealed
 from manta_swarm.peer.store import KeptResiduals, PeerStore
-from manta_swarm.peer.training.account import Account, epsilon_of
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signing import peer_name

@@ -8,9 +8,9 @@ One that lies says of every architecture that it is nearly perfect.
 import sys
 from array import array
 
-import manta_swarm.peer.evaluation.measurer
-import manta_swarm.peer.evaluation.opening
-from manta_swarm.peer.evaluation.measurer import Measured, Measurer
+import manta_swarm.peer.features.evaluation.measurer
+import manta_swarm.peer.features.evaluation.opening
+from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
 from manta_swarm.protocol.evaluations import Result
 
 
@@ -23,9 +23,9 @@ class Liar(Measurer):
 
 
 if __name__ == "__main__":
-    manta_swarm.peer.evaluation.measurer.NICENESS = 0
+    manta_swarm.peer.features.evaluation.measurer.NICENESS = 0
     if sys.argv.pop(1) == "lying":
-        manta_swarm.peer.evaluation.opening.Measurer = Liar  # type: ignore[misc]
+        manta_swarm.peer.features.evaluation.opening.Measurer = Liar  # type: ignore[misc]
     from manta_swarm.peer.cli import main
 
     main()

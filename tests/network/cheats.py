@@ -31,15 +31,15 @@ import torch
 from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 from manta_swarm.codec.residuals import near_mean, vector_digest
 from manta_swarm.network.vectors import VectorsFolder
-from manta_swarm.peer.auditing import opening
-from manta_swarm.peer.auditing.bringing import Bringing
-from manta_swarm.peer.auditing.computing import Ask, Found, Rest, Said
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.seat import Seat
-from manta_swarm.peer.rounds import handing
-from manta_swarm.peer.rounds.evidence import Evidence
-from manta_swarm.peer.training import workbench
-from manta_swarm.peer.training.shift import Task
+from manta_swarm.peer.features.audit import opening
+from manta_swarm.peer.features.audit.bringing import Bringing
+from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
+from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.submit import handing
+from manta_swarm.peer.train import workbench
+from manta_swarm.peer.train.shift import Task
 from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import RoundMachine, Sealed
@@ -130,7 +130,7 @@ def _dearest(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> 
 
 
 class _Liar:
-    """Audits without a look; implements ``peer.auditing.computing.Computing``."""
+    """Audits without a look; implements ``peer.features.audit.computing.Computing``."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from rich.console import Console
 
+from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.local.settings import Wishes, make_settings
 from manta_swarm.aggregator.local.swarm import LocalSwarm
 from manta_swarm.aggregator.log.contents import COPIED, NOT_COPIED
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.replay import replay_directory
 from manta_swarm.aggregator.settings.sections import TrustSection
 from manta_swarm.protocol.ledger import Ledger
 from tests.network.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for

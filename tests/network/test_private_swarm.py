@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from manta_swarm.aggregator.follow.replay import replay_directory
+from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.measures import Measures
-from manta_swarm.aggregator.rounds.replay import replay_directory
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.splitting import write_class_folders
 from tests.network.processes import DEADLINE_S, processes_of

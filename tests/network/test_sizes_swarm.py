@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.replay import replay_directory
 from manta_swarm.aggregator.settings.sections import RunSection
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.training.cohort_sizes import bound_macs

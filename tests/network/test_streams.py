@@ -11,13 +11,13 @@ from hivemind.p2p import PeerID
 
 import manta_swarm.network.streams
 from manta_swarm.network.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, Shelf
-from manta_swarm.network.in_flight import Calls
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Refused
 from manta_swarm.network.streams import MAX_HELD_BYTES
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey, peer_id
+from manta_swarm.runtime.in_flight import Calls
 from tests.faults.strangers.libp2p import Connection, Stream, where
 from tests.network.nodes import LARGE, SMALL, Holding, echo, reached_at_last, until, wait_for_ever, with_nodes
 

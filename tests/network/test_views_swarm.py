@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.replay import replay_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import DataSection, FollowerSection
 from manta_swarm.protocol.records import Header, open_entry

@@ -10,15 +10,15 @@ from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import fetch_calls, neighbours, waits
 from manta_swarm.network.blobs import MAX_PIECE_BYTES
-from manta_swarm.network.in_flight import MIN_BYTES_PER_S
 from manta_swarm.network.log_client import GROUPS_IN_FLIGHT
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES
 from manta_swarm.network.sources import CALLS_A_SOURCE
 from manta_swarm.network.streams import MAX_OWN_STREAMS
 from manta_swarm.network.unary import MAX_OWN_CALLS
-from manta_swarm.peer.views.views import MAX_PART_BYTES
+from manta_swarm.peer.features.two_views.views import MAX_PART_BYTES
 from manta_swarm.protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
 from manta_swarm.runtime.child import ASKED
+from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S
 
 SLOW_LINE = 300_000 / 8  # bytes a second: a line of 0.3 Mbit/s
 VIEWS_LINE = 1_000_000 / 8  # sites with a view each need one of 1 Mbit/s

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.swarm
 def workers_of(programs: Programs, name: str) -> dict[int, psutil.Process]:
     """Return a peer's worker processes, by process id."""
     peer = psutil.Process(programs.status(name)["pid"])
-    return {child.pid: child for child in peer.children() if "manta_swarm.peer.crew.worker_process" in child.cmdline()}
+    return {child.pid: child for child in peer.children() if "manta_swarm.peer.workers.worker_process" in child.cmdline()}
 
 
 def command(*arguments: str | Path) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from manta_swarm.network.peer_status import SEEKING, PeerStatus
-from manta_swarm.network.voice import Form, Voice
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
+from manta_swarm.runtime.voice import Form, Voice
 
 
 class Listed(Voice):

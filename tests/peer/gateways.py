@@ -13,11 +13,11 @@ from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.cohort.seat import Accepted
-from manta_swarm.peer.gateway.desk import GatewayDesk
-from manta_swarm.peer.gateway.seat import GatewaySeat
-from manta_swarm.peer.gateway.work import NOTHING_LENT, Lent
-from manta_swarm.peer.light.work import Done, LightWork
-from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.features.light.work import Done, LightWork
+from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
 from manta_swarm.protocol.records import Claim, Contribution, Ticket

@@ -19,20 +19,20 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.crew.crew import InProcess
-from manta_swarm.peer.crew.devices import Device, Devices
-from manta_swarm.peer.crew.resting import RestingCrew
-from manta_swarm.peer.evaluation.opening import desk_of_evaluations
-from manta_swarm.peer.gateway.desk import GatewayDesk
-from manta_swarm.peer.limited import LimitedPeer
+from manta_swarm.peer.features.evaluation.opening import desk_of_evaluations
+from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.private.noise import Noise
+from manta_swarm.peer.features.shards.session import Held
+from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.loop import PeerLoop
-from manta_swarm.peer.shards.session import Held
+from manta_swarm.peer.session import PeerLoop
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.training.noise import Noise
-from manta_swarm.peer.training.sizing import Sizing
-from manta_swarm.peer.training.work import ComputeThread
+from manta_swarm.peer.train.sizing import Sizing
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.workers.crew import InProcess
+from manta_swarm.peer.workers.devices import Device, Devices
+from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import Identity, sha256

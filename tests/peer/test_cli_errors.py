@@ -19,7 +19,6 @@ import pytest
 
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.digits import digits
-from manta_swarm.network.local_runs import LocalRun, listed
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node, peer_name
 from manta_swarm.peer import session
@@ -30,6 +29,7 @@ from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.versions import PROTOCOL
 from manta_swarm.runtime.disk import load_identity, only_process
+from manta_swarm.runtime.local_runs import LocalRun, listed
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
 from tests.network.processes import LISTEN, wait_for
 

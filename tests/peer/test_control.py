@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.control import ControlSocket
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING
 from manta_swarm.peer.commands.report import lines_of
 from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, STATUS, STOP, Control, look, tell
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.control import ControlSocket
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer, board_in
 

@@ -1,164 +1,498 @@
+"""A peer's rounds over a network in memory: against a log that answers, is away, is late, refuses, or does not keep its word."""
+
 import asyncio
 import json
-import os
-import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from manta_swarm.network.local_runs import LocalRun, find, listed
-from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.whereabouts import find_addresses
-from manta_swarm.peer.session import Stopped, _until_told_to_stop
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.errors import StorageError, Unreachable, UserError
-from manta_swarm.protocol.signing import sha256
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.session import PeerLoop
+from manta_swarm.peer.store import Kept
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signing import PublicKey
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.peer.scene import Member, Scene, play
 
-RUN, OTHER_RUN = sha256(b"run"), sha256(b"other run")
-GIVEN, LAST, LOCAL = ("/given",), ("/last",), ("/local", "/local/too")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> PeerStore:
-    return PeerStore(tmp_path / "peer")
+pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 
-def local(run: bytes = RUN) -> LocalRun:
-    return LocalRun(run.hex(), "digits", LOCAL)
+def has_gone_well(scene: Scene, member: Member, rounds: int) -> bool:
+    """Whether all that a peer trained in so many rounds counts, and it stands where the log does."""
+    status = member.status
+    counted = (status.rounds_counted, status.samples_counted, status.samples_lost, status.promises_broken, dict(status.dropped))
+    return counted == (rounds, rounds * LOTS * LOT, 0, 0, {}) and status.state == scene.log.ledger.state.hex()
 
 
-def test_an_address_that_was_given_beats_everything(store: PeerStore) -> None:
-    store.remember_run(OTHER_RUN, LAST)
-    with listed(local()):
-        assert find_addresses(PeerConfig(initial_peers=GIVEN), store.last_run()) == (GIVEN, None)
-        assert find_addresses(PeerConfig(initial_peers=GIVEN, run=RUN.hex()), store.last_run()) == (GIVEN, RUN.hex())
+# A run without faults.
 
 
-def test_the_run_joined_last_beats_an_aggregator_on_this_computer_and_must_be_that_run(store: PeerStore) -> None:
-    store.remember_run(OTHER_RUN, LAST)
-    with listed(local()):
-        assert find_addresses(PeerConfig(), store.last_run()) == (LAST, OTHER_RUN.hex())
+def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = [scene.join(0), scene.join(1)]
+        for _ in range(3):
+            await scene.log.wait_for(2)
+            scene.log.commit()
+        for member in members:
+            await member.ends()
+            assert has_gone_well(scene, member, 3)
+            assert member.status.finished
+            assert (member.status.phase, member.status.waiting_for) == ("finished", "")
+
+    play(tmp_path, story, num_rounds=3)
 
 
-def test_an_aggregator_on_this_computer_is_found_and_must_be_that_run(store: PeerStore) -> None:
-    with listed(local()):
-        assert find_addresses(PeerConfig(), store.last_run()) == (LOCAL, RUN.hex())
+def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        trainer, auditor = scene.join(0), scene.join(1, trains=False)
+        for round_ in range(1, 4):
+            await auditor.reaches(round_ - 1)
+            await scene.log.wait_for(1)
+            scene.log.commit()
+        await trainer.ends()
+        await auditor.reaches(3)
+        assert auditor.status.state == scene.log.ledger.state.hex()
+        known = auditor.loop.known
+        assert (known.round(), known.is_finished()) == (3, True)
+        assert not auditor.task.done()
+        assert (auditor.worker.lots, auditor.status.rounds_counted) == ([], 0)
+        await auditor.leaves()
+        assert auditor.status.finished
+
+    play(tmp_path, story, num_rounds=3)
 
 
-def test_a_run_that_is_named_is_found_wherever_it_is_known_from(store: PeerStore) -> None:
-    store.remember_run(OTHER_RUN, LAST)
-    with listed(local()):
-        assert find_addresses(PeerConfig(run=RUN.hex()), store.last_run()) == (LOCAL, RUN.hex())
-        assert find_addresses(PeerConfig(run=OTHER_RUN.hex()), store.last_run()) == (LAST, OTHER_RUN.hex())
-        with pytest.raises(UserError, match="no run was found"):
-            find_addresses(PeerConfig(run=sha256(b"a third").hex()), store.last_run())
+def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        for round_ in range(1, 4):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await first.reaches(round_)
+        written = json.loads((first.store.directory / "status.json").read_text())
+        assert (written["round"], written["phase"]) == (3, "working")
+        late = scene.join(1)
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await late.reaches(4)
+        await until(lambda: late.status.rounds_counted == 1)
+        assert late.status.joined_at_round == 3
+        assert has_gone_well(scene, late, 1)
+        assert late.worker.lots[0].base == scene.log.ledger.commit_at(3)
+
+    play(tmp_path, story)
 
 
-def test_with_nothing_to_go_by_the_person_hears_what_to_do(store: PeerStore) -> None:
-    with pytest.raises(UserError, match=r"--initial-peers .*MANTA_INITIAL_PEERS.* manta-aggregator start"):
-        find_addresses(PeerConfig(), store.last_run())
+def test_lots_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member, log = scene.join(0), scene.log
+        states = [log.state]
+        for round_ in range(1, 5):
+            await log.wait_for(1)
+            assert member.worker.loaded is not None
+            assert torch.equal(member.worker.loaded, states[-1].parameters)
+            assert (member.worker.teacher is not None) == log.plan.phase(round_).distils
+            log.commit()
+            states.append(log.state)
+        assert log.plan.teacher_round is not None
+        assert member.worker.teacher is not None
+        assert torch.equal(member.worker.teacher, states[log.plan.teacher_round].parameters)
+
+    play(tmp_path, story, schedule="shrinking", num_rounds=7)
 
 
-def test_what_a_dead_aggregator_left_is_no_run(store: PeerStore, environment: Path) -> None:
-    directory = environment / "state" / "aggregators"
-    directory.mkdir(parents=True)
-    (directory / "1234.json").write_text(json.dumps({"run": RUN.hex(), "name": "digits", "addresses": LOCAL}))
-    with pytest.raises(UserError, match="no run was found"):
-        find_addresses(PeerConfig(), store.last_run())
-    assert list(directory.iterdir()) == []
+def test_lots_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member, log = scene.join(0), scene.log
+        for round_ in range(1, 4):
+            await log.wait_for(1)
+            taught = log.plan.phase(round_).teaches_itself
+            assert taught == (round_ > 1)
+            assert (member.worker.teacher is not None) == taught
+            if member.worker.teacher is not None:
+                assert torch.equal(member.worker.teacher, log.state.parameters)
+                assert member.status.teacher == state_digest(log.state).hex()
+            log.commit()
+
+    play(tmp_path, story, num_rounds=3, recipe=Recipe(taught_percent=67))
 
 
-def test_an_aggregator_is_listed_as_long_as_it_runs() -> None:
-    assert find() == []
-    with listed(local()):
-        assert find() == [local()]
-    assert find() == []
+def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, stored = scene.log.endpoint.handlers["header"], []
+
+        async def look(caller: PublicKey, request: bytes) -> bytes:
+            kept = member.store.sealed(scene.log.ledger.run).load(Kept)
+            stored.append(kept is not None and pack(kept.header) == request)
+            return await answer(caller, request)
+
+        await scene.log.endpoint.serve("header", look)
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        assert stored == [True]
+
+    play(tmp_path, story)
 
 
-# Ctrl-C, and what ends a peer.
+def test_the_last_commit_may_overtake_the_ticket_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, may_answer = scene.log.endpoint.handlers["body"], asyncio.Event()
+
+        async def hold_back(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            await may_answer.wait()
+            return ticket
+
+        await scene.log.endpoint.serve("body", hold_back)
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: member.status.rounds_counted == 1)
+        may_answer.set()
+        await member.ends()
+        assert has_gone_well(scene, member, 1)
+
+    play(tmp_path, story, num_rounds=1)
 
 
-class Loop:
-    """A peer's loop that runs until it may end; leaving takes it as long as the test says."""
+def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
+        await until(lambda: len(member.worker.lots) >= 3)
+        member.worker.makes_no_sense = False
+        await scene.log.wait_for(1)
+        ((header, _),) = scene.log.handed.values()
+        assert header.claims[0].open().lots == LOTS
+        await member.leaves()
 
-    def __init__(self, *, leaves: bool = True, failures: tuple[Exception, ...] = ()) -> None:
-        self.running = asyncio.Event()
-        self.left, self.trains = 0, True
-        self._may_end = asyncio.Event()
-        self._leaves = leaves
-        self._failures = failures
-
-    def leave(self) -> None:
-        self.left += 1
-        if self._leaves:
-            self.end()
-
-    def end(self) -> None:
-        self._may_end.set()
-
-    async def run(self) -> None:
-        self.running.set()
-        if self._failures:
-            raise ExceptionGroup("tasks", self._failures)
-        await self._may_end.wait()
+    play(tmp_path, story)
 
 
-def told_to_stop(store: PeerStore, loop_settings: dict[str, object], presses: int, number: signal.Signals = signal.SIGINT) -> int:
-    """Press Ctrl-C so often; return how often the loop was told to leave."""
+def test_lots_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        def too_much(member: Member) -> None:
+            member.worker.adds = 3e38  # a float32, and twice of it is none
 
-    async def play() -> int:
-        loop = Loop(**loop_settings)  # type: ignore[arg-type]
-        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
-        await loop.running.wait()
-        for _ in range(presses):
-            os.kill(os.getpid(), number)
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(10):
-            await stopping
-        return loop.left
+        member = scene.join(0, prepare=too_much)
+        await until(lambda: member.status.samples_lost >= LOTS * LOT)
+        member.worker.adds = 0.0
+        await scene.log.wait_for(1)
 
-    return asyncio.run(play())
+    play(tmp_path, story)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
-    store: PeerStore, capsys: pytest.CaptureFixture[str], number: signal.Signals
+# What comes too late.
+
+
+def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: slow.loop.machine.newest.round == 1)
+        slow.worker.may_go_on.set()
+        await scene.log.wait_for(2)
+        assert scene.log.commit().contributions == 2
+        await slow.reaches(2)
+        await until(lambda: slow.status.rounds_counted == 1)
+        listed = {one.founder: one.weighing.age for one in scene.log.ledger.table_at(2) or ()}
+        assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
+        assert slow.status.samples_lost == 0
+
+    play(tmp_path, story)
+
+
+def test_a_lot_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.takes_s = 0.4  # a round has no time for two of them
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        await scene.log.wait_for(1)
+        scene.log.left_ms = 1
+        first = scene.log.commit()
+        assert 2 * 1000 * slow.worker.takes_s > first.open_ms
+        await until(lambda: slow.loop.machine.newest.round == 1)
+        slow.worker.may_go_on.set()
+        await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
+        assert slow.worker.lots[-1].base == scene.log.ledger.last_commit
+        assert slow.loop.machine.ticket is not None
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
+        await until(lambda: slow.status.rounds_counted == 1)
+        assert (slow.status.samples_lost, quick.status.samples_lost) == (0, 0)
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
+
+
+def self_of(header: Header) -> bytes:
+    return header.contribution.open().founder
+
+
+def base_of(header: Header) -> int:
+    return header.contribution.open().round
+
+
+def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        for round_ in range(1, 6):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await quick.reaches(round_)
+        await until(lambda: slow.loop.machine.newest.round == 5)
+        slow.worker.may_go_on.set()
+        await scene.log.wait_for(2)
+        assert slow.status.samples_lost == LOT
+        assert not slow.status.dropped  # it never became a contribution
+
+    play(tmp_path, story)
+
+
+# A log that fails.
+
+
+def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        scene.log.go_away()
+        member.worker.may_go_on.set()
+        await until(lambda: member.phase is Phase.SEALED and bool(member.status.waiting_for))
+        assert "the run's log, which cannot be reached" in member.status.waiting_for
+        scene.log.come_back()
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+        assert member.status.waiting_for == ""
+        assert member.endpoint.met[scene.log.endpoint.key] >= 1
+
+    play(tmp_path, story)
+    assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
+
+
+def test_a_log_that_goes_away_with_the_ticket_given_is_said_too(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        scene.log.go_away()
+        await until(lambda: "the run's log" in member.status.waiting_for)
+        scene.log.come_back()
+        await until(lambda: member.status.waiting_for == "")
+
+    play(tmp_path, story)
+
+
+def test_a_ticket_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, lost = scene.log.endpoint.handlers["body"], []
+
+        async def lose(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            if not lost:
+                lost.append(ticket)
+                scene.log.go_away()
+                asyncio.get_running_loop().call_later(0.05, scene.log.come_back)
+            return ticket
+
+        await scene.log.endpoint.serve("body", lose)
+        member = scene.join(0)
+        await until(lambda: len(lost) == 1)
+        await scene.log.wait_for(1)
+        await until(lambda: member.phase is Phase.TICKETED)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told_to_stop(store, {}, 1, number) == 1
-    assert capsys.readouterr().out == "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once\n"
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+        member.task.cancel()
+        await asyncio.wait({member.task})
+        capsys.readouterr()
+        await scene.join(0).reaches(1)
+
+    play(tmp_path, story)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "round committed round=1" in line]
+    assert "without this peer" not in line
 
 
-def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(store: PeerStore) -> None:
-    async def play() -> Loop:
-        loop = Loop(leaves=False)
-        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
-        await loop.running.wait()
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGHUP)
-            await asyncio.sleep(0.01)
-        loop.end()
-        async with asyncio.timeout(10):
-            await stopping  # and was not stopped
-        return loop
+def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        quick = scene.join(1)
+        await scene.log.wait_for(1)
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        scene.log.commit()
+        await until(lambda: member.loop.machine.newest.round == 1)
+        scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
+        sent: list[bytes] = []
+        answer = scene.log.endpoint.handlers["body"]
 
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where the tests run under nohup it is ignored, by them and by a peer
-    try:
-        assert asyncio.run(play()).left == 1
-    finally:
-        signal.signal(signal.SIGHUP, before)
+        async def lose(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            if caller != member.endpoint.key or sent:
+                return ticket
+            sent.append(ticket)
+            raise StorageError("its answer does not arrive")
+
+        await scene.log.endpoint.serve("body", lose)
+        member.worker.may_go_on.set()
+        await until(lambda: len(sent) == 1)
+        await scene.log.wait_for(2)
+        scene.log.commit()  # round 2 has what was made for round 1
+        await until(lambda: member.loop.machine.newest.round == 2)
+        sent.append(b"now headers arrive again")
+        await until(lambda: member.status.rounds_counted == 1)
+        assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (LOT, 0, 0)
+        assert quick.status.promises_broken == 0
+
+    play(tmp_path, story)
 
 
-def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:
-    with pytest.raises(Stopped):
-        told_to_stop(store, {"leaves": False}, 2)
+def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.refuses = "of another run"
+        member = scene.join(0)
+        await until(lambda: bool(member.status.dropped))
+        scene.log.refuses = None
+        assert member.status.dropped == {"refused by the log": 1}
+        assert member.status.samples_lost == LOTS * LOT
+        await scene.log.wait_for(1)  # it goes on
+
+    play(tmp_path, story)
+    assert f"{LOTS * LOT} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
-def test_of_what_ended_it_the_person_hears_one_thing_and_a_fault_of_the_program_first(store: PeerStore) -> None:
-    with pytest.raises(StorageError, match="disk"):
-        told_to_stop(store, {"failures": (StorageError("disk"),)}, 0)
-    with pytest.raises(KeyError):
-        told_to_stop(store, {"failures": (Unreachable("away"), KeyError("ours"))}, 0)
+def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.says_later = True
+        member = scene.join(0)
+        await until(lambda: len(scene.log.headers) >= 4)
+        scene.log.says_later = False
+        await scene.log.wait_for(1)
+        assert not member.status.dropped
+
+    play(tmp_path, story)
+
+
+def test_a_ticket_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        cheated, other = scene.join(0), scene.join(1)
+        await scene.log.wait_for(2)
+        scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
+        await until(lambda: cheated.phase is Phase.TICKETED)
+        scene.log.commit()
+        await until(lambda: cheated.status.promises_broken == 1)
+        await until(lambda: other.status.rounds_counted == 1)
+        assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
+
+    play(tmp_path, story)
+    assert f"the log gave a ticket for round 1 and did not keep it: {LOTS * LOT} samples are not in its table" in capsys.readouterr().out
+
+
+def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        silent = asyncio.Event()
+        answer = scene.log.endpoint.handlers["commit-after"]
+
+        async def hold(caller: PublicKey, request: bytes) -> bytes:
+            await silent.wait()
+            return await answer(caller, request)
+
+        scene.log.network.delay_s = lambda _caller, receiver, method: 0.2 if method == "commit-after" else 0.0
+        scene.log.endpoint.handlers["commit-after"] = hold
+        scene.log.commit()
+        neighbour = scene.network.endpoint(PublicKey(b"\x07" * 32))
+        await neighbour.call(member.endpoint.key, "commit", pack(scene.log.receipt()), timeout_s=5)
+        assert member.loop.machine.newest.round == 1
+        await member.reaches(1)
+        silent.set()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        liar = scene.network.endpoint(PublicKey(b"\x07" * 32))
+        for data in (b"", b"garbage", pack(("a", "b"))):
+            with pytest.raises(Refused):
+                await liar.call(member.endpoint.key, "commit", data, timeout_s=5)
+        assert member.loop.machine.newest.round == 0
+
+    play(tmp_path, story)
+
+
+# Its own machine.
+
+
+def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        def refuse(member: Member) -> None:
+            member.store.sealed(scene.log.ledger.run).path.with_name("sealed.part").mkdir(parents=True)  # in the way, also of root
+
+        member = scene.join(0, prepare=refuse)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await member.ends()
+        assert isinstance(caught.value.exceptions[0], StorageError)
+        assert not scene.log.headers  # nothing was promised of what is not kept
+
+    play(tmp_path, story)
+
+
+def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("status.json: No space left on device; make room")
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, prepare=lambda member: monkeypatch.setattr(member.store, "write_status", refuse))
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("when", ["waiting for the log", "in a round"])
+def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
+    async def story(scene: Scene) -> None:
+        if when == "waiting for the log":
+            scene.log.go_away()
+        member = scene.join(0)
+        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.phase is Phase.TICKETED)
+        member.endpoint.broken.set()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await member.ends()
+        assert isinstance(caught.value.exceptions[0], OwnFault)
+
+    play(tmp_path, story)
+
+
+def test_the_loop_needs_no_more_of_a_node_than_its_twin_has() -> None:
+    assert PeerLoop.__init__.__annotations__["node"].__name__ == "OwnNode"

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from manta_swarm.network.peer_status import FaultSeen, PeerStatus
-from manta_swarm.network.voice import Form, Voice
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.runtime.voice import Form, Voice
 
 
 @pytest.fixture

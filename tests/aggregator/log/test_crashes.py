@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.rounds.replay import replay_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.protocol.records import Ticket

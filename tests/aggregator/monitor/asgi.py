@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor.answers import Answers
 from manta_swarm.aggregator.monitor.app import MonitorApp
@@ -17,7 +18,6 @@ from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
-from manta_swarm.aggregator.rounds.timeline import Times
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.runtime.disk import make_directory
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.rounds.opening import OpenRun
+from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.status import unix_ms
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import PEERS, commit, made_together, opened, play

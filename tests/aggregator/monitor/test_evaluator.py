@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
+from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.monitor import drawing
 from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
 from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
 from manta_swarm.aggregator.monitor.quality import QUALITY, Evaluations, evenly
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
-from manta_swarm.aggregator.rounds.opening import OpenRun
 from manta_swarm.automl.evaluation.glimpse import glimpse
 from manta_swarm.automl.evaluation.held_out import evaluate
 from manta_swarm.automl.models.networks import build

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD
 from manta_swarm.aggregator.monitor.kept import KEPT, Kept
@@ -17,7 +18,6 @@ from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
-from manta_swarm.aggregator.rounds.opening import OpenRun
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import sha256
 from tests.aggregator.monitor.asgi import live_of, times_of, write_live

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from manta_swarm.aggregator.follow.front_file import FILE, FrontPoint, MembersFront
 from manta_swarm.aggregator.monitor.pictures import PicturesIndex
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
-from manta_swarm.aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
 from manta_swarm.automl.spaces.cost import cost_table, macs
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.protocol.manifest import SignedManifest

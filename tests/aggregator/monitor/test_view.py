@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, sight
 from manta_swarm.aggregator.monitor.opened import Opened, opened
 from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.tables import TableSeen, table_seen
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
-from manta_swarm.aggregator.rounds.opening import OpenRun
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Round

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.codec import residuals
 from manta_swarm.codec.residuals import near_mean
-from manta_swarm.network import links, tasks
+from manta_swarm.network import links
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
@@ -57,6 +57,7 @@ from manta_swarm.protocol.records import Claim, Contribution
 from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.runtime import tasks
 from tests.network.virtual_time import now
 from tests.peer.cohorts import (
     COUNT,
@@ -1211,7 +1212,8 @@ FOUNDER = """
 import asyncio, sys
 from pathlib import Path
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.network import links, tasks
+from manta_swarm.network import links
+from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node

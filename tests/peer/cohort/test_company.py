@@ -10,7 +10,7 @@ from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.company import Choice, Company
-from manta_swarm.peer.training.sizing import Sizing
+from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256

@@ -1,0 +1,198 @@
+"""Tells whoever asks where the run stands: the newest commit, as soon as there is one, and what is in its table."""
+
+import asyncio
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
+
+from manta_swarm.aggregator.intake.intake import now_ms
+from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.notes import parse_tree_head, split_note
+from manta_swarm.protocol.records import Included, Listing
+from manta_swarm.protocol.reputation import paid_with
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.table import Weighed, weighed_bytes
+from manta_swarm.runtime.tasks import within
+
+MAX_WAITING = 2048  # callers who wait for a commit; further ones are told at once where the run stands
+MAX_WAITING_OF_ONE = 2
+_MAX_REQUEST_BYTES = 128
+
+
+class _Proven:
+    """A round's receipt, and where its contributions stand under the same head. Entries are read, in a thread, when they are asked for."""
+
+    def __init__(self, log: Log, index: int, listed: Sequence[Listed]) -> None:
+        """Use the round whose entry is at ``index``."""
+        self.receipt = log.receipt(index)
+        self._size = parse_tree_head(split_note(self.receipt.tree_head)[0]).size
+        self._log = log
+        self.earned = log.ledger.shares(listed)
+        self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
+        self._count = len(listed)
+        self._first = index - len(listed)
+        self.weights: bytes | None = None  # as they travel, once somebody asked for them
+
+    async def contribution(self, key: bytes) -> Included | None:
+        """Return the contribution that has a claim of ``key``; None: none has."""
+        place = self._places.get(key)
+        return None if place is None else await asyncio.to_thread(self._log.included, self._first + place, self._size)
+
+    async def contributions(self, place: int, size: int) -> bytes:
+        """Return its contributions from a place on as they travel, as many as an answer has room for; proven under a head of this size.
+
+        Raises:
+            EncodingError: it has none there, or that head is of before it.
+            Unreachable, AskAnother: this log has not so many entries.
+        """
+        end = self._first + self._count
+        if not 0 <= place < self._count or size <= end:
+            raise EncodingError("that round has no contribution there, or is not under that head")
+        if size > self._log.head.size:
+            raise lacking(self._log.ledger, "this log has not so many entries")
+        return await asyncio.to_thread(self._page, place, size)
+
+    def _page(self, place: int, size: int) -> bytes:
+        end = self._first + self._count
+        entries = self._log.entries(self._first + place, self._count - place, MAX_CLAIMS_BYTES)
+        lengths = list(accumulate(len(entry) + 8 for entry in entries))
+        fitting = entries[: max(1, bisect_right(lengths, MAX_CLAIMS_BYTES))]
+        return pack(RoundContributions(tuple(fitting), self._log.range_proof(self._first, end, size)))
+
+
+def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
+    """Return what a log says of a key's credit; ``earned``: by its work in the round that was asked for."""
+    reputation = ledger.reputation
+    account = reputation.account(key)
+    newest = max((round_ for round_, _ in account.pending), default=None)
+    last = None if newest is None else paid_with(reputation.rules, ledger.manifest.num_rounds, newest)
+    return CreditWord(
+        round=ledger.round,
+        paid=account.paid,
+        pending=account.credit - account.paid,
+        until=last or 0,
+        faults=account.faults[-MAX_FAULTS:],
+        good=reputation.good[key],
+        proven=int(reputation.is_proven(key)),
+        earned=earned,
+    )
+
+
+class NewsDesk:
+    """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
+
+    def __init__(
+        self, endpoint: Endpoint, log: Log, left_ms: Callable[[int], int], weights: Callable[[int], Awaitable[Sequence[Weighed]]]
+    ) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: where others call.
+            log: the log.
+            left_ms: says how long headers for the open round still have at a time of ``now_ms``.
+            weights: gives what each contribution of a committed round weighs in its mean.
+        """
+        self._endpoint = endpoint
+        self._log = log
+        self._left_ms = left_ms
+        self._weights = weights
+        self._committed = asyncio.Event()
+        self._waiting: Counter[PublicKey] = Counter()
+        self._round = log.ledger.round  # the newest that is told: the log may have one more that the next round was not opened after yet
+        self._tables: dict[int, _Proven] = {}  # by round
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._endpoint.serve("commit-after", self._on_commit_after)
+        await self._endpoint.serve("listing", self._on_listing)
+        await self._endpoint.serve("weights", self._on_weights)
+        await self._endpoint.serve("contributions", self._on_contributions)
+        await self._endpoint.serve("credit", self._on_credit)
+
+    def committed(self) -> None:
+        """A round was committed, and the next one is open: tell all who wait."""
+        self._round = self._log.ledger.round
+        self._tables = {round_: table for round_, table in self._tables.items() if round_ > self._round - KEPT_TABLES}
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AfterRound, request, max_bytes=_MAX_REQUEST_BYTES)
+        if ask.round > self._round:  # it is told no lie by silence: this log shows its head, and the caller its own ("tree-head")
+            raise Unreachable(f"this log has {self._round} rounds, and not the one that comes after round {ask.round}")
+        is_last = self._round >= self._log.ledger.manifest.num_rounds
+        may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
+        if ask.round >= self._round and not is_last and ask.patient and may_wait:
+            await self._wait(caller)
+        left_ms = self._left_ms(now_ms())
+        if self._round <= ask.round:
+            return pack(News((), (), left_ms))
+        table = self._table_of(self._round)
+        found = await table.contribution(caller)
+        return pack(News((table.receipt,), () if found is None else (found,), left_ms))
+
+    async def _wait(self, caller: PublicKey) -> None:
+        """Return at the next commit, or when it should have come long ago."""
+        committed = self._committed
+        patience_ms = self._left_ms(now_ms()) + grace_ms(self._log.ledger.open_ms)
+        self._waiting[caller] += 1
+        try:
+            await within(committed, patience_ms / 1000 + waits.PATIENCE_S)
+        finally:
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller]
+
+    async def _on_listing(self, _caller: PublicKey, request: bytes) -> bytes:
+        """Answer with the listing of the contribution that has a key's claim, or with nothing: the round has none."""
+        ask = unpack(AskListing, request, max_bytes=_MAX_REQUEST_BYTES)
+        table = self._table_of(ask.round)
+        found = await table.contribution(ask.key)
+        return b"" if found is None else pack(Listing(table.receipt, found))
+
+    async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
+        round_ = unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round
+        table = self._table_of(round_)
+        if table.weights is None:
+            table.weights = weighed_bytes(await self._weights(round_))
+        return table.weights
+
+    async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskContributions, request, max_bytes=_MAX_REQUEST_BYTES)
+        return await self._table_of(ask.round).contributions(ask.place, ask.size)
+
+    async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
+        ledger = self._log.ledger
+        earned: tuple[int, ...] = ()
+        if ask.round in ledger.reputation.unpaid:
+            earned = (ledger.reputation.expected(ask.round).get(ask.key, 0),)
+        elif ledger.table_at(ask.round) and ask.round <= self._round:
+            earned = (self._table_of(ask.round).earned.get(ask.key, 0),)
+        return pack(credit_word(ledger, ask.key, earned))
+
+    def _table_of(self, round_: int) -> _Proven:
+        """Return the table of a committed round.
+
+        Raises:
+            Unreachable: it is not kept here.
+        """
+        if round_ > self._round:
+            raise lacking(self._log.ledger, "that table is not kept here any more, or not made yet")
+        listed, index = self._log.ledger.table_at(round_), self._log.ledger.index_at(round_)
+        if listed is None or index is None:
+            raise Unreachable("that table is not kept here any more, or not made yet")
+        if round_ not in self._tables:
+            self._tables[round_] = _Proven(self._log, index, listed)
+        return self._tables[round_]

@@ -1,0 +1,132 @@
+"""The contributions that one operator of several keeps for the rounds that its log does not have: on its disk, and lent to the others."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from manta_swarm.aggregator.features.operators.lending import borrow, contribution_from
+from manta_swarm.aggregator.features.operators.store import Store
+from manta_swarm.aggregator.intake import bodies
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.ballots import Kept
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import MAX_HEADER_BYTES
+from manta_swarm.protocol.signing import PublicKey
+
+logger = logging.getLogger("manta.operators")
+
+
+class Contributions:
+    """One operator's. ``held``, by digest, is replaced as a whole, by the thread that writes."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: Log,
+        store: Store,
+        kept_bodies: bodies.Bodies,
+        on_disk: Callable[..., Awaitable[Any]],
+        body_bytes: int,
+    ) -> None:
+        """Take up what is on the disk.
+
+        Args:
+            endpoint: this node's.
+            log: the run's.
+            store: says what is kept for which round, under which ballot.
+            kept_bodies: contributions on the disk.
+            on_disk: returns what blocking work returns, done in the one thread that writes.
+            body_bytes: of each.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        self._endpoint = endpoint
+        self._log = log
+        self._store = store
+        self._bodies = kept_bodies
+        self._on_disk = on_disk
+        self._body_bytes = body_bytes
+        self.max_lent_bytes = body_bytes + 2 * MAX_HEADER_BYTES
+        self.held = self._read()
+
+    def _read(self) -> dict[bytes, tuple[Kept, bodies.Kept]]:
+        """Return the contributions for rounds that the log does not have, as they are on the disk; no file there has a torn end then."""
+        kept = {one.contribution: one for one in self._store.kept}
+        held = {}
+        for round_ in [each for each in self._bodies.rounds() if each > self._log.ledger.round]:
+            for stored in self._bodies.read(round_, mend=True):
+                digest = stored.header.contribution.digest
+                if digest in kept and kept[digest].round == round_:
+                    held[bytes(digest)] = kept[digest], stored
+        return held
+
+    def lent(self, digest: bytes) -> bytes | None:
+        """Return the one with this digest, as it is lent; None: it is not here."""
+        held = self.held.get(digest)
+        return None if held is None else held[1].pack()
+
+    async def borrowed(self, key: PublicKey, digest: bytes) -> bodies.Kept:
+        """Return the one with this digest, which the operator ``key`` lends; whether its body is what it says is not checked.
+
+        Raises:
+            Unreachable, Refused: it does not give it.
+            EncodingError: it gives something else.
+        """
+        return contribution_from(await borrow(self._endpoint, key, digest, self.max_lent_bytes), digest, self._body_bytes)
+
+    async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
+        """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
+        found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
+        for digest in [one.contribution for one in listed]:
+            held = self.held.get(digest)
+            if held is None:
+                found.append(await self.borrowed(source, digest))
+            else:
+                found.append(held[1])
+            if held is None or held[0].round != round_:  # its file is that of another round
+                lacking.append((round_, found[-1]))
+        if lacking:
+            await self._on_disk(self._bodies.append, lacking)
+        return found
+
+    async def keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+        """Store contributions; they are on the disk, and so is for which ballot, when this returns.
+
+        Raises:
+            Outdated: a later ballot was promised.
+            StorageError: the disk failed.
+        """
+        await self._on_disk(self._keep, contributions)
+
+    def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+        for kept, _ in contributions:
+            self._store.remember(self._store.memory.listening_to(kept.ballot))
+        new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
+        if new:
+            self._bodies.append(new)
+        self._store.keep(kept for kept, _ in contributions)
+        self.held = {**self.held, **{kept.contribution: (kept, stored) for kept, stored in contributions}}
+
+    def forget(self, round_: int) -> None:
+        """Let go what was kept for rounds up to this one, which the log has."""
+        self.held = {digest: one for digest, one in self.held.items() if one[0].round > round_}
+        self._store.forget(round_)
+
+    def _has(self, kept: Kept) -> bool:
+        held = self.held.get(kept.contribution)
+        return held is not None and held[0].round == kept.round
+
+    async def found(self, kept: Kept, sources: Sequence[PublicKey]) -> bodies.Kept | None:
+        """Return a contribution that is here, or that one of ``sources`` gives; None: nobody does."""
+        held = self.held.get(kept.contribution)
+        if held is not None:
+            return held[1]
+        for key in sources:
+            try:
+                return await self.borrowed(key, kept.contribution)
+            except MantaError as error:
+                logger.info("a contribution was not given reason=%s", error)
+        return None

@@ -1,0 +1,290 @@
+"""Answers the other operators of the run, and nobody else: by promises, votes, signatures, and what is kept, lent or in the log.
+
+What they say is bounded and strictly parsed all the same.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from manta_swarm.aggregator.features.operators.coming import STANDING
+from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
+from manta_swarm.aggregator.features.operators.lending import (
+    ENTRIES,
+    LENT,
+    MAX_PAGE_ENTRIES,
+    MAX_SMALL_BYTES,
+    PART_BYTES,
+    AskEntries,
+    AskPart,
+    Page,
+    part_of,
+)
+from manta_swarm.aggregator.features.operators.seat import Offer, Seat
+from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
+from manta_swarm.network.rpc import Endpoint, Handler
+from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
+from manta_swarm.protocol.newcomers import LATER
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.signing import PublicKey
+
+PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
+MAX_NOTED_BYTES = 8192
+MAX_PROMISED_BYTES = 256 * MAX_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class AskPromise:
+    """Asks to listen to no older ballot any more."""
+
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """The answer; where a later ballot was promised it says that one's term, and nothing else counts."""
+
+    later: int
+    note: str  # of its log's head, which counts where the log is not empty
+    accepted: tuple[Offer, ...]  # at most one
+    kept: tuple[Kept, ...]
+
+    def __post_init__(self) -> None:
+        if self.later < 0 or len(self.note) > MAX_NOTE_BYTES or len(self.accepted) > 1 or len(self.kept) > MAX_KEPT:
+            raise ValueError("a promise about more than one batch, or with more contributions than an operator keeps")
+
+
+@dataclass(frozen=True, slots=True)
+class AskKeep:
+    """Asks to keep contributions, each lent under its digest; the answer, empty, comes once they are on the disk."""
+
+    kept: tuple[Kept, ...]  # under one ballot
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.kept) <= MAX_KEPT or len({each.ballot for each in self.kept}) > 1:
+            raise ValueError("nothing to keep, or too much, or under several ballots")
+
+
+@dataclass(frozen=True, slots=True)
+class AskSign:
+    """Shows that a batch is decided, and asks for the signature of the head after it; the answer is a note."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The writer's word that it writes, and where the run stands."""
+
+    ballot: Ballot
+    left_ms: int  # how long headers for the open round still have
+    note: str  # the newest head, which counts
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.left_ms <= 2**40 or len(self.note) > MAX_NOTE_BYTES:
+            raise ValueError("a beat of no time, or of too long a note")
+
+
+SILENT_S = 5.0  # who was not heard for so long is not taken for the writer any more
+
+logger = logging.getLogger("manta.operators")
+
+
+class NoOperator(RemoteFault):
+    """A caller that is no operator of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The writer, as it was heard last."""
+
+    ballot: Ballot
+    at_s: float
+    left_ms: int
+
+    @property
+    def key(self) -> PublicKey:
+        """The writer's."""
+        return PublicKey(self.ballot.writer)
+
+
+class OperatorsDesk:
+    """One seat's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seat: Seat,
+        holds_lease: Callable[[PublicKey], Awaitable[bool]],
+        on_heard: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: where the others call.
+            seat: this operator's.
+            holds_lease: says whether it is an operator's turn to write, as far as that can be found out.
+            on_heard: is called when the writer was heard.
+            clock: seconds that do not go back.
+        """
+        self._endpoint = endpoint
+        self._seat = seat
+        self._holds_lease = holds_lease
+        self._on_heard = on_heard
+        self._clock = clock
+        self._heard: Heard | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+        self._source: PublicKey | None = None  # whom that asks
+
+    @property
+    def writer(self) -> Heard | None:
+        """The writer, if it was heard lately."""
+        heard = self._heard
+        return None if heard is None or self._clock() - heard.at_s > SILENT_S else heard
+
+    def left_ms(self) -> int:
+        """Return how long headers for the open round still have, as the writer said last."""
+        heard = self.writer
+        return 0 if heard is None else max(0, heard.left_ms - int(1000 * (self._clock() - heard.at_s)))
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        handlers: dict[str, Handler] = {
+            PROMISE: self._on_promise,
+            ACCEPT: self._on_accept,
+            SIGN: self._on_sign,
+            KEEP: self._on_keep,
+            VERDICTS: self._on_verdicts,
+            WAITING: self._on_waiting,
+            BEAT: self._on_beat,
+            LENT: self._on_lent,
+            ENTRIES: self._on_entries,
+            STANDING: self._on_standing,
+        }
+        for method, handler in handlers.items():
+            await self._endpoint.serve(method, self.among_operators(handler))
+
+    def among_operators(self, handler: Handler) -> Handler:
+        """Return a handler that answers the run's operators only."""
+
+        async def held(caller: PublicKey, request: bytes) -> bytes:
+            if caller not in self._seat.others:
+                raise NoOperator("this is for the run's operators")
+            return await handler(caller, request)
+
+        return held
+
+    async def follow_no_more(self) -> None:
+        """End getting what the writer that was heard last has more: it may never answer."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
+
+    async def _on_promise(self, caller: PublicKey, request: bytes) -> bytes:
+        ballot = unpack(AskPromise, request, max_bytes=MAX_SMALL_BYTES).ballot
+        _check_own(ballot, caller)
+        if not await self._holds_lease(caller):
+            raise RemoteFault("it is another operator's turn to write")
+        seat = self._seat
+        try:
+            note, promise = await seat.promise(ballot)
+        except Outdated as error:
+            return pack(Promised(error.promised, "", (), ()))
+        offers = tuple([seat.offer(accepted.ballot, accepted.batch) for accepted in promise.accepted])
+        answer = pack(Promised(0, note, offers, promise.kept))
+        if len(answer) > MAX_PROMISED_BYTES:
+            raise StorageError("more is kept than one answer tells")
+        return answer
+
+    async def _on_accept(self, caller: PublicKey, request: bytes) -> bytes:
+        offer = unpack(Offer, request, max_bytes=MAX_SMALL_BYTES)
+        _check_own(offer.ballot, caller)
+        return pack(await self._seat.accept(offer.ballot, await self._seat.batch_of(caller, offer), caller))
+
+    async def _on_sign(self, _caller: PublicKey, request: bytes) -> bytes:
+        return (await self._seat.sign(unpack(AskSign, request, max_bytes=MAX_SMALL_BYTES).certificate)).encode()
+
+    async def _on_keep(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskKeep, request, max_bytes=MAX_FORWARDED_BYTES)
+        seat = self._seat
+        seat.coming.check()
+        _check_own(ask.kept[0].ballot, caller)
+        seat.store.memory.listening_to(ask.kept[0].ballot)
+        kept = []
+        for one in ask.kept:
+            if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + LATER:
+                raise EncodingError("a contribution for a round that is not open")
+            held = seat.contributions.held.get(one.contribution)
+            kept.append((one, await seat.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
+        await seat.contributions.keep(kept)
+        return b""
+
+    async def _on_verdicts(self, caller: PublicKey, request: bytes) -> bytes:
+        ask, heard = unpack(AskVerdicts, request, max_bytes=MAX_FORWARDED_BYTES), self.writer
+        for ballot in ask.ballot:
+            _check_own(ballot, caller)
+            self._seat.store.memory.listening_to(ballot)
+        await self._seat.verdicts.keep(ask, heard.ballot if heard is not None and heard.key == caller else None)
+        return b""
+
+    async def _on_waiting(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskWaiting, request, max_bytes=MAX_SMALL_BYTES)
+        _check_own(ask.ballot, caller)
+        await self._seat.listen_to(ask.ballot)
+        return self._seat.verdicts.page(ask.after)
+
+    async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:
+        beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
+        _check_own(beat.ballot, caller)
+        self._seat.store.memory.listening_to(beat.ballot)
+        self._heard = Heard(beat.ballot, self._clock(), beat.left_ms)
+        head = self._seat.operators.open(beat.note)
+        is_new = head.size > self._seat.log.head.size or (self._seat.log.tree_head != beat.note and not head.size)
+        if is_new and (self._catching_up is None or self._catching_up.done() or self._source != caller):
+            if self._catching_up is not None:  # who wrote before may stand still
+                self._catching_up.cancel()
+            self._catching_up, self._source = asyncio.create_task(self._catch_up(beat.note, caller)), caller
+        self._on_heard()
+        return b""
+
+    async def _catch_up(self, note: str, source: PublicKey) -> None:
+        with contextlib.suppress(StorageError):  # which stops the program: the seat tells
+            try:
+                await self._seat.go_on_to(note, source)
+            except StorageError:
+                raise
+            except MantaError as error:
+                logger.warning("the log did not go on reason=%s", error)
+
+    async def _on_lent(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskPart, request, max_bytes=MAX_SMALL_BYTES)
+        data = self._seat.lent(ask.digest)
+        if data is None:
+            raise Unreachable("nothing is lent under this digest")
+        return part_of(data, ask.offset)
+
+    async def _on_standing(self, _caller: PublicKey, _request: bytes) -> bytes:
+        return pack(self._seat.coming.told())
+
+    async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)
+        limit = min(ask.end - ask.start, MAX_PAGE_ENTRIES)
+        entries = await asyncio.to_thread(self._seat.log.entries, ask.start, limit, PART_BYTES)
+        total, page = 0, list[bytes]()
+        for entry in entries:
+            total += len(entry) + 8
+            if page and total > PART_BYTES:
+                break
+            page.append(entry)
+        return pack(Page(tuple(page)))
+
+
+def _check_own(ballot: Ballot, caller: PublicKey) -> None:
+    if ballot.writer != caller:
+        raise NoOperator("a ballot of another operator than the caller")

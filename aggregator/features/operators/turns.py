@@ -1,0 +1,221 @@
+"""An operator among several, from its start to its end: a fellow until its turn comes, then the writer, then a fellow again."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from manta_swarm.aggregator.commit.commits import Others, Write
+from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.features.operators.contact import Contact
+from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
+from manta_swarm.aggregator.features.operators.forwarding import Switch
+from manta_swarm.aggregator.features.operators.lease import Lease
+from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
+from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.intake import Store, now_ms
+from manta_swarm.aggregator.intake.verdicts import KeepVerdicts
+from manta_swarm.aggregator.status import AmongOthers
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.ballots import Ballot
+from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.runtime.tasks import together
+
+_LOOK_S = 1.0  # between two looks at who is heard
+
+logger = logging.getLogger("manta.operators")
+
+
+class Turns:
+    """One operator's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seat: Seat,
+        lease: Lease,
+        contact: Contact,
+        make: Callable[[Endpoint, Write, Store, KeepVerdicts, Others], Writing],
+        work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
+        changed: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare; ``start`` answers from then on, ``keep`` takes turns.
+
+        Args:
+            endpoint: where peers and the other operators call.
+            seat: this operator's.
+            lease: says whose turn it is.
+            contact: says who of the others is there.
+            make: returns the desks of a writer.
+            work: has them serve, with what operators kept, until it is cancelled.
+            changed: is called when this operator began to write, or ended.
+            say: prints a line for the person.
+        """
+        self._seat = seat
+        self._lease = lease
+        self._contact = contact
+        self._make = make
+        self._work = work
+        self._changed = changed
+        self._say = say
+        self._writer: Writer | None = None
+        self.desk = OperatorsDesk(endpoint, seat, self._holds_lease, self._on_heard)
+        self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key, lambda: not contact.is_quorum())
+        self.writing: Writing | None = None
+        self._last_writer = b""
+        self._another = asyncio.Event()  # writes
+
+    def left_ms(self, now: int) -> int:
+        """Return how long headers for the open round still have."""
+        return self.desk.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
+
+    def tell(self) -> None:
+        """A round was committed here: tell the others what is open now."""
+        if self._writer is not None:
+            self._writer.tell()
+
+    def standing(self) -> AmongOthers:
+        """Return where this operator stands among the others."""
+        heard = self.desk.writer
+        names = tuple(peer_name(key) for key in sorted(self._contact.heard))
+        if self.writing is not None and self._writer is not None:
+            return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._seat.key), heard=names)
+        writer = None if heard is None else peer_name(heard.key)
+        if not self._seat.coming.takes_part:
+            lacking, round_ = self._seat.coming.waits_for()
+            waits_for = tuple(peer_name(key) for key in lacking)
+            return AmongOthers(role="newcomer", term=0, writer=writer, heard=names, waits_for=waits_for, from_round=round_)
+        return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, writer=writer, heard=names)
+
+    async def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            UserError: no etcd answers.
+        """
+        await self._lease.check()
+        await self.desk.start()
+        await self.switch.start(self.desk.among_operators)
+
+    async def keep(self) -> None:
+        """Take turns until this is cancelled.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        handing_on = self._seat.verdicts.hand_on(self._another_writer, self._another)
+        await together(self._take_turns(), self._watch(), self._contact.keep(), handing_on)
+
+    async def _take_part(self) -> None:
+        """Return once this operator takes part: where it begins anew that takes a few rounds."""
+        if self._seat.coming.takes_part:
+            return
+        self._say(
+            "this operator begins anew: it follows the log, and takes part once every other one has answered and a few rounds more are in"
+        )
+        await self._seat.coming.take_part()
+        self._say(f"this operator takes part from round {self._seat.log.ledger.round} on")
+        self._changed()
+
+    async def _watch(self) -> None:
+        """Tell when this operator's standing is another: a writer that falls silent does not say so."""
+        before = self.standing()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = self.standing()
+            if now != before:
+                before = now
+                self._changed()
+
+    async def _take_turns(self) -> None:
+        await self._take_part()
+        while True:
+            term = await self._lease.won(self._contact.is_quorum)
+            try:
+                while self._lease.is_held and self._contact.is_quorum():
+                    try:
+                        await self._write_while_it_lasts(max(term, self._seat.store.memory.promised.term + 1))
+                    except Deposed as error:  # etcd began anew, with smaller numbers
+                        term = error.promised + 1
+            finally:
+                await self._lease.give_up()
+            self._say("this operator does not write any more")
+            self._changed()
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        await self.desk.follow_no_more()
+        await self._lease.give_up()
+        await self._seat.close()
+
+    async def _write_while_it_lasts(self, term: int) -> None:
+        """Write until the turn is over.
+
+        Raises:
+            Deposed: the others listen to a later writer.
+            StorageError: the disk failed.
+        """
+        writer = Writer(self._seat, term)
+        tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(writer))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            writer.end()
+            self.switch.forget()
+            self._writer = None
+            for task in tasks:
+                task.cancel()
+            if not self._contact.is_quorum():  # who hears one need not wait until all is finished here
+                await self._lease.give_up()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writing, self.writing = self.writing, None
+            if writing is not None:
+                await writing.close()
+
+    async def _write(self, writer: Writer) -> None:
+        await self.desk.follow_no_more()
+        beating = asyncio.create_task(writer.beat(lambda: self.left_ms(now_ms())))
+        try:
+            try:
+                kept = await writer.take_over()
+            except Deposed:
+                raise
+            except (Unreachable, RemoteFault, UserError) as error:  # it is asked for again, of whoever is there then
+                logger.warning("the turn could not be taken reason=%s", error)
+                await asyncio.sleep(_LOOK_S)
+                return
+            self._writer = writer
+            self.writing = self._make(self.switch, writer.commit, writer.keep, writer.keep_verdicts, writer.waiting_verdicts)
+            self._last_writer = self._seat.key
+            self.switch.another_writes()
+            round_ = self._seat.log.ledger.round
+            self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
+            self._changed()
+            await self._work(self.writing, [(one.round, stored) for one, stored in kept])
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _holds_lease(self, key: PublicKey) -> bool:
+        """Say whether it is an operator's turn; where etcd does not answer, its word is taken: nothing is lost or forked by it."""
+        try:
+            return await self._lease.holder() == key
+        except Unreachable:
+            return True
+
+    def _another_writer(self) -> Ballot | None:
+        heard = self.desk.writer
+        return None if self.writing is not None or heard is None else heard.ballot
+
+    def _on_heard(self) -> None:
+        writer = self.desk.writer
+        if writer is not None and writer.ballot.writer != self._last_writer:
+            self._last_writer = writer.ballot.writer
+            self._another.set()
+            self.switch.another_writes()
+            self._say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
+            self._changed()

@@ -1,0 +1,385 @@
+"""What the operator does whose turn it is to write: takes over, has contributions kept and batches decided, and tells the others.
+
+One object a turn. Nothing here decides whose turn it is (``aggregator.features.operators.lease``); a writer that is not listened to any
+more ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from manta_swarm.aggregator.features.operators.desk import (
+    ACCEPT,
+    BEAT,
+    KEEP,
+    MAX_PROMISED_BYTES,
+    PROMISE,
+    SIGN,
+    AskKeep,
+    AskPromise,
+    AskSign,
+    Beat,
+    Promised,
+)
+from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
+from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.verdicts import VERDICTS
+from manta_swarm.aggregator.follow.follower import Next
+from manta_swarm.aggregator.intake import bodies
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.rpc import Busy, Refused
+from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, StorageError, Unreachable
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.runtime.tasks import within
+
+BEAT_S = 1.0
+_AGAIN_S = (0.2, 2.0)  # first and longest pause until an operator that did not answer is asked again
+
+logger = logging.getLogger("manta.operators")
+
+
+class Deposed(Busy):
+    """This operator's turn is over; ``promised`` is the term of the writer that the others listen to, or of this turn."""
+
+    def __init__(self, promised: int) -> None:
+        super().__init__("this operator does not write any more, and whether the log has it is not known here: try again")
+        self.promised = promised
+
+
+class Writer:
+    """One turn's."""
+
+    def __init__(self, seat: Seat, term: int) -> None:
+        """Prepare; ``take_over`` begins."""
+        self._seat = seat
+        self.ballot = Ballot(term, seat.key)
+        self._since = 0
+        self._one_by_one = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._told = 0  # beats
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._has_promises = asyncio.Event()
+
+    def end(self) -> None:
+        """Promise nothing any more: whoever waits for a ticket, or for an entry, is told to try again."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # Taking over.
+
+    async def take_over(self) -> list[tuple[Kept, bodies.Kept]]:
+        """Have all that was decided, or has a ticket; return the contributions for the rounds to come, kept by a quorum.
+
+        Of some that exclude each other the first one counts. ``beat`` has to run beside it.
+
+        Raises:
+            Deposed: a later writer is listened to.
+            Unreachable, RemoteFault, UserError: an operator that has more than this one does not give it any more.
+            StorageError: the disk failed.
+        """
+        seat = self._seat
+        try:
+            note, own = await seat.promise(self.ballot)
+        except Outdated as error:
+            raise Deposed(error.promised) from error
+        takeover = Takeover(self.ballot, len(seat.operators.keys), seat.operators.quorum)
+        notes, promises = {seat.key: note}, dict[PublicKey, Promised]()
+        takeover.add(seat.key, own)
+
+        async def ask(key: PublicKey) -> None:
+            answer = await seat.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=waits.CALL_S, large_answer=True)
+            said = unpack(Promised, answer, max_bytes=MAX_PROMISED_BYTES)
+            if said.later:
+                raise Outdated(said.later)
+            size = seat.operators.signers(said.note).head.size
+            if size:
+                seat.operators.open(said.note)
+            accepted = tuple([Accepted(offer.ballot, await seat.batch_of(key, offer)) for offer in said.accepted])
+            takeover.add(key, Promise(size, accepted, said.kept))
+            notes[key], promises[key] = said.note, said
+
+        await self._ask_all(ask, lambda: takeover.is_ready)
+        source, longest = takeover.longest()
+        if longest.size > seat.log.head.size:
+            others = [key for key in promises if key != source]
+            await seat.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
+        elif not longest.size:
+            empty = [note for note in notes.values() if seat.operators.signers(note).head.size == 0]
+            await seat.on_disk(seat.log.count, seat.counted(empty))
+        self._has_promises.set()
+        pending = takeover.to_propose()
+        if pending is not None and pending.first == seat.log.head.size:
+            logger.info("proposed again entries=%d", len(pending.entries))
+            holders = [key for key in seat.others if key in promises and promises[key].accepted]
+            await self._decide(pending, holders[0] if holders else seat.key)
+        await seat.settled()
+        self._since = seat.log.head.size
+        return await self._taken_up(takeover)
+
+    async def _taken_up(self, takeover: Takeover) -> list[tuple[Kept, bodies.Kept]]:
+        """Get the contributions that lack here, and have all of them kept under this ballot."""
+        seat = self._seat
+        found = []
+        for kept, holders in takeover.kept():
+            if kept.round <= seat.log.ledger.round:
+                continue
+            stored = await seat.contributions.found(kept, [PublicKey(key) for key in holders if key != seat.key])
+            if stored is not None:
+                found.append((Kept(self.ballot, self._since, kept.round, kept.contribution), stored))
+            elif takeover.may_have_ticket(holders):
+                raise Unreachable("who keeps a contribution that may have a ticket does not give it")
+        if found:
+            await self._keep(found)
+        return found
+
+    # Contributions.
+
+    async def keep(self, contributions: Sequence[tuple[int, bodies.Kept]]) -> None:
+        """Return once contributions, each with the round that it counts in, are on a quorum's disks.
+
+        Raises:
+            NotTaken: the turn ended before that.
+            StorageError: the disk failed.
+        """
+        kept = [
+            (Kept(self.ballot, self._since, round_, bytes(stored.header.contribution.digest)), stored) for round_, stored in contributions
+        ]
+        try:
+            await self._while_it_lasts(self._keep(kept))
+        except (Deposed, Outdated) as error:
+            raise NotTaken("another operator writes now: hand it in again") from error
+
+    async def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+        seat = self._seat
+        await seat.contributions.keep(contributions)
+        done = {seat.key}
+        request = pack(AskKeep(tuple(kept for kept, _ in contributions)))
+
+        async def ask(key: PublicKey) -> None:
+            await seat.endpoint.call(key, KEEP, request, timeout_s=waits.BODY_S)
+            done.add(key)
+
+        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+
+    async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
+        """Return once verdicts, which are on this operator's disk and may follow its log, are on a quorum's.
+
+        Raises:
+            Deposed: the turn ended before that.
+            StorageError: the disk failed.
+        """
+        await self._while_it_lasts(self._keep_verdicts(verdicts))
+
+    async def _keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
+        seat = self._seat
+        done = {seat.key}
+        request = seat.verdicts.request(verdicts, self.ballot)
+
+        async def ask(key: PublicKey) -> None:
+            await seat.endpoint.call(key, VERDICTS, request, timeout_s=waits.CALL_S)
+            done.add(key)
+
+        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+
+    async def waiting_verdicts(self) -> list[Signed[Verdict]]:
+        """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older writer any more.
+
+        Raises:
+            Deposed: the turn ended before that.
+            StorageError: the disk failed.
+        """
+        found = list[Signed[Verdict]]()
+        await self._while_it_lasts(self._gather_verdicts(found))
+        return found
+
+    async def _gather_verdicts(self, found: list[Signed[Verdict]]) -> None:
+        seat = self._seat
+        done = {seat.key}
+        await seat.listen_to(self.ballot)
+
+        async def ask(key: PublicKey) -> None:
+            found.extend(await seat.verdicts.all_of(key, self.ballot))
+            done.add(key)
+
+        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+
+    # Batches.
+
+    async def commit(self, entries: Sequence[bytes], after: Next | None = None, found: Sequence[Blob] = ()) -> None:
+        """Have entries decided, signed and committed; they count, and are on a quorum's disks, when this returns.
+
+        Args:
+            entries: of a round, or one that stands between rounds.
+            after: what the round's table leads to, and ``found`` its bodies.
+
+        Raises:
+            Deposed: the turn ended before that; whether they will be in the log is not known here.
+            RemoteFault: they may not follow the log.
+            StorageError: the disk failed.
+        """
+        await self._while_it_lasts(self._commit(entries, after, found))
+
+    async def _commit(self, entries: Sequence[bytes], after: Next | None, found: Sequence[Blob]) -> None:
+        log = self._seat.log
+        async with self._one_by_one:
+            batch = Batch(log.head.size, tuple(entries), log.root_with(entries))
+            if after is not None:
+                self._seat.replays.know(batch, after, found)
+            await self._decide(batch, None)
+
+    async def _while_it_lasts(self, work: Coroutine[Any, Any, None]) -> None:
+        """Return once ``work`` is done; the turn's end ends it.
+
+        Raises:
+            Deposed: the turn ended before that, or as ``work``.
+        """
+        working = asyncio.create_task(work)
+        try:
+            await asyncio.wait((working, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Deposed(self.ballot.term)
+            working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _decide(self, batch: Batch, source: PublicKey | None) -> None:
+        """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this writer's own."""
+        seat = self._seat
+        voting = Voting(seat.run, self.ballot, batch, seat.operators.keys, seat.operators.quorum)
+        try:
+            voting.add(await seat.accept(self.ballot, batch, source))
+        except Outdated as error:
+            raise Deposed(error.promised) from error
+        offer = pack(seat.offer(self.ballot, batch))
+
+        async def ask_vote(key: PublicKey) -> None:
+            answer = await seat.endpoint.call(key, ACCEPT, offer, timeout_s=waits.BODY_S)
+            voting.add(unpack(Vote, answer, max_bytes=MAX_SMALL_BYTES))
+
+        await self._ask_all(ask_vote, lambda: voting.certificate is not None)
+        certificate = voting.certificate
+        assert certificate is not None
+
+        async def have_accept(key: PublicKey) -> None:
+            # Who voted may be gone before it signs: another one that is there has to accept the batch, since it signs nothing else.
+            if key not in voting.voters:
+                await ask_vote(key)
+
+        note = await self._signed(certificate, have_accept)
+        await seat.apply(batch.first, batch.entries, note, is_own=source is None)
+        if seat.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
+            raise Deposed(seat.store.memory.promised.term)
+        self.tell()
+
+    async def _signed(self, certificate: Certificate, have_accept: Callable[[PublicKey], Awaitable[None]]) -> str:
+        """Return the note of a decided head, with a quorum's signatures; ``have_accept`` lets one accept the batch that has not."""
+        seat = self._seat
+        notes = {seat.key: await seat.sign(certificate)}
+        request = pack(AskSign(certificate))
+
+        async def ask(key: PublicKey) -> None:
+            await have_accept(key)
+            note = (await seat.endpoint.call(key, SIGN, request, timeout_s=waits.CALL_S)).decode()
+            found = seat.operators.signers(note)
+            if (found.head.size, found.head.root, found.keys) != (certificate.size, certificate.root, frozenset({key})):
+                raise EncodingError("the signature of another head, or by others")
+            notes[key] = note
+
+        await self._ask_all(ask, lambda: len(notes) >= seat.operators.quorum)
+        return seat.counted(list(notes.values()))
+
+    # The others.
+
+    def tell(self) -> None:
+        """Tell the others at once where the run stands."""
+        self._told += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def beat(self, left_ms: Callable[[], int]) -> None:
+        """Tell the others, again and again, that there is a writer and where the run stands, until this is cancelled.
+
+        It goes on beside the takeover, once that has the promises that it needs: who is behind accepts and keeps nothing before it has
+        what the log has.
+        """
+        seat = self._seat
+        await self._has_promises.wait()
+
+        async def beat_to(key: PublicKey) -> None:
+            while True:
+                told, news = self._told, self._news
+                try:
+                    request = pack(Beat(self.ballot, left_ms(), seat.log.tree_head))
+                    await seat.endpoint.call(key, BEAT, request, timeout_s=waits.PUSH_S)
+                except MantaError as error:
+                    logger.info("an operator does not hear reason=%s", error)
+                if told == self._told:
+                    await within(news, BEAT_S)
+
+        async with asyncio.TaskGroup() as tasks:
+            for key in seat.others:
+                tasks.create_task(beat_to(key))
+
+    async def _ask_all(self, ask: Callable[[PublicKey], Awaitable[None]], is_enough: Callable[[], bool]) -> None:
+        """Ask the other operators, each until it answers, until it is enough.
+
+        Raises:
+            Deposed: so many listen to a later writer that it can't be enough.
+        """
+        seat = self._seat
+        later: dict[PublicKey, int] = {}
+        changed = asyncio.Event()
+
+        async def ask_one(key: PublicKey) -> None:
+            pause_s, longest_s = _AGAIN_S
+            while True:
+                try:
+                    await ask(key)
+                    return
+                except Outdated as error:
+                    later[key] = error.promised
+                except Refused as error:
+                    if (term := later_term(str(error))) is not None:
+                        later[key] = term
+                    else:
+                        logger.info("an operator refuses reason=%s", error)
+                except StorageError:
+                    raise
+                except (MantaError, UnicodeDecodeError) as error:
+                    logger.info("an operator does not answer reason=%s", error)
+                finally:
+                    changed.set()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
+
+        tasks = [asyncio.create_task(ask_one(key)) for key in seat.others]
+        try:
+            while not is_enough():
+                if len(later) > len(seat.operators.keys) - seat.operators.quorum:
+                    raise Deposed(max(later.values()))
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                changed.clear()
+                await changed.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def later_term(reason: str) -> int | None:
+    """Return the term of the later writer that an operator refused for; None: it was for something else."""
+    words = str(Outdated(0)).split("0")
+    if len(words) == 2 and reason.startswith(words[0]) and reason.endswith(words[1]):
+        number = reason[len(words[0]) : len(reason) - len(words[1])]
+        return int(number) if number.isdecimal() and len(number) < 20 else None
+    return None

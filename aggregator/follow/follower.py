@@ -1,0 +1,136 @@
+"""The operator's own copy of the run: what a table leads to, snapshots, and how good subnets are.
+
+It has no weight in the mean: it computes each round's mean and state from the table, as every peer could.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from manta_swarm.aggregator.follow.snapshots import Snapshots
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.evaluation.held_out import QualityReport, quality_report
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.update import State, next_state, state_pieces
+from manta_swarm.codec.coding import Body
+from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.vectors import vector_groups
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed, weighed_in
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.records import Threshold
+from manta_swarm.protocol.table import Weighed
+
+NUM_RANDOM = 8  # random subnets in a report
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How good subnets are on held-out data after a round."""
+
+    round: int
+    quality: QualityReport
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a table leads to: the mean and the state after it, with their roots."""
+
+    outcome: Outcome
+    weighed: tuple[Weighed, ...]  # what each contribution counted with
+    mean: Blob
+    state: State
+    blob: Blob  # of the state
+
+
+def after_table(
+    state: State,
+    listed: Sequence[Listed],
+    bodies: Sequence[Body],
+    *,
+    floors: Sequence[int],
+    thresholds: Sequence[Threshold],
+    floor: int,
+    course: RunCourse,
+) -> Next:
+    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.outcome.outcome``.
+
+    Of each body counts what its contribution is about, as ``course`` says: the part of the weights that its cohort's architecture has.
+    """
+    table = [one.weighing for one in listed]
+    coverage = cache(course.coverage)  # those of one cohort share it
+    masks = [coverage(one.round, one.cohort) for one in listed]
+    found = outcome(table, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
+    after = next_state(state, torch.from_numpy(found.mean), course.plan)
+    weighed = weighed_in(listed, found.weights, found.clipped)
+    return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
+
+
+class Follower:
+    """The state after the log's last round, and what is derived from it."""
+
+    def __init__(self, directory: Path, manifest: Manifest, run: bytes, dataset: Dataset, *, keep_snapshots: int, keep_rounds: int) -> None:
+        """Keep snapshots in ``directory``; ``adopt`` gives the first state."""
+        self._manifest = manifest
+        self._dataset = dataset
+        self.course = RunCourse(manifest)
+        self.plan = self.course.plan
+        self.snapshots = Snapshots(directory, manifest, self.plan, run, keep=keep_snapshots, keep_rounds=keep_rounds)
+        self.state: State | None = None
+
+    @property
+    def num_weights(self) -> int:
+        """N: values of a mean."""
+        assert self.state is not None
+        return self.state.parameters.numel()
+
+    def teacher(self, ledger: Ledger) -> State | None:
+        """Return the state that the rounds to come learn from too, from its snapshot; None where there is none, or none yet.
+
+        Raises:
+            StorageError: the snapshot is gone or is not that state.
+        """
+        round_ = self.plan.teacher_round
+        if round_ is None or ledger.finished or ledger.round < round_:
+            return None
+        return self.snapshots.load(round_, ledger.state_at(round_))
+
+    def save(self, state: State, head: TreeHead, note: str) -> None:
+        """Write the snapshot of a state, and what the log said once it had its round; remove snapshots that are too old.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self.snapshots.save(state)
+        self.snapshots.certify(state.round, head, note)
+        self.snapshots.prune(state.round)
+
+    def adopt(self, state: State) -> None:
+        """Make ``state``, which the log has, the current one."""
+        self.state = state
+
+    def follow(self, ledger: Ledger, listed: Sequence[Listed], bodies: Sequence[Body]) -> Next:
+        """Return what a table of the next round leads to; nothing is changed."""
+        assert self.state is not None
+        floors = [ledger.floor_at(one.round - 1) for one in listed]
+        return after_table(
+            self.state,
+            listed,
+            bodies,
+            floors=floors,
+            thresholds=ledger.thresholds,
+            floor=ledger.floor_at(ledger.round),
+            course=self.course,
+        )
+
+    def evaluate(self) -> Evaluation:
+        """Return how good the largest, the smallest and some random subnets of the current state are (seconds of work, or more)."""
+        state, manifest = self.state, self._manifest
+        assert state is not None
+        report = quality_report(state.parameters, manifest.supernet, self._dataset, num_random=NUM_RANDOM, seed=manifest.seed)
+        return Evaluation(state.round, report)

@@ -1,0 +1,173 @@
+"""A run's directory, opened or made: its log, its follower on the log's state, its contributions, and what newcomers need of them."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from manta_swarm.aggregator.features.sidecars.auditor import auditor_key
+from manta_swarm.aggregator.follow.follower import Follower
+from manta_swarm.aggregator.follow.replay import Tables, replayed
+from manta_swarm.aggregator.follow.shards import travelling_of
+from manta_swarm.aggregator.intake.bodies import Bodies
+from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.storage import DATABASE, read_manifest
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.update import State, initial_state, state_digest, state_pieces
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.signing import Identity
+
+_SHELF_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run's directory, opened."""
+
+    signed: SignedManifest
+    log: Log
+    follower: Follower
+    bodies: Bodies
+
+
+def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None = None) -> OpenRun:
+    """Return the run of ``directory``; make it from ``config`` if the directory has none.
+
+    Args:
+        config: the run file.
+        directory: the run's.
+        identity: the operator's.
+        dataset: that of the run file.
+        first_state: a snapshot, with whose weights a new run begins.
+
+    Raises:
+        UserError: the directory holds another run than the run file describes, or the snapshot is of another supernet.
+        StorageError: the disk fails, or holds less than was promised.
+    """
+    if not (directory / DATABASE).exists():
+        return _new_run(config, directory, identity, dataset, first_state)
+    if first_state is not None:
+        raise UserError(f"{directory} holds a run already, which has its first state: choose another --dir, or leave --first-state out")
+    signed = read_manifest(directory)
+    manifest = signed.open()
+    with contextlib.ExitStack() as undo:
+        tables, keep = Tables(), config.bodies
+
+        def on_round(ledger: Ledger) -> None:
+            tables.take(ledger)
+            tables.forget_before(ledger.round - keep)
+
+        log = undo.enter_context(Log.open(directory, identity, on_round=on_round))
+        rules = manifest.audit_rules  # of the run, whose auditor may be another than the one beside this folder by now
+        auditor = None if rules is None else rules.named[0]
+        if config.manifest(identity, manifest.initial_state, dataset, travelling_of(config, dataset), auditor) != manifest:
+            raise UserError(
+                f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
+                "give that run's file, or a new directory with --dir"
+            )
+        opened = _opened(config, directory, signed, log, dataset)
+        _catch_up(opened, tables)
+        undo.pop_all()
+    return opened
+
+
+def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None) -> OpenRun:
+    state = initial_state(config.plan(dataset))
+    if first_state is not None:
+        state = _with_weights_of(first_state, state, config.plan(dataset).supernet)
+    auditor = auditor_key(directory) if config.is_audited else None
+    manifest = config.manifest(identity, state_digest(state), dataset, travelling_of(config, dataset), auditor)
+    signed = SignedManifest.sign(manifest, identity)
+    follower = _follower(config, directory, signed, dataset)
+    follower.snapshots.save(state)  # before the log: what it promises has to be here
+    with contextlib.ExitStack() as undo:
+        log = undo.enter_context(Log.create(directory, signed, identity))
+        follower.adopt(state)
+        follower.save(state, log.head, log.tree_head)
+        opened = OpenRun(signed, log, follower, _bodies(config, directory, signed, state))
+        undo.pop_all()
+    return opened
+
+
+def _with_weights_of(snapshot: Path, state: State, supernet: str) -> State:
+    """Return a run's first state with the weights of a snapshot; moments begin at zero, as in every run.
+
+    Raises:
+        UserError: it is no snapshot, or one of another supernet.
+    """
+    found, metadata = load_snapshot(snapshot)
+    if metadata.get("supernet") != supernet or found.parameters.shape != state.parameters.shape:
+        raise UserError(f"{snapshot} has the weights of {metadata.get('supernet')}, the run file asks for {supernet}")
+    return State(0, found.parameters.clone(), state.moments)
+
+
+def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:
+    """Return the run with the newest snapshot that is not ahead of the log as the follower's state."""
+    follower = _follower(config, directory, signed, dataset)
+    rounds = [round_ for round_ in follower.snapshots.rounds() if round_ <= log.ledger.round]
+    if not rounds:
+        raise StorageError(f"{directory / SNAPSHOTS} holds no state of the run; restore it from a backup")
+    follower.adopt(follower.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
+    assert follower.state is not None
+    return OpenRun(signed, log, follower, _bodies(config, directory, signed, follower.state))
+
+
+def _catch_up(opened: OpenRun, tables: Tables) -> None:
+    """Compute what was committed and not saved before this start."""
+    log, follower = opened.log, opened.follower
+    state = follower.state
+    assert state is not None
+    missing = range(state.round + 1, log.ledger.round + 1)
+    if any(number not in tables.rounds for number in missing):
+        raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
+    rounds = [tables.rounds[number] for number in missing]
+    codec = log.ledger.manifest.exchange.codec
+    for after in replayed(state, rounds, opened.bodies, follower.course, codec):
+        follower.adopt(after)
+        if after.round == follower.plan.teacher_round:
+            follower.snapshots.save(after)
+    if missing:
+        assert follower.state is not None
+        follower.save(follower.state, log.head, log.tree_head)
+    else:
+        follower.snapshots.certify(state.round, log.head, log.tree_head)  # which a crash may have come before
+
+
+def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
+    keep_rounds = config.bodies
+    return Follower(directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=config.snapshots, keep_rounds=keep_rounds)
+
+
+def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:
+    size = body_num_bytes(signed.open().exchange.codec, state.parameters.numel())
+    return Bodies(directory / BODIES, body_bytes=size, keep=config.bodies)
+
+
+def filled_shelf(log: Log, follower: Follower) -> Shelf:
+    """Return a shelf with what newcomers need: the current state, and the one that the rounds to come learn from too.
+
+    Raises:
+        StorageError: the snapshot of the latter is gone or damaged.
+    """
+    shelf = Shelf(max_bytes=_SHELF_BYTES)
+    put_state(shelf, log, follower)
+    return shelf
+
+
+def put_state(shelf: Shelf, log: Log, follower: Follower) -> None:
+    """Put the current state on the shelf, and the one that the rounds to come learn from too.
+
+    Raises:
+        StorageError: the snapshot of the latter is gone or damaged.
+    """
+    assert follower.state is not None
+    shelf.put(Blob.of(state_pieces(follower.state)), "state")
+    teacher = follower.teacher(log.ledger)
+    if teacher is not None:
+        shelf.pin(Blob.of(state_pieces(teacher)))

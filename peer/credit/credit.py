@@ -1,0 +1,240 @@
+"""What this peer has earned so far: as the log says, and as far as it computed it itself, from the claims of the rounds that counted it.
+
+Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
+fetched the more rarely the dearer it is, as means are checked (``peer.sync.check``): in a small run for each round, in a large one for
+some, by lot. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so do the
+proofs: a pay slip for each round that counted this peer (``peer.credit.slips``), which ``manta-peer credits`` checks without the log.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Commitment, Counted, CreditWord, LogClient
+from manta_swarm.peer.credit.credit_file import Kept
+from manta_swarm.peer.credit.slips import SlipFolder
+from manta_swarm.peer.faults import is_guilty
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import SLIPS, PeerStore
+from manta_swarm.peer.sync.check import SHARE
+from manta_swarm.protocol.course import Course
+from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import MantaError, StorageError
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.receipts import ProvenRound
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.reputation import Fault
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.slips import Slip
+from manta_swarm.runtime.atomic_file import DamagedFile
+
+_LEAST_BYTES = 600  # of a contribution, which has one claim at least, about
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a round paid this peer, by all of the round's claims."""
+
+    contributions: RoundContributions
+    earned: int
+    samples: int  # of all of them
+
+
+class Credit:
+    """One peer's, in one run."""
+
+    def __init__(
+        self,
+        signed: SignedManifest,
+        course: Course,
+        key: bytes,
+        log: LogClient,
+        store: PeerStore,
+        board: StatusBoard,
+        *,
+        mean_bytes: int,
+        commitment: Callable[[int], Commitment | None],
+        on_guilty: Callable[[Fault], None] = lambda _: None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Know what was kept at the last time.
+
+        Args:
+            signed: the run's manifest.
+            course: what its rounds ask for.
+            key: whose credit it is.
+            log: the line to the log.
+            store: where it is kept.
+            board: shows it.
+            mean_bytes: of a round's mean: what the claims are dear beside.
+            commitment: returns one of the newest commits.
+            on_guilty: is told what audits found this peer guilty of, as often as the log says it.
+            rng: draws which rounds are computed.
+        """
+        self._manifest = signed.open()
+        self._course = course
+        self._key = key
+        self._log = log
+        self._store = store
+        self._run = signed.run
+        self._slips = SlipFolder(store.run_path(signed.run) / SLIPS)
+        self._slips.begin(signed)
+        self._board = board
+        self._mean_bytes = mean_bytes
+        self._commitment = commitment
+        self._on_guilty = on_guilty
+        self._rng = rng or random.Random()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self._unpaid = self._slips.unpaid()  # by round
+        self._kept = self._load()
+        self._show()
+
+    def ask(self) -> None:
+        """Find out what was earned so far."""
+        self._begin(self._ask((*self._unpaid, 0)))
+
+    def counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
+        """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
+
+        Args:
+            round_: the round.
+            claim: this peer's.
+            found: its contribution as the log proved it; None: the log shows that round no more.
+        """
+        self._begin(self._counted(round_, claim, found))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Wait for what is being found out, but not for long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=waits.LAST_ROUND_S)
+
+    async def close(self) -> None:
+        """Find out nothing more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
+        if found is not None and found.proof is not None:
+            slip = Slip(found.proof, claim)
+            self._unpaid[round_] = slip
+            await self._keep(round_, slip)
+        await self._ask(sorted({*self._unpaid, round_}))
+
+    async def _ask(self, rounds: Sequence[int]) -> None:
+        async with self._turn:
+            for round_ in rounds:
+                try:
+                    word = await self._log.credit(round_)
+                    is_open = round_ not in self._kept.newest or round_ in self._unpaid
+                    found = await self._computed(round_) if round_ and is_open else None
+                except MantaError as error:  # the figures are for people: nothing waits for them, and the next word has all of them
+                    logger.info("credit not told round=%d reason=%s", round_, error)
+                    return
+                self._take(round_, word, found)
+                if (slip := self._unpaid.pop(round_, None)) is not None:
+                    claims, paid = ((), word.earned) if found is None else (_kept(found.contributions), (found.earned,))
+                    await self._keep(round_, replace(slip, claims=claims, paid=paid))
+
+    async def _keep(self, round_: int, slip: Slip) -> None:
+        try:
+            await asyncio.to_thread(self._slips.keep, round_, slip)
+        except StorageError as error:
+            logger.error("slip not kept round=%d reason=%s", round_, error)
+
+    async def _computed(self, round_: int) -> _Computed | None:
+        """Return what a round paid this peer by all its claims; None: they are too dear, or cannot be had.
+
+        What a round of an audited run paid follows from more than its claims.
+        """
+        if self._manifest.is_audited:
+            return None
+        try:
+            proven = self._proven(round_)
+            if proven is None:
+                return None
+            contributions, most = proven.round.contributions, self._most_bytes()
+            if contributions * _LEAST_BYTES > most:
+                return None
+            page = await self._log.contributions_page(proven)
+            if contributions * sum(map(len, page.entries)) > most * len(page.entries):
+                return None
+            found = await self._log.contributions(proven, page)
+            claims = await asyncio.to_thread(claims_of, self._course, proven, found)
+        except MantaError as error:
+            logger.info("credit not computed round=%d reason=%s", round_, error)
+            return None
+        earned = shares_by(self._manifest, self._course, claims).get(self._key, 0)
+        return _Computed(found, earned, sum(claim.lots for claim in claims) * self._manifest.lot_samples)
+
+    def _proven(self, round_: int) -> ProvenRound | None:
+        """Return a round under the tree head that its slip has, if there is one; None: the round is not known here any more."""
+        slip, commitment = self._unpaid.get(round_), self._commitment(round_)
+        if slip is not None:
+            return self._log.proven(slip.listing.receipt)
+        return None if commitment is None else commitment.proven
+
+    def _most_bytes(self) -> float:
+        """Return, by lot, how many bytes of contributions are worth it this time; see the module."""
+        return self._mean_bytes / (SHARE * (1 - self._rng.random()))
+
+    def _take(self, round_: int, word: CreditWord, computed: _Computed | None) -> None:
+        kept, found = self._kept.told(word), None
+        if computed is not None:
+            found = computed.earned
+            kept = kept.computed(round_, found)
+        self._kept = kept
+        self._save()
+        for each in word.faults:
+            if is_guilty(each):
+                self._on_guilty(each)
+        said = word.earned[0] if word.earned else None
+        newest_word = kept.word[0]
+        if found is not None and said is not None and found != said:
+            self._complain(f"the log says that this peer earned {said} in round {round_}, and its claims come to {found}")
+        elif kept.checked > newest_word.credit:
+            said_of = f"the log says that this peer earned {newest_word.credit} up to round {newest_word.round}"
+            self._complain(f"{said_of}, and the claims of {kept.num_checked} of them come to {kept.checked}")
+        self._show(round_, said if found is None else found, None if computed is None else computed.samples)
+
+    def _complain(self, fault: str) -> None:
+        if not self._board.status.credit_fault:
+            self._board.say(f"{fault}: whoever copies the log sees which is true")
+        self._board.update(credit_fault=fault)
+
+    def _show(self, round_: int = 0, last: int | None = None, samples: int | None = None) -> None:
+        kept = self._kept
+        if kept.word:
+            self._board.credit(kept.word[0], self._manifest.audit_rules, kept.checked, kept.num_checked)
+        if last is not None and round_:
+            self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
+
+    def _load(self) -> Kept:
+        try:
+            return self._store.credit(self._run).load(Kept) or Kept()
+        except DamagedFile as error:  # the log says it again, and nothing else follows from it
+            logger.warning("what was kept of the credit is passed over reason=%s", error)
+            return Kept()
+
+    def _save(self) -> None:
+        try:
+            self._store.credit(self._run).save(self._kept)
+        except StorageError as error:
+            logger.error("credit not kept reason=%s", error)
+
+
+def _kept(claims: RoundContributions) -> tuple[RoundContributions, ...]:
+    """Return what a slip keeps of a round's contributions: all or, where they are too many, none."""
+    return (claims,) if len(pack(claims)) <= MAX_CLAIMS_BYTES else ()

@@ -1,0 +1,376 @@
+"""Audits contributions of others: the work of a named auditor, and of a volunteer, in what the person's limits leave.
+
+After each commit it asks the log what waits for it, gets what was brought, has a process of low priority compute it all again, and says
+what came out: a named auditor by a verdict for the log, a volunteer by a finding for the named one. A named one leaves a contribution to
+the volunteer that is drawn for it, for some rounds, and takes over its finding that all is good; but for a part of them, which nobody
+else knows, and for each of a volunteer that was wrong before. What takes something away it has always computed, or asked for, itself.
+
+What cannot be judged, by nobody's fault, is left: no verdict is said of it. Own vectors of a step are asked for once its mean turns out
+not to fit; who has no time left to bring them then has not withheld them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from manta_swarm.network import waits
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Said
+from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
+from manta_swarm.peer.features.audit.volunteers import Volunteers
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
+from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.signed import Signed, is_signed
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.protocol.verdicts import AuditRules, Verdict
+from manta_swarm.runtime.child import ChildLost
+from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.turns import Turns
+
+AGAIN_S = 10.0  # until the log is asked again
+LAST_S = 60.0  # once the run is over, for a log that does not answer any more
+LEAST_ROUNDS = 2  # that members have to bring own vectors, once these are asked for
+_DEATHS = 3  # in a row, until nothing is audited any more
+
+logger = logging.getLogger("manta.audits")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this peer knows of the run by itself, and gets as everybody does."""
+
+    round: Callable[[], int]  # the newest commit
+    is_finished: Callable[[], bool]  # that is the last one
+    weights: Callable[[bytes], Awaitable[tuple[Tensor, Tensor | None]]]  # of a committed state by its digest, and of its teacher
+    body: Callable[[bytes], Awaitable[bytes]]  # of a committed contribution, by its root
+
+
+@dataclass(slots=True)
+class _Open:
+    """A contribution that this auditor was told of, until it is paid."""
+
+    round: int  # that has it
+    said: Signed[Verdict] | Signed[Finding] | None = None
+    given_up: tuple[int, float] | None = None  # the newest round when it could not be judged, and until when it is not tried again in it
+    needed: set[int] = field(default_factory=set)  # steps that turned out not to fit, of which operators may not know yet
+
+
+class Auditor:
+    """One peer's audits."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        run: bytes,
+        rules: AuditRules,
+        known: Known,
+        line: OperatorLine,
+        fetching: Fetching,
+        start: Callable[[], Awaitable[Computing]],
+        board: StatusBoard,
+        volunteers: Volunteers,
+        *,
+        does_nothing_else: bool = False,
+    ) -> None:
+        """Audit nothing yet.
+
+        Args:
+            identity: signs what is found.
+            run: its id.
+            rules: the run's.
+            known: what this peer knows of the run.
+            line: to the log.
+            fetching: gets what was brought.
+            start: starts what computes.
+            board: shows what was done.
+            volunteers: says of a named auditor whose work it takes over.
+            does_nothing_else: where no share of the time is set, it has all of it.
+        """
+        self._identity = identity
+        self._run = run
+        self._rules = rules
+        self._is_named = identity.public_key in rules.named
+        self._known = known
+        self._line = line
+        self._fetching = fetching
+        self._board = board
+        self._volunteers = volunteers
+        self._does_nothing_else = does_nothing_else
+        self._turns = Turns(start)
+        self._open: dict[bytes, _Open] = {}  # by contribution
+        self._began_s = 0.0
+        self._deaths = 0
+        self._cpu_s = 0.0
+        self._may_audit = True  # as far as is known
+        self._is_over = False
+        self._unheard_s: float | None = None  # since when the log does not say what waits
+
+    @property
+    def share(self) -> int:
+        """Hundredths of the time that it works at most."""
+        return round(100 * self._turns.share)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether what computes cannot any more: nothing is audited then."""
+        return self._deaths >= _DEATHS
+
+    def limit(self, share: int, duty: int) -> None:
+        """Work at most so many hundredths of the time, and no more than microbatches may; with 0 audit nothing."""
+        self._turns.limit(100 if self._does_nothing_else and not share else share, duty)
+
+    def pause(self) -> None:
+        """Compute nothing, and have no process, until ``resume``."""
+        self._turns.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._turns.resume()
+
+    def committed(self) -> None:
+        """The log has a new round."""
+        self._turns.changed.set()
+
+    async def keep(self) -> None:
+        """Audit what waits for it, until the run is over and settled, or what computes cannot any more, which is said."""
+        try:
+            while not self.is_broken and not self._is_over:
+                self._turns.changed.clear()
+                if not self._turns.may_work:
+                    await self._turns.release()
+                    await self._turns.changed.wait()
+                    continue
+                round_ = self._known.round()
+                has_done = await self.do_one(await self.duties())
+                if self._known.round() == round_ and not has_done and not self._is_over:
+                    await within(self._turns.changed, AGAIN_S)
+        finally:
+            await self._turns.release()
+
+    async def duties(self) -> tuple[Duty, ...]:
+        """Return what waits, as the log says; nothing, where it cannot be asked."""
+        try:
+            asked = pack(AskDuties(self._known.round()))
+            answer = await self._line.call(DUTIES, asked, timeout_s=waits.CALL_S, large_answer=True)
+            told = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES)
+            await self._tidy(told)
+        except MantaError as error:
+            logger.info("not told what to audit reason=%s", error)
+            now_s = asyncio.get_running_loop().time()
+            self._unheard_s = now_s if self._unheard_s is None else self._unheard_s
+            self._is_over = self._known.is_finished() and now_s - self._unheard_s >= LAST_S
+            return ()
+        self._unheard_s, self._is_over = None, self._known.is_finished() and not told.audited
+        if self._may_audit != bool(told.may_audit):
+            self._may_audit = bool(told.may_audit)
+            why = "this key is proven by now" if told.may_audit else "this key is none of the run's auditors, and not proven"
+            self._board.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
+        return told.duties
+
+    async def _tidy(self, told: Duties) -> None:
+        """Forget what is paid, and remove what was fetched of what waits no more.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        newest = self._known.round()
+        self._open = {digest: one for digest, one in self._open.items() if newest <= one.round + self._rules.pending_rounds}
+        waiting = {digest for digest, one in self._open.items() if one.said is None}
+        await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
+
+    async def do_one(self, duties: tuple[Duty, ...]) -> bool:
+        """Take over all that can be, and compute the first of the rest; return whether anything was done: more may wait by now."""
+        has_done = False
+        for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
+            digest = _digest(duty)
+            one = self._open.setdefault(digest, _Open(duty.round))
+            if self._is_given_up(one) or self._is_left(duty) or self._comes_still(duty):
+                continue
+            if not self._turns.may_work:
+                return False
+            try:
+                is_new = one.said is None
+                has_computed = await self._do(duty, one)
+                has_done |= is_new and one.said is not None
+                if has_computed:
+                    break
+            except ChildLost as error:
+                await self._ended(one, str(error))
+                return False
+            except UserError as error:
+                self._board.say(f"audits no more: {error}")
+                self._deaths = _DEATHS
+                return False
+            except MantaError as error:  # it is told again what waits
+                self._give_up(one, str(error))
+        return has_done
+
+    def _is_left(self, duty: Duty) -> bool:
+        """Return whether a contribution is left to a volunteer that has not found anything yet: also what is computed again, after that.
+
+        Else who finds all good without a look would never be found out.
+        """
+        return bool(duty.volunteer) and not duty.finding and duty.volunteer[0] not in self._volunteers.distrusted
+
+    def _comes_still(self, duty: Duty) -> bool:
+        """Return whether a contribution is still brought to a lone operator: once all of it is there it may be left to a volunteer."""
+        return self._line.operators.is_alone and not duty.is_here and not duty.is_late
+
+    def _is_volunteers(self, duty: Duty) -> bool:
+        """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""
+        return bool(duty.volunteer) and self._volunteers.are_believed(_digest(duty), duty.volunteer[0])
+
+    async def _do(self, duty: Duty, one: _Open) -> bool:
+        """Judge a contribution and say so; return whether it was computed for that.
+
+        Raises:
+            ChildLost, UserError: what computes has ended.
+            MantaError: it cannot be judged now, or the log does not take the word.
+        """
+        has_computed = False
+        if one.said is None:
+            one.said = self._taken_over(duty)
+        if one.said is None:
+            one.said, has_computed = await self._judged(duty, one), True
+        if one.said is None:
+            return False
+        self._board.write()
+        method = VERDICT if is_signed(one.said, Verdict) else FINDING
+        await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
+        return has_computed
+
+    def _taken_over(self, duty: Duty) -> Signed[Verdict] | None:
+        """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""
+        if not self._is_named or not duty.finding or not self._is_volunteers(duty):
+            return None
+        finding = duty.finding[0].open()
+        expected = (self._run, _digest(duty), duty.round, len(duty.header.claims), duty.volunteer[0])
+        if (finding.run, finding.contribution, finding.round, len(finding.outcomes), finding.by) != expected or any(finding.outcomes):
+            return None
+        self._board.add(audits_taken_over=1)
+        return self._verdict(duty, finding.outcomes, finding.by)
+
+    async def _judged(self, duty: Duty, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
+        found = await self._turns.work(self._computed(duty, one))
+        if found is None:
+            return None
+        self._board.add(audits=1, audits_against=int(any(found.outcomes)))
+        if any(found.outcomes):
+            founder = peer_name(duty.header.contribution.open().founder)
+            self._board.say(f"audit: a contribution of {founder}, round {duty.round}: {found.reason}")
+            if duty.finding and not any(duty.finding[0].open().outcomes):
+                await asyncio.to_thread(self._volunteers.distrust, duty.volunteer[0])
+        if self._is_named:
+            return self._verdict(duty, found.outcomes, self._identity.public_key)
+        finding = Finding(self._run, self._identity.public_key, duty.round, _digest(duty), found.outcomes)
+        return Signed.sign(finding, self._identity)
+
+    def _verdict(self, duty: Duty, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
+        verdict = Verdict(self._run, self._identity.public_key, duty.round, _digest(duty), outcomes, by)
+        return Signed.sign(verdict, self._identity)
+
+    # What it takes.
+
+    async def _computed(self, duty: Duty, one: _Open) -> Found:
+        """Return what is found of each claim of a contribution, and why.
+
+        Raises:
+            NotNow: it cannot be judged, by nobody's fault, or not yet.
+            ChildLost, UserError: what computes has ended.
+            MantaError: something that it takes is not to be had now.
+        """
+        contribution = duty.header.contribution.open()
+        claims = tuple(signed.open() for signed in duty.header.claims)
+        if contribution.claims != tuple(signed.digest for signed in duty.header.claims):
+            raise EncodingError("other claims than the contribution lists")
+        body = await self._known.body(contribution.body)
+        while True:
+            needed = sorted(one.needed.union(each.step for each in duty.needed))
+            for step in needed:
+                await self._fetching.need(_digest(duty), step)
+            vectors = vectors_of(contribution, claims, tuple(needed))
+            lacking = await self._fetching.fetch(duty, claims, vectors)
+            over = self._over(duty, needed, contribution, claims, lacking)
+            if lacking:
+                await self._fetching.check(duty, vectors)
+            ask = Ask(duty.round, duty.header, body, duty.floor, duty.left, over)
+            found = await self._answered(duty, ask, needs_weights=not set(lacking) & set(vectors_of(contribution, claims)))
+            if found.said == Said.DONE or (found.said == Said.LACKS and lacking):
+                return found
+            if found.said != Said.NEEDS or found.step in needed:
+                raise NotNow(f"it cannot be judged: {found.reason or 'what was fetched of it cannot be read any more'}")
+            if not self._is_named:
+                raise NotNow("a step does not fit, which is a named auditor's to look at")
+            one.needed.add(found.step)
+
+    def _over(
+        self, duty: Duty, needed: Sequence[int], contribution: Contribution, claims: tuple[Claim, ...], lacking: tuple[bytes, ...]
+    ) -> tuple[int, ...]:
+        """Return the steps whose own vectors lack, and were to be brought by now; nobody waits for anything that lacks any more.
+
+        Raises:
+            NotNow: somebody does, or it is nobody's fault that it lacks.
+        """
+        if not lacking:
+            return ()
+        if duty.lacks_room:
+            raise NotNow("the log had no room for what was to be brought")
+        if not duty.is_late or not self._is_named:
+            raise NotNow("not all of it was brought yet")
+        if self._known.round() + 1 >= duty.round + self._rules.pending_rounds:
+            raise NotNow("it is paid before the next round has a verdict: operators keep what was brought until then")
+        known = set(vectors_of(contribution, claims))
+        since = {each.step: each.round for each in duty.needed}
+        over = tuple(step for step in needed if set(vectors_of(contribution, claims, (step,))) & set(lacking) - known)
+        for step in over:  # peers keep what is asked for until then
+            if step not in since or since[step] + LEAST_ROUNDS > duty.round + self._rules.kept_rounds:
+                raise NotNow(f"there was no time to bring own vectors of step {step}")
+        return over
+
+    async def _answered(self, duty: Duty, ask: Ask, *, needs_weights: bool) -> Found:
+        computing = await self._turns.process()
+        if needs_weights and duty.state != self._turns.loaded:
+            weights, teacher = await self._known.weights(duty.state)
+            await computing.load(weights, teacher)
+            self._turns.loaded = duty.state
+        self._began_s = asyncio.get_running_loop().time()
+        found = await computing.answer(ask, self._rest)
+        self._deaths = 0
+        await self._rest(found.cpu_ms / 1000)
+        return found
+
+    async def _rest(self, cpu_s: float) -> None:
+        """A microbatch took so long: rest until the share is kept."""
+        self._cpu_s += cpu_s
+        self._board.update(audits_cpu_s=round(self._cpu_s))
+        await self._turns.rest(self._began_s, cpu_s)
+        self._began_s = asyncio.get_running_loop().time()
+
+    # What comes to nothing.
+
+    def _is_given_up(self, one: _Open) -> bool:
+        """Return whether a contribution could not be judged in this round, a moment ago."""
+        now_s = asyncio.get_running_loop().time()
+        return one.given_up is not None and one.given_up[0] == self._known.round() and now_s < one.given_up[1]
+
+    def _give_up(self, one: _Open, reason: str) -> None:
+        one.given_up = self._known.round(), asyncio.get_running_loop().time() + AGAIN_S
+        logger.info("not judged now round=%d reason=%s", one.round, reason)
+
+    async def _ended(self, one: _Open, reason: str) -> None:
+        """What computes has ended at a contribution."""
+        await self._turns.release()
+        self._give_up(one, reason)
+        self._deaths += 1
+        if self._deaths >= _DEATHS:
+            self._board.say("audits no more: what computes has ended again and again")
+
+
+def _digest(duty: Duty) -> bytes:
+    return bytes(duty.header.contribution.digest)

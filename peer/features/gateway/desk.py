@@ -1,0 +1,328 @@
+"""What a gateway does for light contributors: it leases them lots of the base that it works on, and takes what comes back. Knows no HTTP.
+
+What is here is in memory: a gateway that is started again knows of no lease from before, and its contributors ask for new ones.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.snippet import cut, is_for_any_thread, sample_bytes
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.light import cheapest, covered_weights
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.features.gateway.entrance import Entrance
+from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.seat import GatewaySeat, Gift
+from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
+from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
+from manta_swarm.protocol.light import (
+    CODEC,
+    MAX_LEASE_LOTS,
+    MAX_REQUEST_BYTES,
+    Fate,
+    Lease,
+    LeaseAnswer,
+    LeaseRequest,
+    LightReturn,
+    LightWord,
+    Welcome,
+    max_return_bytes,
+)
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.records import Contribution, Ticket
+from manta_swarm.protocol.rosters import Durations, Timetable
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+
+_SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a step is leased in any case
+_VECTORS_BYTES = 2**28  # of all that may come back for a base
+_REMEMBERED_WORDS, _REMEMBERED_ROSTERS = 4096, 8
+_AGAIN_MS = 250  # to ask what became of a return, at least
+_GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
+
+logger = logging.getLogger("manta.gateway")
+
+
+class GatewayDesk:
+    """One peer's light contributors. All methods run in one event loop."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        signed: SignedManifest,
+        course: RunCourse,
+        dataset: Dataset,
+        now_ms: Callable[[], float],
+        num_weights: int,
+        *,
+        is_lease_only: bool = False,
+    ) -> None:
+        """Lease nothing yet, in a run that has something for light contributors (``peer.features.gateway.session.check_run``).
+
+        ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
+        """
+        self.manifest: Manifest = signed.open()
+        self.welcome = pack(Welcome(identity.public_key, signed))
+        self.is_lease_only = is_lease_only
+        self._identity = identity
+        self._run = signed.run
+        self._course = course
+        self._dataset = dataset
+        self._terms = Terms(self.manifest, course, signed.run, identity.public_key, dataset.num_train)
+        self._now_ms = now_ms
+        self._steps = self.manifest.exchange.local_steps
+        places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * num_weights)))
+        self._leases = Leases(self._steps, places)
+        self._durations = Durations()
+        self._work: Work | None = None
+        self._why_none = "the gateway gets the run's newest state"
+        self._is_over = self._is_leaving = False
+        self._asked_ms: float | None = None
+        self._words: OrderedDict[bytes, LightWord] = OrderedDict()  # by the name of the return
+        self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
+        self.max_return_bytes = max_return_bytes(body_num_bytes(CODEC, num_weights))
+        self.entrance: Entrance | None = None  # in a run that not everybody may take part in
+        self.payroll: Payroll | None = None  # where the log can be asked
+        self.evidence: Evidence | None = None  # keeps what was learnt, where audits may ask for it
+        self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
+
+    # The gateway's own side.
+
+    async def convene(
+        self, base: Standing, state: State, cohort: str, lent: Lent, compute: ComputeThread, *, left_ms: float, next_ms: float
+    ) -> GatewaySeat:
+        """Return the place of this peer's work on ``base``, for which light contributors get leases from now on.
+
+        Args:
+            base: the commit.
+            state: its state.
+            cohort: that this peer's claim names.
+            lent: the residual that its last contribution left.
+            compute: where data is read.
+            left_ms: until what was learnt has to be gathered.
+            next_ms: until the next base is expected.
+        """
+        now_ms, round_ = self._now_ms(), base.round + 1
+        table = Timetable(now_ms + max(left_ms, 0.0), self._steps, 0.0, self._durations.gathering_ms, now_ms)
+        due_ms = now_ms + self._steps * table.step_ms
+        reason = self._why_not(round_, cohort)
+        lingers = self.is_lease_only and not reason and not self._is_leaving
+        patience_ms = table.last_patience_ms
+        if self._work is not None and self._work.is_on(base, cohort, lent):  # nothing was handed in on it: what is leased may come back
+            self._leases.go_on(now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms)
+            self._work.compute = compute
+            self._work.seat.go_on(patience_ms, lingers=lingers)
+            if self._is_leaving:
+                self._work.seat.shut()
+            return self._work.seat
+        self._forget()
+        seat = GatewaySeat(self._identity, base, self._leases, self._durations, self._now_ms, self.manifest, patience_ms, lingers=lingers)
+        seat.on_fate = self._settle
+        architectures = self._course.plan.architectures(round_, cohort)
+        if reason:
+            self._why_none = reason
+            return seat
+        architecture = cheapest(architectures, self._course.costs(round_, cohort))
+        weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
+        # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
+        has_lent = lent.residual.digest and not self.manifest.is_audited
+        of_lent = self._rosters.get(lent.contribution, frozenset()) if has_lent else frozenset()
+        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
+        samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
+        most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
+        self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
+        if self._is_leaving:  # it was told so while the weights were cut out
+            seat.shut()
+        return seat
+
+    def _why_not(self, round_: int, cohort: str) -> str:
+        """Return why a round has nothing for light contributors; empty: it has."""
+        if self._course.plan.phase(round_).distils:
+            return "the lots of this phase learn from the largest network too, which light contributors do not hold"
+        if self._course.plan.algorithm == "model-parallel" and self._course.role(round_, cohort) == 0:
+            return "this round's architecture is the largest, which is not for light contributors"
+        return ""
+
+    def _forget(self) -> None:
+        """The work on the base before is over."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.seat.close("the gateway went on to another base")
+            for task in work.ready.values():
+                task.cancel()
+        self._why_none = "the gateway is between two rounds"
+
+    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+        """Return whether a lease came back to the place that ``convene`` gives, once one did, or none is waited for any more.
+
+        A gateway that only leases does lots of its own only then: alone it would use up the run's rounds, with hardly a lot in each.
+        """
+        place = await seat
+        return isinstance(place, GatewaySeat) and await place.first_back()
+
+    @property
+    def has_contributors(self) -> bool:
+        """Whether somebody asked for a lease lately, or has one."""
+        now_ms = self._now_ms()
+        return self._asked_ms is not None and (now_ms < self._asked_ms + _GONE_MS or self._leases.is_awaited(now_ms))
+
+    def finish(self) -> None:
+        """The run is over: there are no leases any more."""
+        self._forget()
+        self._is_over = True
+
+    def leave(self) -> None:
+        """This peer is about to leave: there are no more leases, and what is out may come back."""
+        self._is_leaving = True
+        if self._work is not None:
+            self._work.seat.shut()
+
+    def close(self) -> None:
+        """This peer leaves now."""
+        self._forget()
+
+    def has_claim_of(self, contribution: bytes, key: bytes) -> bool:
+        """Return whether one of the newest contributions of this gateway has a claim of a light contributor's key."""
+        return key in self._rosters.get(contribution, frozenset())
+
+    # What contributors ask.
+
+    async def lease(self, request: bytes, address: str) -> LeaseAnswer:
+        """Return a lease for the key of a packed Signed[LeaseRequest], or why there is none.
+
+        Raises:
+            RemoteFault: it is malformed, not signed, or for another run or gateway; or its key is not in the run.
+        """
+        asked = unpack(Signed[LeaseRequest], request, max_bytes=MAX_REQUEST_BYTES).open()
+        if (asked.run, asked.gateway) != (self._run, self._identity.public_key):
+            raise EncodingError("a request for another run, or to another gateway")
+        if asked.key == self._identity.public_key:
+            raise EncodingError("this is the gateway's own key: a light contributor needs one of its own")
+        if self.entrance is not None:
+            self.entrance.check(asked.key)
+        self._asked_ms = self._now_ms()
+        work = self._work
+        if work is None or self._is_over:
+            return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))
+        work.keep(self._leases.out(self._now_ms()))
+        leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._now_ms())
+        if isinstance(leased, No):
+            return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
+        lease = await self._made(work, leased)
+        good_ms = round(leased.until_ms - self._now_ms())
+        if lease is None or good_ms <= 0 or self._work is not work:
+            return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
+        return LeaseAnswer((Signed.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
+
+    async def _made(self, work: Work, leased: Leased) -> Lease | None:
+        task = work.ready.get(leased.key)
+        if task is None:
+            task = work.ready[leased.key] = asyncio.create_task(self._make(work, leased))
+            self.leased += 1
+        try:
+            return await asyncio.shield(task)  # who hangs up finds it ready at the next asking
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            return None  # the base is over, or the lease is
+        except (MantaError, OSError) as error:
+            logger.warning("lease not made ready reason=%s", error)
+            work.ready.pop(leased.key, None)
+            self._leases.drop(leased)
+            return None
+
+    async def _make(self, work: Work, leased: Leased) -> Lease:
+        """Read the samples of a lease's lots, and write the lease."""
+        indices = self._terms.samples_of(work, leased)
+        if is_for_any_thread(self._dataset):
+            samples = await asyncio.to_thread(cut, self._dataset, indices)
+        else:
+            samples = await work.compute.run(cut, self._dataset, indices)
+        digest = sha256(samples)
+        work.samples[leased.key] = digest, samples
+        return self._terms.lease(work, leased, digest, len(samples))
+
+    def blob(self, digest: bytes) -> bytes | None:
+        """Return weights or samples that a lease names; None: no lease of the base that is worked on does."""
+        if self._work is None:
+            return None
+        held = ((self._work.weights_digest, self._work.weights), *self._work.samples.values())
+        return next((data for name, data in held if name == digest), None)
+
+    # What comes back.
+
+    async def take(self, data: bytes) -> LightWord:
+        """Take a packed LightReturn, or say why not. The same bytes have the same answer, or one that came of it meanwhile.
+
+        Raises:
+            RemoteFault: it is malformed, or not signed.
+        """
+        back = unpack(LightReturn, data, max_bytes=self.max_return_bytes)
+        name, claim = sha256(data), back.claim.open()
+        known = self.word(name)
+        if known is not None:
+            return known
+        leased, work = self._leases.back(claim.key, claim.base, name, self._now_ms()), self._work
+        if isinstance(leased, No) or work is None:
+            return _lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
+        with work.seat.checking():
+            try:
+                vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
+                if self.evidence is not None:
+                    await self.evidence.keep_claim(claim, learnt, self._terms.residual(work, leased).values)
+            except RemoteFault as error:
+                return _lost(f"refused: {error}")
+            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._now_ms()):
+                return self.word(name) or _lost("too late: the gateway hands in already")
+            samples = claim.lots * self.manifest.lot_samples
+            work.seat.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))
+            self._remember(name, LightWord(int(Fate.HELD), "", (), (), self._wait_ms()))
+            return self._words[name]
+
+    def word(self, name: bytes) -> LightWord | None:
+        """Return what became of a return; None: it is not known here."""
+        word = self._words.get(name)
+        if word is not None and word.fate == Fate.HELD:
+            return LightWord(int(Fate.HELD), "", (), (), self._wait_ms())
+        return word
+
+    # What becomes of it.
+
+    def _settle(
+        self, fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]
+    ) -> None:
+        """Remember what became of returns: by name the reason why it is lost, empty where the log has it."""
+        for name, reason in fates.items():
+            if reason or accepted is None:
+                self._remember(name, _lost(reason))
+            else:
+                self._remember(name, LightWord(int(Fate.TAKEN), "", (accepted[0],), (accepted[1],), 0))
+                self.taken += 1
+        if accepted is not None:
+            self._rosters[accepted[0].digest] = keys
+            if len(self._rosters) > _REMEMBERED_ROSTERS:
+                self._rosters.popitem(last=False)
+
+    def _remember(self, name: bytes, word: LightWord) -> None:
+        self._words.pop(name, None)
+        self._words[name] = word
+        if len(self._words) > _REMEMBERED_WORDS:
+            self._words.popitem(last=False)
+
+    def _wait_ms(self) -> int:
+        return max(_AGAIN_MS, round(self._leases.due_ms - self._now_ms()) + _AGAIN_MS)
+
+
+def _lost(reason: str) -> LightWord:
+    return LightWord(int(Fate.LOST), reason[:200], (), (), 0)

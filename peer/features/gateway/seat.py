@@ -1,0 +1,224 @@
+"""A gateway's place in the roster of its light contributors: it works alone, and hands in what came back of their leases with its own.
+
+To ``peer.submit.handing`` it is a founder's like any other: a claim of a light contributor names the gateway as its founder.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from manta_swarm.codec.residuals import near_mean
+from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
+from manta_swarm.protocol.leases import Leases
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.rosters import Durations, outliers
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.tasks import off_loop, within
+
+NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
+LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"
+NOT_TAKEN = "the log did not take it together with the gateway's own"
+
+OnFate = Callable[[dict[bytes, str], tuple[Signed[Contribution], Signed[Ticket]] | None, frozenset[bytes]], None]
+
+logger = logging.getLogger("manta.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """What came back of a lease."""
+
+    vector: Vector  # (N,)
+    samples: int
+    claim: Signed[Claim]
+    name: bytes  # of the return
+
+
+def _no_fate(fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]) -> None:
+    del fates, accepted, keys
+
+
+class GatewaySeat(Seat):
+    """The place of a peer that founds a roster of light contributors."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        base: Standing,
+        leases: Leases,
+        durations: Durations,
+        now_ms: Callable[[], float],
+        manifest: Manifest,
+        patience_ms: float,
+        *,
+        lingers: bool,
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            identity: the gateway's.
+            base: the commit.
+            leases: what is handed out on it.
+            durations: is told how long gathering took.
+            now_ms: the clock.
+            manifest: the run's.
+            patience_ms: how long after all was due what is being looked into is waited for.
+            lingers: there are leases until all is due, even if the gateway's own work is over before.
+        """
+        super().__init__(identity.public_key)
+        self.base = base
+        self.on_fate: OnFate = _no_fate
+        self.is_closed = False
+        self._leases = leases
+        self._durations = durations
+        self._now_ms = now_ms
+        self._manifest = manifest
+        self._patience_ms = patience_ms
+        self._lingers = lingers
+        self._gifts: dict[PublicKey, Gift] = {}
+        self._checking = 0
+        self._changed = asyncio.Event()
+        self._over_ms: float | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """See ``Seat``."""
+        return self.is_closed or not (self._lingers or self._gifts or self._checking or self._leases.is_awaited(self._now_ms()))
+
+    @property
+    def is_founder(self) -> bool:
+        """See ``Seat``."""
+        return True
+
+    @property
+    def members(self) -> tuple[PublicKey, ...]:
+        """See ``Seat``."""
+        return tuple(sorted({self.key, *self._gifts}))
+
+    def take(self, key: PublicKey, gift: Gift) -> None:
+        """Take what came back of a lease."""
+        self._gifts[key] = gift
+        self._changed.set()
+
+    @contextlib.contextmanager
+    def checking(self) -> Iterator[None]:
+        """While something that came back is looked into, it is waited for."""
+        self._checking += 1
+        try:
+            yield
+        finally:
+            self._checking -= 1
+            self._changed.set()
+
+    def work_over(self) -> None:
+        """See ``Seat``."""
+        if not self._lingers:
+            self.shut()
+
+    def go_on(self, patience_ms: float, *, lingers: bool) -> None:
+        """Begin the same work again, which gave nothing to hand in; what came back of leases stays. The arguments are the constructor's."""
+        self._patience_ms, self._lingers, self._over_ms = patience_ms, lingers, None
+
+    def nothing_learnt(self) -> None:
+        """See ``Seat``; what came back is handed in with the next work on this base, if there is any."""
+        self.shut()
+
+    def shut(self) -> None:
+        """Hand out no more leases; those that are out may come back."""
+        self._lingers = False
+        self._leases.shut()
+        if self._over_ms is None:
+            self._over_ms = self._now_ms()
+        self._changed.set()
+
+    async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
+        """See ``Seat``."""
+        await self._lingered()
+        self.shut()
+        await self._all_back()
+        self.is_closed = True  # what is still being looked into is too late
+        own = Gift(given, weight, claim, b"")
+        norms = await off_loop(given.size, lambda: {key: norm_of(gift.vector) for key, gift in [*self._gifts.items(), (self.key, own)]})
+        gifts = self._sifted(own, norms)
+        assert self._over_ms is not None
+        self._durations.gathered(self._now_ms() - self._over_ms)
+        if len(gifts) < 2:
+            return None
+        cap, vectors = self._manifest.exchange.weight_cap, {key: gift.vector for key, gift in gifts.items()}
+        weights = [min(gift.samples, cap) for gift in gifts.values()]
+
+        async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+            return await off_loop(given.size, lambda: near_mean([vectors[key] for key in keys], weights))
+
+        try:
+            mean = await mean_of(tuple(gifts), weights)
+        except ValueError as error:  # of finite vectors the mean may not be
+            logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
+            return None
+        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, mean_of)
+
+    async def first_back(self) -> bool:
+        """Return whether anything came back, once something did, or nothing is waited for any more."""
+        while not self._gifts and (self._lingers or self._checking) and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+            self._changed.clear()
+            await within(self._changed, left_ms / 1000)
+        return bool(self._gifts)
+
+    async def _lingered(self) -> None:
+        """Wait until all is due, as long as this seat lingers."""
+        while self._lingers and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+            self._changed.clear()
+            await within(self._changed, left_ms / 1000)
+
+    async def _all_back(self) -> None:
+        """Wait for all leases that are out, until they were due; for what came back by then a little longer."""
+        while self._leases.is_awaited(self._now_ms()) or self._checking:
+            left_ms = self._leases.due_ms - self._now_ms() + (self._patience_ms if self._checking else 0.0)
+            if left_ms <= 0:
+                return
+            self._changed.clear()
+            await within(self._changed, left_ms / 1000)
+
+    def _sifted(self, own: Gift, norms: dict[PublicKey, float]) -> dict[PublicKey, Gift]:
+        """Return what is averaged, in the order of the keys; the others are lost, and are told so."""
+        reasons = {key: NOT_FINITE for key, norm in norms.items() if not isfinite(norm)}
+        gifts = {key: gift for key, gift in sorted([*self._gifts.items(), (self.key, own)]) if key not in reasons}
+        if self.key in gifts:
+            places = outliers([norms[key] for key in gifts], [gift.samples for gift in gifts.values()])
+            reasons |= {key: TOO_LARGE for place, key in enumerate(gifts) if place in places}
+        if self.key in reasons:
+            self.on_fate({gift.name: NOT_TAKEN for gift in self._gifts.values()}, None, frozenset())
+            self._gifts.clear()
+            return {}
+        lost = {self._gifts.pop(key).name: reason for key, reason in reasons.items()}
+        for key, reason in reasons.items():
+            logger.info("left out round=%d peer=%s reason=%s", self.base.round + 1, key.hex()[:8], reason)
+        self.on_fate(lost, None, frozenset())
+        return {key: gift for key, gift in gifts.items() if key not in reasons}
+
+    async def tell(self, accepted: Accepted | None) -> None:
+        """See ``Seat``."""
+        gifts, self._gifts = self._gifts, {}
+        self.is_closed = True
+        if accepted is None:
+            self.on_fate({gift.name: NOT_TAKEN for gift in gifts.values()}, None, frozenset())
+            return
+        listed = set(accepted.contribution.open().claims)
+        fates = {gift.name: "" if gift.claim.digest in listed else LEFT_OUT for gift in gifts.values()}
+        keys = frozenset({self.key, *(key for key, gift in gifts.items() if gift.claim.digest in listed)})
+        self.on_fate(fates, (accepted.contribution, accepted.ticket), keys)
+
+    def close(self, reason: str = GONE) -> None:
+        """See ``Seat``."""
+        self.shut()
+        self.is_closed = True
+        gifts, self._gifts = self._gifts, {}
+        if gifts:
+            self.on_fate({gift.name: f"lost: {reason}" for gift in gifts.values()}, None, frozenset())
+        self._changed.set()

@@ -1,0 +1,153 @@
+"""A light contributor as a program: its socket, its limits and its signals in one thread, its leases in another.
+
+The first Ctrl-C, or ``manta-peer leave``, lets it bring back the lease that it works on; the second one ends it at once.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from manta_swarm.automl.training.update import self_test
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.commands.keys import own_identity
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.control import Control
+from manta_swarm.peer.dashboard.live import shown_live
+from manta_swarm.peer.features.light.client import GatewayClient
+from manta_swarm.peer.features.light.light import Contributor
+from manta_swarm.peer.features.light.traffic import BlockingTraffic
+from manta_swarm.peer.features.light.valve import Valve
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.disk import only_process
+from manta_swarm.runtime.voice import Voice
+
+
+class LimitedLight:
+    """A light contributor at work, as its limits see it. Implements ``peer.limits.limiter.Limited``."""
+
+    def __init__(self, valve: Valve, board: StatusBoard, traffic: Traffic) -> None:
+        """Stop its work with ``valve``, hold ``traffic`` back, and show it on ``board``."""
+        self._valve = valve
+        self._board = board
+        self._traffic = traffic
+        self.left = asyncio.Event()  # there is nothing to wait for any more
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        """See ``Limited``; a lot that is under way is finished."""
+        self._valve.pause(is_paused=True)
+        self._board.pause(why)
+
+    async def resume(self) -> None:
+        """See ``Limited``."""
+        self._valve.pause(is_paused=False)
+        self._board.pause({})
+
+    async def limit(self, limits: Limits) -> None:
+        """See ``Limited``."""
+        self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        self._valve.limit(limits.duty, limits.cpu_threads)
+        self._board.update(limits=limits.words())
+        self._board.write()
+
+    def leave(self, *, at_once: bool) -> None:
+        """See ``Limited``."""
+        self._board.update(is_leaving=True)
+        if not self._valve.leave() or at_once:
+            self.left.set()
+        else:
+            self._board.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
+
+    def show(self) -> None:
+        """See ``Limited``."""
+        sent, received = self._traffic.sent.total, self._traffic.received.total
+        self._board.update(samples_trained=self._valve.num_samples, sent_bytes=sent, received_bytes=received)
+
+
+async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_COMPUTER) -> bool:
+    """Take part as a light contributor; return whether the run is finished, else the person left, and a thread may work on.
+
+    ``voice`` says what happens.
+
+    Raises:
+        UserError: the settings, or the run, do not fit.
+    """
+    self_test()
+    store, valve, traffic = PeerStore(config.dir), Valve(), Traffic()
+    with only_process(store.directory):
+        identity = own_identity(store, voice.say)
+        account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
+        name, key = peer_name(identity.public_key), identity.public_key.hex()
+        board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), voice)
+        limiter = Limiter(config.limits, config.dir, sensors, board)
+        meter = BlockingTraffic(traffic, asyncio.get_running_loop())
+        client = GatewayClient(config.gateways, meter)
+        contributor = Contributor(identity, store, board, client, valve, config)
+        if account:
+            board.say(f"its credit adds up to account {account}")
+        limited = LimitedLight(valve, board, traffic)
+        async with Control(store.directory, limiter), shown_live(voice, limiter):
+            await limiter.attach(limited)
+            await _until_it_ends(contributor, limited, limiter)
+        status = board.status
+        if not status.finished:
+            board.say(f"left the run taken={status.taken} samples={status.samples_counted}")
+        board.write()
+    return status.finished
+
+
+async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limiter: Limiter) -> None:
+    """Let it work until the run is finished, or the person has left."""
+    events, told = asyncio.get_running_loop(), 0
+
+    def stop() -> None:
+        nonlocal told
+        told += 1
+        limited.leave(at_once=told > 1)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        events.add_signal_handler(number, stop)
+    life = _in_thread(contributor.run)
+
+    def ended(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the person has left already
+            events.call_soon_threadsafe(limited.left.set)
+
+    life.add_done_callback(ended)
+    watching, leaving = asyncio.create_task(limiter.watch()), asyncio.create_task(limited.left.wait())
+    try:
+        await asyncio.wait((watching, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+        if life.done():
+            life.result()
+    finally:
+        for task in (watching, leaving):
+            task.cancel()
+        await asyncio.gather(watching, leaving, return_exceptions=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            events.remove_signal_handler(number)
+
+
+def _in_thread(work: Callable[[], None]) -> "Future[None]":
+    """Do ``work`` in a thread that the end of the program does not wait for."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, daemon=True, name="leases").start()
+    return future

@@ -1,0 +1,199 @@
+"""The work of one lease: its lots, trained as any peer trains them, on the weights that their architecture covers, and the claim of them.
+
+The other weights are zeros here, and so is what was learnt of them. What is claimed is what the body decodes to: that is what is averaged.
+"""
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from manta_swarm.automl.data.snippet import load
+from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.update import State
+from manta_swarm.codec.coding import encode, parse
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.peer.features.light.valve import LeaseOver
+from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
+from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
+from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+
+_REMEMBERED = 16  # lots
+
+
+class NoUse(MantaError):
+    """What was trained came to nothing: its values are not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a lease."""
+
+    back: LightReturn
+    samples: int
+    loss: float
+
+
+class LightWork:
+    """One light contributor's device, lease after lease."""
+
+    def __init__(self, manifest: Manifest, run: bytes, identity: Identity, payout: PublicKey | None = None) -> None:
+        """Prepare. The credit of claims adds up to ``payout``; None: to the own key.
+
+        Raises:
+            UserError: a run that this version cannot train.
+        """
+        try:
+            self._course = RunCourse(manifest)
+        except ValueError as error:
+            raise UserError(f"{error}; install the version that the operator names") from error
+        if manifest.is_private:
+            raise UserError("in this run everybody trains on data of their own: there is nothing for light contributors")
+        if why_no_leases(manifest):
+            raise UserError("in this run several local steps are audited: there is nothing for light contributors")
+        self._manifest = manifest
+        self._run = run
+        self._identity = identity
+        self._payout = payout or identity.public_key
+        self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def lot_ms(self) -> int:
+        """The median lot's duration lately; 0 before there was one."""
+        return min(max(1, round(statistics.median(self._lots_ms))), MAX_LOT_MS) if self._lots_ms else 0
+
+    def architecture_of(self, lease: Lease) -> Architecture:
+        """Return the architecture of a lease, which is one that its round asks for.
+
+        Raises:
+            EncodingError: the lease makes no sense in this run.
+        """
+        if not 1 <= lease.round <= self._manifest.num_rounds:
+            raise EncodingError("a lease for a round that the run has not")
+        exchange = self._manifest.exchange
+        lots = lease.lots_a_step * exchange.local_steps
+        if lots > MAX_LEASE_LOTS or lots * self._manifest.lot_samples > exchange.max_claim_samples:
+            raise EncodingError(f"a lease of {lots} lots is more than a claim may have")
+        if self._course.plan.phase(lease.round).distils:
+            raise EncodingError("a lease of lots that need a teacher")
+        for architecture in self._course.plan.architectures(lease.round, lease.cohort):
+            if architecture.text == lease.architecture:
+                return architecture
+        raise EncodingError("a lease for an architecture that its round does not ask for")
+
+    def do(
+        self,
+        lease: Lease,
+        weights: bytes,
+        samples: bytes,
+        before_lot: Callable[[], None] = lambda: None,
+        after_lot: Callable[[float, int], float] = lambda _ms, _samples: 0.0,
+        until_s: float = math.inf,
+    ) -> Done:
+        """Return what comes of a lease, signed; takes as long as its lots do.
+
+        Args:
+            lease: what to do.
+            weights: that it names.
+            samples: that it names.
+            before_lot: may take its time, or raise ``LeaseOver``: with one local step the lots before are what comes of the lease then.
+            after_lot: is given how long a lot took, ms, and its samples; it rests, and returns for how long, ms: that is a part of the
+                lot's duration as the gateway gets to know it.
+            until_s: when all should be done, of ``time.monotonic``: lots that would not be are left out, but for one of each local step.
+
+        Raises:
+            EncodingError: the lease, its weights or its samples make no sense.
+            LeaseOver: it is over before one lot of each local step is done.
+            NoUse: the values that came out are not finite.
+        """
+        plan, architecture = self._course.plan, self.architecture_of(lease)
+        architectures = plan.architectures(lease.round, lease.cohort)
+        key, steps = PublicKey(self._identity.public_key), self._manifest.exchange.local_steps
+        places = leased_lots(architectures, architecture, lease.base, key, local_steps=steps, lots_a_step=lease.lots_a_step)
+        parameters = torch.from_numpy(weights_of(weights, plan.space, architecture))
+        worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
+        pile = Pile(worker.num_weights, architectures, every=len(architectures))
+        local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
+        counts: list[int] = []
+        for step in range(steps):
+            if step and time.monotonic() > until_s:
+                raise LeaseOver("it was over before all local steps were done")
+            worker.load(parameters if local is None else local.weights)
+            ends_s = self._step_ends_s(until_s, steps - step)
+            for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
+                if pile.step_lots and time.monotonic() + self.lot_ms / 1000 > ends_s:
+                    break
+                of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
+                lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
+                try:
+                    before_lot()
+                except LeaseOver:
+                    if local is not None or not pile.step_lots:
+                        raise
+                    break
+                self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot)
+            counts.append(pile.step_lots)
+            if local is not None:
+                gradient = pile.gradient()
+                digest = vector_digest(gradient)
+                pile.end_step(digest, digest)
+                local.step(torch.from_numpy(gradient))
+        vector = pile.gradient() if local is None else local.learnt().numpy()
+        body, claim = self._made(lease, architecture, pile, vector)
+        return Done(LightReturn(claim, tuple(counts), body), pile.samples, pile.loss)
+
+    @staticmethod
+    def _step_ends_s(until_s: float, steps: int) -> float:
+        """Return when a local step should be done that begins now, the first one of ``steps`` that share what is left."""
+        now_s = time.monotonic()
+        return now_s + max(until_s - now_s, 0.0) / steps
+
+    def _samples_of(self, lease: Lease, places: Places) -> Sequence[int]:
+        seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
+        return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
+
+    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> None:
+        started_s = time.monotonic()
+        result = worker.train(lot)
+        took_ms = 1000 * (time.monotonic() - started_s)
+        self._lots_ms.append(took_ms + after_lot(took_ms, lot.samples))
+        if not result.is_finite:
+            raise NoUse("a gradient that is not finite")
+        pile.add(lot, place, result)
+
+    def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, Signed[Claim]]:
+        """Return the vector coded, and the claim of what that decodes to."""
+        if not bool(np.isfinite(vector).all()):
+            raise NoUse("what was learnt is not finite")
+        space = self._course.plan.space
+        body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
+        decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
+        learnt = Learnt(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile, decoded, None)
+        claim = claim_of(
+            learnt,
+            self._identity,
+            self._run,
+            payout=self._payout,
+            founder=PublicKey(lease.gateway),
+            given=vector_digest(decoded),  # its gateway, which has the residual, adds the part of it
+            residual=lease.residual,
+            lot_ms=self.lot_ms,
+        )
+        return body, claim

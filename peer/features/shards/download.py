@@ -1,0 +1,213 @@
+"""Shards of a run's data set, got from other peers and from the operator: each piece checked, each file there once all of it is.
+
+A download goes on where it was left, whatever ended it: whole files are there, and of the one under way the right pieces are found again.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
+from manta_swarm.automl.files import read_bounded, write_whole
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf, sizes_of
+from manta_swarm.network.fetching import fetch, fetch_file
+from manta_swarm.network.file_blobs import FileBlob, FileName
+from manta_swarm.network.peer_status import FETCHING
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.peer.features.shards.holders import Holders
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError
+from manta_swarm.protocol.footprint import in_words
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
+from manta_swarm.protocol.signing import Digest
+
+_SAID_EVERY_S = 10.0
+
+Got = TypeVar("Got")
+
+
+class Download:
+    """One run's shards on their way to a folder."""
+
+    def __init__(
+        self,
+        node: Endpoint,
+        manifest: Manifest,
+        folder: Path,
+        holders: Holders,
+        shelf: Shelf,
+        board: StatusBoard,
+        on_piece: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            node: this peer's.
+            manifest: the run's, whose shards travel.
+            folder: where they are to lie.
+            holders: who may have them.
+            shelf: from which this peer hands out what it has.
+            board: shows how far it is.
+            on_piece: is called at each piece.
+        """
+        self._node = node
+        self._manifest = manifest
+        self._folder = folder
+        self._holders = holders
+        self._shelf = shelf
+        self._board = board
+        self._on_piece = on_piece
+        self._done_bytes = 0  # of whole shards that are here
+        self._coming_bytes = 0  # of the one under way
+        self._size_bytes = 0  # of all that are wanted
+        self._came_bytes = 0  # since the start
+        self._since_s = self._said_s = time.monotonic()
+        board.update(phase=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
+
+    async def list(self) -> ShardList:
+        """Return the list of the shards, which is in the folder then.
+
+        Raises:
+            UserError: the folder has something else, or the manifest does not fit the list.
+        """
+        path, travelling = self._folder / LIST_NAME, self._manifest.shards[0]
+        is_here = path.exists()
+        if is_here:
+            data = read_bounded(path, MAX_LIST_BYTES)
+        else:
+            if any(not name.startswith(LIST_NAME) for name in os.listdir(self._folder)):
+                raise self._other_set()
+            data = await self._fetch_list(travelling.list_root, travelling.list_bytes)
+        try:
+            list_ = parse_list(data)
+        except EncodingError as error:
+            raise self._other_set() if is_here else _contradiction() from error
+        if list_.digest != self._manifest.data_digest:
+            raise self._other_set() if is_here else _contradiction()
+        if (list_.num_train_shards, list_.size_bytes) != (travelling.train_shards, travelling.size_bytes):
+            raise _contradiction()
+        if not is_here:
+            write_whole(path, data)
+        self._shelf.pin(Blob.cut(data, PIECE_BYTES))
+        return list_
+
+    async def shards(self, list_: ShardList, numbers: Sequence[int]) -> None:
+        """Get these shards, as far as they are not here; each that is here is handed out to others.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        names = {number: self.name_of(list_, number) for number in numbers}
+        missing = [number for number in numbers if not names[number].is_here]
+        for number in set(numbers) - set(missing):
+            self._have(names[number])
+        self._size_bytes = sum(name.size_bytes for name in names.values())
+        self._show()
+        if missing:
+            here = f", of which {in_words(self._done_bytes)} are here" if self._done_bytes else ""
+            self._board.say(
+                f"gets {in_words(self._size_bytes)} of {self._manifest.dataset} in {len(numbers)} shards to {self._folder}{here}"
+            )
+        random.shuffle(missing)  # those who begin at the same time soon have different ones for each other
+        self._since_s = self._said_s = time.monotonic()
+        for number in missing:
+            await self._get(names[number])
+        if missing:
+            took_s = max(time.monotonic() - self._since_s, 0.001)
+            rate = in_words(round(self._came_bytes / took_s))
+            self._board.say(
+                f"{self._manifest.dataset} is here, each piece checked: {in_words(self._came_bytes)} came in {took_s:.0f} s, {rate}/s"
+            )
+
+    def name_of(self, list_: ShardList, number: int) -> FileName:
+        """Return what the file of a shard has to be."""
+        shard = list_.shards[number]
+        return FileName(self._folder / shard_name(number), Digest(shard.pieces), shard.size_bytes, PIECE_BYTES)
+
+    async def _fetch_list(self, root: bytes, list_bytes: int) -> bytes:
+        async def attempt() -> Blob:
+            sizes = sizes_of(list_bytes, PIECE_BYTES)
+            sources, on_wrong = self._holders.sources(), self._holders.distrust
+            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong)
+
+        return (await self._insist(attempt)).join()
+
+    async def _get(self, name: FileName) -> None:
+        """Bring one shard here."""
+        last: int | None = None  # pieces that were here; at first those that an earlier try left
+
+        def arrived(count: int) -> None:
+            nonlocal last
+            if last is not None:
+                self._came_bytes += min((count - last) * name.piece_bytes, name.size_bytes)
+            last = count
+            self._coming_bytes = min(count * name.piece_bytes, name.size_bytes)
+            self._show()
+            self._tell()
+
+        async def attempt() -> None:
+            nonlocal last
+            last = None
+            await fetch_file(
+                self._node,
+                name,
+                self._holders.sources(),
+                deadline_s=waits.FETCH_S,
+                on_wrong=self._holders.distrust,
+                on_piece=arrived,
+            )
+
+        await self._insist(attempt)
+        self._coming_bytes = 0
+        self._have(name)
+
+    async def _insist(self, attempt: Callable[[], Awaitable[Got]]) -> Got:
+        """Return what an attempt gives, however many it takes."""
+        pause_s, is_said = waits.RUN_AGAIN_S[0], False
+        while True:
+            try:
+                return await attempt()
+            except Unreachable as error:
+                if not is_said:
+                    self._board.say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
+                is_said = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+
+    def _have(self, name: FileName) -> None:
+        self._done_bytes += name.size_bytes
+        self._shelf.lend(name.root, FileBlob(name))
+        self._show()
+
+    def _show(self) -> None:
+        self._board.update(data_bytes=self._done_bytes + self._coming_bytes, data_size_bytes=self._size_bytes)
+
+    def _tell(self) -> None:
+        """Say how far it is, now and then."""
+        self._on_piece()
+        now_s = time.monotonic()
+        if now_s - self._said_s < _SAID_EVERY_S:
+            return
+        self._said_s = now_s
+        done = self._done_bytes + self._coming_bytes
+        rate = max(self._came_bytes / (now_s - self._since_s), 1.0)
+        left_min = (self._size_bytes - done) / rate / 60
+        share = done / self._size_bytes
+        far = f"{share:.0%}, {in_words(done)} of {in_words(self._size_bytes)}"
+        self._board.say(f"{self._manifest.dataset}: {far}, {in_words(round(rate))}/s, about {left_min:.0f} min left")
+
+    def _other_set(self) -> UserError:
+        return UserError(
+            f"{self._folder} holds something else than the run's data set {self._manifest.dataset}: "
+            "move it away, or name another folder with --data-root"
+        )
+
+
+def _contradiction() -> UserError:
+    return UserError("the run's manifest says something else of its shards than their list: ask the operator to mend it")

@@ -1,0 +1,66 @@
+"""One try at a lot of two sites: the link between the thread that computes this site's part, and the calls between the sites."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import Any
+
+from manta_swarm.network import waits
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.runtime.tasks import unless
+
+PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
+
+GAVE_UP = "the other site gave the lot up"
+
+Swap = Callable[["Try", bytes, int], Coroutine[Any, Any, bytes]]
+
+
+class Try:
+    """One try at a lot, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
+
+    def __init__(self, identity: bytes, is_first: bool, swap: Swap) -> None:
+        """Begin; ``swap`` gives the other site a part and returns what it gives, of a size at most."""
+        self.id = identity
+        self.is_first = is_first
+        self.place = 0  # of the next part
+        self.asked = 0  # right site: parts that the left one has asked for
+        self.over = asyncio.Event()
+        self.reason = GAVE_UP
+        self.given: asyncio.Queue[bytes] = asyncio.Queue(1)  # right site: by the thread ...
+        self.taken: asyncio.Queue[bytes] = asyncio.Queue(1)  # ... and for it
+        self.bytes_sent = self.bytes_received = 0
+        self._swap = swap
+        self._events = asyncio.get_running_loop()
+
+    def end(self, reason: str) -> None:
+        """Let whoever waits for something of this try wait no longer."""
+        if not self.over.is_set():
+            self.reason = reason
+            self.over.set()
+
+    def exchange(self, data: bytes, size: int) -> bytes:
+        """See ``Link``; called in the thread."""
+        parts = []
+        for start in range(0, max(len(data), size, 1), PART_BYTES):
+            part = data[start : start + PART_BYTES]
+            if self.over.is_set():  # and perhaps the event loop has ended
+                raise Unreachable(self.reason)
+            try:
+                swapped = asyncio.run_coroutine_threadsafe(self._bounded(part, min(size - start, PART_BYTES)), self._events).result()
+            except CancelledError:
+                raise Unreachable(self.reason) from None
+            self.bytes_sent, self.bytes_received = self.bytes_sent + len(part), self.bytes_received + len(swapped)
+            parts.append(swapped)
+        return b"".join(parts)
+
+    async def _bounded(self, part: bytes, size: int) -> bytes:
+        try:
+            async with asyncio.timeout(waits.VIEWS_EXCHANGE_S):
+                swapped = await unless(self.over, self._swap(self, part, size))
+        except TimeoutError:
+            raise Unreachable(f"the other site said nothing for {waits.VIEWS_EXCHANGE_S:g} s") from None
+        if swapped is None:
+            raise Unreachable(self.reason)
+        self.place += 1
+        return swapped

@@ -1,0 +1,426 @@
+"""A peer that has one view of the run's stereo pairs, and trains every lot together with the mate that has the other view.
+
+The left site leads: it begins each lot, its own and in turn the other's, and makes all calls but the one by which the right site asks it
+for a lot. So one lot is under way at a time, and both sites compute it. A lot belongs to the peer whose key it follows from, who claims it
+like any other. What goes wrong ends the lot at both; then the left site has to find the other one again before the next.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from manta_swarm.automl.data.catalog import load_view
+from manta_swarm.automl.data.dataset import STEREO
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.network import waits
+from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, Try
+from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
+from manta_swarm.peer.train.work import ComputeThread, now_ms
+from manta_swarm.peer.workers.crew import CrewOfOne, Done, WorkerLost
+from manta_swarm.peer.workers.devices import Devices
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError, Weather
+from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
+from manta_swarm.protocol.fields import check_digest
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.recipe import MAX_PERCENT
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import unless
+
+BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
+MAX_PART_BYTES = PART_BYTES + 256
+ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LotName:
+    """Which lot, of whom, on which weights; what is in it follows from that."""
+
+    base: bytes
+    step: int
+    key: bytes
+    index: int
+    architecture: str
+    weights: bytes  # digest of what it is trained on, and of its teacher
+    augmentation: int  # percent of the usual strength
+
+    def __post_init__(self) -> None:
+        for digest in (self.base, self.key, self.weights):
+            check_digest(digest, "digest")
+        if not (0 <= self.step < MAX_LOCAL_STEPS and 0 <= self.index < 2**53 and len(self.architecture) <= MAX_TEXT):
+            raise ValueError("a lot out of range")
+        if not 0 <= self.augmentation <= MAX_PERCENT:
+            raise ValueError("an augmentation out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The left site begins a lot; ``id`` names this try of it."""
+
+    id: bytes
+    lot: LotName
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A part of what the left site gives, in exchange for as large a part at most of what the right one gives, which is the answer."""
+
+    id: bytes
+    place: int  # of the part in its lot, from 0
+    data: bytes
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        if self.place < 0 or len(self.data) > PART_BYTES:
+            raise ValueError("an exchange out of range")
+
+
+def _check_id(identity: bytes) -> None:
+    if len(identity) != ID_BYTES:
+        raise ValueError("no name of a lot's try")
+
+
+class NotYet(Weather):
+    """This site is not at a lot's weights yet, or not any more; it has not lost the other one."""
+
+
+@dataclass
+class Traffic:
+    """What lots cost on the way to the other site."""
+
+    lots: int = 0
+    exchanges: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class SiteCrew(CrewOfOne):
+    """A crew of one that computes its part of each lot of the two sites. Implements ``Crew``."""
+
+    def __init__(self, worker: SiteWorker, dataset: StereoDataset, site: Site, manifest: Manifest, compute: ComputeThread) -> None:
+        """Prepare; ``reach`` comes before ``start``.
+
+        Args:
+            worker: computes this site's part, in the thread of ``compute``, which somebody else closes.
+            dataset: what this site has of the run's pairs.
+            site: says so to the other one.
+            manifest: the run's.
+            compute: its thread.
+        """
+        super().__init__()
+        self._worker = worker
+        self._manifest = manifest
+        self._space = space_named(manifest.supernet)
+        self._compute = compute
+        self._near: Near | None = None
+        self._partner = Partner(site, dataset, manifest.data_digest, self._changed)
+        self._turn = asyncio.Lock()  # the left site's: who has it leads a lot
+        self._try: Try | None = None
+        self._following: set[asyncio.Task[None]] = set()
+        self._awaited: dict[int, asyncio.Future[LotResult]] = {}  # the right site's own lots, by index
+        self._weights = b""
+        self._ready = asyncio.Condition()
+        self.own, self.others = Traffic(), Traffic()  # what lots cost so far, this site's and the other's
+
+    def reach(self, near: Near) -> None:
+        """Find the other site among these mates."""
+        self._near = near
+
+    def partner(self) -> bytes:
+        """Return the key of the other site, away or not, that this one trained with last; none: of no other."""
+        return self._partner.last
+
+    # As a crew.
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._worker.num_weights
+
+    def present(self) -> Sequence[int]:
+        """Return the one worker while the other site is there."""
+        return () if self._partner.key is None else super().present()
+
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
+        """See ``Crew``."""
+        super().watch(on_change, say)
+        self._partner.say = say
+
+    async def start(self) -> None:
+        """Answer the other site; the left one looks for it."""
+        near = self._mates()
+        if self._worker.is_left:
+            await near.serve_mates(LEAD, self._on_lead)
+            self._partner.look(near, lambda: self.own.lots)
+        else:
+            for method, answer in ((MEET, self._on_meet), (BEGIN, self._on_begin), (EXCHANGE, self._on_exchange)):
+                await near.serve_mates(method, answer)
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        """See ``Crew``."""
+
+        def load() -> bytes:
+            self._worker.teach(teacher)
+            self._worker.load(parameters)
+            hasher = hashlib.sha256(parameters.numpy().tobytes())
+            hasher.update(b"" if teacher is None else teacher.numpy().tobytes())
+            return hasher.digest()
+
+        self._weights = b""
+        weights = await self._compute.run(load)
+        async with self._ready:
+            self._weights = weights
+            self._ready.notify_all()
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        """Return what a lot of this peer's gave, trained by both sites."""
+        del worker
+        self._is_busy, started_ms = True, now_ms()
+        try:
+            result = await (self._lead(lot) if self._worker.is_left else self._ask_for(lot))
+        except TROUBLE as error:
+            raise WorkerLost(str(error)) from error
+        finally:
+            self._is_busy = False
+        return Done(result, now_ms() - started_ms, lambda: None)
+
+    async def resume(self) -> None:
+        """Go on, and help the other site again, which a paused crew does not."""
+        async with self._ready:
+            await super().resume()
+            self._ready.notify_all()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._following)
+        if self._try is not None:
+            self._try.end(GAVE_UP)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(self._partner.close(), *tasks, return_exceptions=True)
+
+    # Meeting the other site.
+
+    def _mates(self) -> Near:
+        assert self._near is not None
+        return self._near
+
+    async def _on_meet(self, caller: PublicKey, request: bytes) -> bytes:
+        if self._try is not None:
+            if caller != self._partner.key:
+                raise Unreachable("it is training with another site")
+            self._try.end(GAVE_UP)
+        return self._partner.meet(caller, request)
+
+    # A lot, as the left site has it.
+
+    async def _lead(self, lot: Lot) -> LotResult:
+        async with self._turn:
+            result = await self._conduct(lot)
+        assert result is not None
+        return result
+
+    async def _on_lead(self, caller: PublicKey, request: bytes) -> bytes:
+        name = unpack(LotName, request, max_bytes=MAX_SMALL_BYTES)
+        lot = self._lot_of(caller, name)
+        if name.key != caller:
+            raise EncodingError("a lot of somebody else's")
+        try:
+            async with self._turn:
+                await self._matches(name)
+                await self._conduct(lot)
+        except NotYet as error:
+            return str(error).encode()
+        return b""
+
+    async def _conduct(self, lot: Lot) -> LotResult | None:
+        """Do a lot with the other site; return what it gave if it is this one's."""
+        near, partner = self._mates(), self._partner.key
+        if partner is None:
+            raise Unreachable("the other site is away")
+        begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(lot))
+
+        async def swap(attempt: Try, part: bytes, size: int) -> bytes:
+            request = pack(Exchange(attempt.id, attempt.place, part))
+            return await near.call_mate(partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
+
+        attempt = Try(begin.id, True, swap)
+        await self._begin(partner, begin)
+        self._try = attempt
+        try:
+            result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=lot.key == near.key)
+        except TROUBLE as error:
+            self._partner.part(str(error))
+            raise
+        finally:
+            attempt.end(GAVE_UP)
+            self._try = None
+        self._count(attempt, lot)
+        return result
+
+    async def _begin(self, partner: PublicKey, begin: Begin) -> None:
+        timeout_s = waits.VIEWS_MATCH_S + waits.NEAR_S
+        try:
+            answer = await self._mates().call_mate(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
+        except TROUBLE as error:
+            self._partner.part(str(error))
+            raise
+        if answer:
+            raise NotYet("the other site is at other weights")
+
+    # A lot, as the right site has it.
+
+    async def _ask_for(self, lot: Lot) -> LotResult:
+        near, partner = self._mates(), self._partner.key
+        if partner is None:
+            raise Unreachable("the other site is away")
+        awaited: asyncio.Future[LotResult] = asyncio.get_running_loop().create_future()
+        self._awaited[lot.index] = awaited
+        try:
+            async with asyncio.timeout(waits.VIEWS_LOT_S):
+                request = pack(self._name_of(lot))
+                answer = await near.call_mate(partner, LEAD, request, timeout_s=waits.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
+                if answer:
+                    raise NotYet("the other site is at other weights")
+                return await awaited
+        except TimeoutError:
+            self._partner.part(f"a lot was not done within {waits.VIEWS_LOT_S:g} s")
+            raise Unreachable("the other site did not do a lot in time") from None
+        except NotYet:
+            raise
+        except TROUBLE as error:
+            self._partner.part(str(error))
+            raise
+        finally:
+            del self._awaited[lot.index]
+            awaited.cancel()
+
+    async def _on_begin(self, caller: PublicKey, request: bytes) -> bytes:
+        begin = unpack(Begin, request, max_bytes=MAX_SMALL_BYTES)
+        lot = self._lot_of(caller, begin.lot)
+        if begin.lot.key not in (caller, self._mates().key):
+            raise EncodingError("a lot of somebody else's")
+        try:
+            await self._matches(begin.lot)
+        except NotYet as error:
+            return str(error).encode()
+        if self._try is not None:
+            self._try.end("the other site begins another lot")
+
+        async def swap(attempt: Try, part: bytes, size: int) -> bytes:
+            del size
+            await attempt.given.put(part)
+            return await attempt.taken.get()
+
+        attempt = self._try = Try(begin.id, False, swap)
+        following = asyncio.create_task(self._follow(attempt, lot))
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+        return b""
+
+    async def _follow(self, attempt: Try, lot: Lot) -> None:
+        is_own = lot.key == self._mates().key
+        try:
+            result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=is_own)
+        except TROUBLE as error:
+            attempt.end(str(error))
+            if self._try is attempt:
+                self._partner.part(str(error))
+            return
+        finally:
+            attempt.end(GAVE_UP)
+            if self._try is attempt:
+                self._try = None
+        self._count(attempt, lot)
+        awaited = self._awaited.get(lot.index) if is_own else None
+        if awaited is not None and result is not None and not awaited.done():
+            awaited.set_result(result)
+
+    async def _on_exchange(self, caller: PublicKey, request: bytes) -> bytes:
+        exchange, attempt = unpack(Exchange, request, max_bytes=MAX_PART_BYTES), self._try
+        if caller != self._partner.key or attempt is None or exchange.id != attempt.id:
+            raise Unreachable(GAVE_UP)
+        try:
+            if exchange.place != attempt.asked:
+                raise EncodingError("an exchange out of turn")
+            attempt.asked += 1
+            attempt.taken.put_nowait(exchange.data)
+            async with asyncio.timeout(waits.VIEWS_EXCHANGE_S):
+                given = await unless(attempt.over, attempt.given.get())
+        except TimeoutError:
+            raise Unreachable(f"nothing to give within {waits.VIEWS_EXCHANGE_S:g} s") from None
+        except (asyncio.CancelledError, EncodingError):
+            attempt.end("the other site hung up")
+            raise
+        if given is None:
+            raise Unreachable(attempt.reason)
+        return given
+
+    # Both.
+
+    def _name_of(self, lot: Lot) -> LotName:
+        return LotName(lot.base, lot.step, lot.key, lot.index, lot.architecture.text, self._weights, lot.augmentation)
+
+    def _lot_of(self, caller: PublicKey, name: LotName) -> Lot:
+        if caller != self._partner.key:
+            raise Unreachable("the two sites have not met")
+        try:
+            architecture = Architecture.parse(name.architecture, self._space)
+        except ValueError as error:
+            raise EncodingError(str(error)) from error
+        samples = self._manifest.lot_samples
+        return Lot(self._manifest.seed, name.base, name.step, name.key, name.index, architecture, samples, name.augmentation)
+
+    async def _matches(self, name: LotName) -> None:
+        """Wait until this site has the weights of a lot, for a moment.
+
+        Raises:
+            NotYet: it has not.
+        """
+        try:
+            async with asyncio.timeout(waits.VIEWS_MATCH_S), self._ready:
+                await self._ready.wait_for(lambda: self._weights == name.weights and not self._is_paused)
+        except TimeoutError:
+            raise NotYet("it is at other weights") from None
+
+    def _count(self, attempt: Try, lot: Lot) -> None:
+        traffic = self.own if lot.key == self._mates().key else self.others
+        traffic.lots += 1
+        traffic.exchanges += attempt.place
+        traffic.bytes_sent += attempt.bytes_sent
+        traffic.bytes_received += attempt.bytes_received
+
+
+def load_site(manifest: Manifest, view: str, root: Path | None, *, is_alone: bool) -> StereoDataset:
+    """Return what this computer has of the run's pairs, where it has one view.
+
+    Raises:
+        UserError: it has not, or the run is not of that kind; the message says what to do.
+    """
+    if manifest.is_private or manifest.task != STEREO:
+        raise UserError("--view is for runs of stereo pairs that all train on: leave it out")
+    if is_alone:
+        raise UserError("--view needs a mate with the other view: leave --alone out, and start both with one --cohort and its token")
+    return load_view(manifest.dataset, view, root)
+
+
+def make_site_crew(manifest: Manifest, dataset: StereoDataset, view: str, devices: Devices, compute: ComputeThread) -> SiteCrew:
+    """Return what trains this site's part of the lots.
+
+    Raises:
+        UserError: several workers, or GPUs; or a file is broken.
+    """
+    if not devices.is_in_process:
+        raise UserError("with --view one process computes, on the CPU: give --gpus none, and leave --workers out")
+    return SiteCrew(SiteWorker(manifest.supernet, dataset, view), dataset, Site.of(dataset, view), manifest, compute)

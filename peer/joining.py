@@ -1,0 +1,404 @@
+"""From a person's settings to a peer in a run: find it, see if this computer can train it, build what computes, then the loop."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.views import StereoDataset
+from manta_swarm.automl.latency.table import TORCH, LatencyTable
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.update import self_test
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import LogClient, serve_manifest
+from manta_swarm.network.node import Node
+from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.cohort.company import Choice
+from manta_swarm.peer.cohort.token import load_token
+from manta_swarm.peer.commands.keys import own_identity
+from manta_swarm.peer.commands.tables import load_table, publish_table
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.contact.admission import enter
+from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.control import Control
+from manta_swarm.peer.dashboard.live import shown_live
+from manta_swarm.peer.faults import advice
+from manta_swarm.peer.features.audit.opening import auditor_of, audits_open
+from manta_swarm.peer.features.audit.opening import check_run as check_audits
+from manta_swarm.peer.features.evaluation.opening import desk_of_evaluations
+from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.session import check_run, desk_of, gateway_open
+from manta_swarm.peer.features.private.measuring import Measuring
+from manta_swarm.peer.features.private.private import described, noise_of
+from manta_swarm.peer.features.shards.session import Held, data_here
+from manta_swarm.peer.features.two_views.views import SiteCrew, make_site_crew
+from manta_swarm.peer.limits.limited import LimitedPeer
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
+from manta_swarm.peer.session import PeerLoop
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.train.data import check_supported, load_data
+from manta_swarm.peer.train.sizing import Sizing
+from manta_swarm.peer.train.work import ComputeThread, nobody
+from manta_swarm.peer.workers.crew import Crew, InProcess
+from manta_swarm.peer.workers.devices import Devices, choose_devices
+from manta_swarm.peer.workers.idle import IdleCrew
+from manta_swarm.peer.workers.processes import ProcessCrew
+from manta_swarm.peer.workers.resting import RestingCrew
+from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.protocol.cohorts import affinity_token, cohort_name
+from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
+from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.disk import only_process
+from manta_swarm.runtime.tasks import unless
+from manta_swarm.runtime.voice import Voice
+
+MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
+DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
+
+_WORTH_SAYING = 500_000_000  # bytes of disk
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a peer brings to any run."""
+
+    config: PeerConfig
+    store: PeerStore
+    devices_for: DevicesFor
+    limiter: Limiter
+    make_worker: MakeWorker
+    identity: Identity
+    board: StatusBoard
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """The run that it has met."""
+
+    node: OwnNode  # as it takes part
+    traffic: Traffic  # of that node
+    signed: SignedManifest
+    addresses: tuple[str, ...]  # that lead to it, as somebody says
+
+
+async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
+    """Take part in a run until it is finished or the person leaves.
+
+    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for;
+    ``voice`` says what happens.
+
+    Raises:
+        UserError: the settings, the run or the data do not fit; the message says what to do.
+        MantaError: the network or this machine failed.
+    """
+    all_threads = torch.get_num_threads()
+
+    def devices_for(threads: int | None) -> Devices:
+        return choose_devices("none" if config.audit_only else config.gpus, config.workers, threads or all_threads)
+
+    devices_for(config.cpu_threads)
+    if config.cpu_threads is not None:
+        torch.set_num_threads(config.cpu_threads)
+    self_test()
+    store = PeerStore(config.dir)
+    with only_process(store.directory):
+        voice = voice or Voice()
+        identity = own_identity(store, voice.say)
+        status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
+        board = StatusBoard(store, status, voice)
+        limiter = Limiter(config.limits, config.dir, sensors, board)
+        async with Control(store.directory, limiter), shown_live(voice, limiter):
+            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, identity, board)))
+    if limiter.called_off.is_set():
+        voice.say("left, before it took part")
+
+
+async def _join(own: _Own) -> None:
+    last = own.store.last_run()
+    addresses, expected_run = find_addresses(own.config, last)
+    peers = last.peers if last is not None and expected_run == last.run else ()
+    node, door, signed = await _enter(own, addresses, peers, expected_run)
+    try:
+        await _take_part(own, _Met(door, node.traffic, signed, addresses))
+    finally:
+        await node.close()
+
+
+async def _enter(
+    own: _Own, addresses: tuple[str, ...], peers: tuple[str, ...], expected_run: str | None
+) -> tuple[Node, OwnNode, SignedManifest]:
+    """Return a node that has met the run, the same as it takes part, and the run's manifest; while nobody is there, wait until somebody is.
+
+    ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
+
+    Raises:
+        UserError: see ``peer.contact.finding``; or the run does not admit this peer.
+    """
+    config, store, identity = own.config, own.store, own.identity
+    pause_s, said = waits.RUN_AGAIN_S[0], ""
+    while True:
+        try:
+            node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
+            try:
+                signed = await fetch_checked_manifest(node, addresses, expected_run)
+                return node, await enter(node, identity, store, config, signed, trains=not config.audit_only), signed
+            except BaseException:
+                await node.close()
+                raise
+        except NotThere as error:
+            if str(error) != said:
+                said = str(error)
+                own.board.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+
+
+def _make_crew(
+    own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
+) -> tuple[Crew, Dataset]:
+    """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    if own.config.audit_only:
+        return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
+    if own.config.view is not None:
+        assert isinstance(dataset, StereoDataset)
+        return make_site_crew(manifest, dataset, own.config.view, devices, compute), dataset
+    if devices.is_in_process:
+        return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
+    data = WorkerData.of(dataset, held.root, held.train)
+    graphs = own.config.cuda_graphs
+    crew = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
+    return crew, data.here(dataset)
+
+
+async def _take_part(own: _Own, met: _Met) -> None:
+    manifest = met.signed.open()
+    check_supported(manifest)
+    check_run(own.config, manifest)
+    check_audits(own.config, manifest)
+    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.board) as held:
+        await _train(own, met, held)
+
+
+async def _train(own: _Own, met: _Met, held: Held) -> None:
+    config, store, identity, board = own.config, own.store, own.identity, own.board
+    node, signed = met.node, met.signed
+    manifest, limits = signed.open(), own.limiter.limits
+    devices = own.devices_for(limits.cpu_threads)
+    dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
+    compute = ComputeThread()
+    crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
+    resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
+    noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
+    choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
+    desk = desk_of(config, node, identity, signed, dataset, crew.num_weights)
+    board.update(
+        run=signed.run.hex(),
+        name=manifest.name,
+        cohort=cohort,
+        device=devices.name,
+        num_rounds=manifest.num_rounds,
+        is_unaudited=manifest.is_private,
+        account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
+    )
+    table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
+    store.remember_run(signed.run, met.addresses)
+    await serve_manifest(node, signed)
+    if table is not None:
+        await publish_table(node, identity, signed.run, held.shelf, table)
+    with board:
+        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {board.status.peer[-8:]} {_in_cohort(choice, cohort)}")
+        if not config.audit_only:
+            board.say(f"computes on {devices.description}")
+        if (
+            not config.audit_only
+            and (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING
+        ):
+            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
+        if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
+            board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
+        if board.status.account:
+            board.say(f"its credit adds up to account {board.status.account}")
+        measuring = None
+        if isinstance(dataset, ImageDataset) and manifest.is_private:
+            board.say(f"trains on images of its own, which stay here: {described(dataset)}")
+            log = LogClient(node, manifest, signed.run)
+            told = noise is None if config.tell_accuracy is None else config.tell_accuracy
+            # Here and not on a GPU: this process has none, so that a pause frees them all.
+            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
+        if noise is not None:
+            board.update(epsilon=noise.epsilon, delta=noise.delta)
+            board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
+        sizing = _sizing_of(config, manifest, table, desk)
+        if sizing is None and config.size is not None:
+            board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
+        loop = PeerLoop(
+            node,
+            identity,
+            signed,
+            resting,
+            cohort,
+            store,
+            board,
+            held.shelf,
+            compute,
+            token,
+            measuring,
+            choice,
+            noise,
+            desk,
+            sizing,
+            held.claimed,
+            config.payout_key,
+            partner=crew.partner if isinstance(crew, SiteCrew) else nobody,
+            trains=not config.audit_only,
+        )
+        if isinstance(crew, SiteCrew):
+            crew.reach(loop.near)
+        processes = crew if isinstance(crew, ProcessCrew) else None
+        evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
+        evaluations.limit(limits.evaluation, limits.duty)
+        auditor = auditor_of(config, identity, signed, held, loop, board)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, auditor, met.traffic, board, limits, own.devices_for)
+        no_more = loop.leave if config.audit_only else lambda: None
+        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(auditor, limits, no_more):
+            await own.limiter.attach(limited)
+            watching = asyncio.create_task(own.limiter.watch())
+            watching.add_done_callback(limited.ends_with)
+            try:
+                await _until_told_to_stop(loop, board, limited)
+            finally:
+                watching.cancel()
+        if noise is not None:
+            board.say(f"given away of its images: {noise.line()}")
+        status = board.status
+        word = "run finished" if status.finished else "left the run"
+        board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+        if loop.ended and loop.guilty is None:
+            board.say(f"{loop.ended}; your key and your credit stay as they are")
+        board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+        if config.audit_only and auditor is not None and auditor.is_broken:
+            raise UserError("--audit-only: it could not audit any more")
+        if loop.guilty is not None:
+            raise FoundGuilty(f"{status.verdict}. {advice()}")
+
+
+def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
+    """Return what decides this peer's cohort, its label, and the token that its members prove to each other; None: it is alone.
+
+    Raises:
+        UserError: see ``load_token``.
+    """
+    label = cohort_name(config.cohort, socket.gethostname())
+    if has_noise:
+        return Choice.NOISE, label, None
+    if config.audit_only:
+        return Choice.AUDITOR, label, None
+    if config.gateway:
+        return Choice.GATEWAY, label, None
+    if config.alone:
+        return Choice.ALONE, label, None
+    if config.cohort is not None:
+        return Choice.LABEL, label, load_token()
+    if manifest.cohorts == "affinity":
+        return Choice.AFFINITY, label, affinity_token(run)
+    return Choice.HOST, label, load_token()
+
+
+def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, desk: GatewayDesk | None) -> Sizing | None:
+    """Return what finds the size that this computer is fast enough for; None: in this run cohorts have none."""
+    if manifest.algorithm != "model-parallel":
+        return None
+    latencies = None if table is None else LatencyTable.from_bytes(table)
+    if latencies is not None and latencies.conditions.runtime != TORCH:
+        latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
+    has_light = (lambda: False) if desk is None else (lambda: desk.is_lease_only or desk.has_contributors)
+    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=has_light)
+
+
+def _in_cohort(choice: Choice, cohort: str) -> str:
+    if choice.is_alone:
+        return "alone"
+    return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
+
+
+async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
+    """Run the loop; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
+    the second Ctrl-C stops it at once."""
+    events = asyncio.get_running_loop()
+    running = asyncio.create_task(loop.run())
+    told = 0
+
+    def stop() -> None:
+        nonlocal told
+        told += 1
+        board.update(is_leaving=True)
+        if told == 1:
+            board.say(
+                "leaving" if not loop.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
+            )
+            loop.leave()
+        else:
+            running.cancel()
+
+    def stop_at_once() -> None:
+        nonlocal told
+        told = max(told, 1)
+        stop()
+
+    def hang_up() -> None:
+        if not told:  # a terminal that is closed tells it more than once
+            stop()
+
+    if limited is not None:
+        limited.leaves_by(stop, stop_at_once)
+    heard = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        heard[signal.SIGHUP] = hang_up
+    for number, act in heard.items():
+        events.add_signal_handler(number, act)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if told < 2:
+            raise
+        raise Stopped from None
+    except BaseExceptionGroup as group:
+        raise _first_of_ours(group) from group
+    finally:
+        for number in heard:
+            events.remove_signal_handler(number)
+
+
+class Stopped(MantaError):
+    """The person stopped the program at once."""
+
+
+def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    own, other = group.split(MantaError)
+    failures = other or own
+    while isinstance(failures, BaseExceptionGroup):
+        failures = failures.exceptions[0]  # type: ignore[assignment]
+    assert failures is not None
+    return failures

@@ -1,0 +1,266 @@
+"""The state that a peer holds, its teacher, and the ways from one committed state to the next: by bodies, by the mean, by the state itself.
+
+Whatever is fewest bytes is fetched; what it comes to is compared with the digest in the log before it is the state. The teacher, an earlier
+state that later rounds learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether it was given
+the right one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
+from manta_swarm.codec.coding import Body, body_num_bytes, group_sizes, parse
+from manta_swarm.codec.outcome import mean_of
+from manta_swarm.codec.vectors import joined, vector_group_sizes
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.table import Weighed
+from manta_swarm.runtime.tasks import together
+
+_WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
+_BODIES_AT_ONCE = 4
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to a committed state, and about how many bytes have to be fetched for it."""
+
+    name: str  # "bodies" | "mean" | "state"
+    num_bytes: int
+
+
+def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_floors: bool) -> list[Way]:
+    """Return the ways to ``target`` from what is held, that of the fewest bytes first.
+
+    Args:
+        target: a commit.
+        held: where the state stands that is held.
+        bodies_here: how many bodies of the target's table are here, this peer's own and those that others told of.
+        manifest: of the run.
+        num_weights: N.
+        knows_floors: whether the exponent floor of the commit before is known here, which bodies need; older ones need those before it.
+    """
+    found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer, manifest.exchange.local_steps)))]
+    if target.entry is not None and held is not None and held.round + 1 == target.round:
+        found.append(Way("mean", sum(vector_group_sizes(num_weights))))
+        if knows_floors:
+            count = target.entry.contributions
+            body = body_num_bytes(manifest.exchange.codec, num_weights)
+            found.append(Way("bodies", max(count - bodies_here, 0) * body + count * _WEIGHED_BYTES))
+    return sorted(found, key=lambda way: way.num_bytes)
+
+
+def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifest, num_weights: int, floors: Container[int]) -> Standing:
+    """Return the commit to reach next: the newest one, or the next one where going on round by round takes fewer bytes than its state.
+
+    So a newcomer whose line is so slow that rounds go by while it fetches the state fetches that once.
+
+    Args:
+        path: the commits after the one held that are known, oldest first.
+        held: where the state stands that is held.
+        manifest: of the run.
+        num_weights: N.
+        floors: the rounds whose exponent floors are known.
+    """
+    newest = path[-1]
+    if held is None or [each.round for each in path] != list(range(held.round + 1, newest.round + 1)):
+        return newest
+    befores = (held, *path[:-1])
+    steps = [ways(each, before, 0, manifest, num_weights, before.round in floors) for each, before in zip(path, befores, strict=True)]
+    num_bytes = sum(min(way.num_bytes for way in step if way.name != "state") for step in steps)
+    state = next(way for way in steps[-1] if way.name == "state")
+    return path[0] if num_bytes < state.num_bytes else newest
+
+
+class States:
+    """One peer's state."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        spread: Spread,
+        manifest: Manifest,
+        course: RunCourse,
+        num_weights: int,
+        compute: ComputeThread,
+    ) -> None:
+        """Hold no state yet; what others may need of what is held later goes on the ``shelf``."""
+        self._spread = spread
+        self._manifest = manifest
+        self._course = course
+        self._plan = course.plan
+        self._num_weights = num_weights
+        self._compute = compute
+        self._shelf = shelf
+        self._held: State | None = None
+        self._teacher: tuple[bytes, Tensor] | None = None  # the digest of its state, and its parameters
+        self._own_bodies: dict[bytes, tuple[Blob, Body]] = {}  # by root, the newest few
+        self._no_way_to = 0  # the newest round that could not be reached from the one before
+
+    @property
+    def held(self) -> State:
+        """The state that training goes on from; to be asked for only once there is one."""
+        assert self._held is not None
+        return self._held
+
+    def keep_body(self, blob: Blob, body: Body) -> None:
+        """Remember a body that this peer made: it may be in a table soon, and only then others may have it."""
+        self._own_bodies[blob.root] = blob, body
+        while len(self._own_bodies) > 2:
+            del self._own_bodies[next(iter(self._own_bodies))]
+
+    def next_stop(self, path: Sequence[Standing], held: Standing | None, floors: Container[int]) -> Standing:
+        """Return the commit of ``path`` to reach next; see the function of this name."""
+        stop = next_stop(path, held, self._manifest, self._num_weights, floors)
+        return path[-1] if stop.round <= self._no_way_to else stop
+
+    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> Blob | None:
+        """Make the state of the commit ``target`` the state, checked against its digest.
+
+        Args:
+            target: a commit of the log.
+            held: where the state that is held stands.
+            floors: exponent floors of the newest commits, by round.
+
+        Returns:
+            The mean, where that is the way that led there: it may be checked.
+
+        Raises:
+            Unreachable: nobody gives what is needed, or it is none of this run's.
+        """
+        # The own one is most likely in the table, and if not, it is asked for.
+        bodies_here = max(bool(self._own_bodies), self._spread.num_bodies(target.round))
+        knows_floors = target.round - 1 in floors
+        problems = []
+        try:
+            async with asyncio.timeout(waits.FETCH_S):
+                for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_floors):
+                    try:
+                        state, mean = await self._by(way, target, held, floors)
+                    except MantaError as error:
+                        logger.info("no way by %s round=%d reason=%s", way.name, target.round, error)
+                        problems.append(f"by {way.name}: {error}")
+                        continue
+                    blob = await self._compute.run(lambda reached: Blob.of(state_pieces(reached)), state)
+                    if blob.root == target.state:
+                        self._adopt(state, blob)
+                        return mean
+                    logger.error("the committed %s leads to another state here round=%d", way.name, target.round)
+                    problems.append(f"by {way.name}: it leads to another state")
+        except TimeoutError:
+            problems.append(f"not within {waits.FETCH_S:g} s")
+        self._no_way_to = max(self._no_way_to, target.round)
+        raise Unreachable("; ".join(problems))
+
+    async def teacher(self) -> tuple[bytes, Tensor] | None:
+        """Return what the round after the held state learns from too: its state's digest and parameters; None: the samples alone.
+
+        Fetched once, and then served to others for as long as this peer lives.
+
+        Raises:
+            Unreachable: it is not here, and nobody gives it.
+            EncodingError: what has the digest is no state of this run's supernet.
+        """
+        held = self.held
+        digest = teacher_digest(held, self._plan)
+        if digest is None:
+            return None
+        if self._plan.phase(held.round + 1).teaches_itself:
+            return digest, held.parameters
+        if self._teacher is None or self._teacher[0] != digest:
+            blob = await self._state(digest)
+            parameters = state_from_pieces(blob.pieces, self._num_weights).parameters
+            self._teacher = (self._shelf.pin(blob), parameters)
+        return self._teacher
+
+    async def parameters(self, digest: bytes) -> tuple[Tensor, Tensor | None]:
+        """Return the parameters of a committed state, not the held one only, and of what the round after it learns from too.
+
+        Raises:
+            Unreachable: it is not here, and nobody gives it any more.
+            EncodingError: what has the digest is no state of this run's supernet.
+        """
+        state = state_from_pieces((await self._state(digest)).pieces, self._num_weights)
+        if self._plan.phase(state.round + 1).teaches_itself:
+            return state.parameters, state.parameters
+        teacher = teacher_digest(state, self._plan)
+        if teacher is None:
+            return state.parameters, None
+        if self._teacher is not None and self._teacher[0] == teacher:
+            return state.parameters, self._teacher[1]
+        return state.parameters, state_from_pieces((await self._state(teacher)).pieces, self._num_weights).parameters
+
+    async def body(self, root: bytes) -> bytes:
+        """Return a body of a committed table by its root; it is handed out from then on.
+
+        Raises:
+            Unreachable: nobody gives it any more.
+        """
+        sizes = group_sizes(self._manifest.exchange.codec, self._num_weights)
+        return (await self._spread.blob(root, sizes, "body", may_be_old=True)).join()
+
+    def _adopt(self, state: State, blob: Blob) -> None:
+        """Make ``state``, that of a commit, the state: one assignment."""
+        self._held = state
+        self._shelf.put(blob, "state")
+        if state.round == self._plan.teacher_round:
+            self._teacher = (self._shelf.pin(blob), state.parameters)
+
+    async def _by(self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> tuple[State, Blob | None]:
+        if way.name == "state":
+            blob = await self._state(target.state)
+            return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights), None
+        assert target.entry is not None
+        assert held is not None
+        if way.name == "mean":
+            blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
+            return await self._compute.run(self._after, self.held, blob), blob
+        weighed = await self._spread.weighed(target.entry)
+        if any(one.round - 1 not in floors for one in weighed):
+            raise Unreachable("contributions on bases from before this peer came")
+        bodies = await together(*(self._body(one.body) for one in weighed), at_once=_BODIES_AT_ONCE)
+        return await self._compute.run(self._after_bodies, self.held, weighed, bodies, floors), None
+
+    async def _body(self, root: bytes) -> Body:
+        own = self._own_bodies.get(root)
+        if own is not None:
+            self._shelf.put(own[0], "body")
+            return own[1]
+        codec = self._manifest.exchange.codec
+        blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")
+        return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
+
+    def _after(self, state: State, blob: Blob) -> State:
+        return next_state(state, torch.from_numpy(joined(blob.pieces, self._num_weights)), self._plan)
+
+    def _after_bodies(
+        self,
+        state: State,
+        weighed: Sequence[Weighed],
+        bodies: Sequence[Body],
+        floors: Mapping[int, int],
+    ) -> State:
+        weights, clipped = [one.weight for one in weighed], [one.clipped for one in weighed]
+        try:
+            masks = [self._course.coverage(one.round, one.cohort) for one in weighed]
+            mean = mean_of(weights, clipped, bodies, [floors[one.round - 1] for one in weighed], self._num_weights, masks)
+        except (KeyError, ValueError) as error:
+            raise EncodingError(f"weights that no log may have in a table: {error}") from error
+        return next_state(state, torch.from_numpy(mean), self._plan)
+
+    async def _state(self, digest: bytes) -> Blob:
+        sizes = state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
+        return await self._spread.blob(digest, sizes, "state", may_be_old=True)

@@ -1,0 +1,226 @@
+"""The lots of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
+
+So the sum is the same whoever was faster. A lot whose worker was lost is done again, under the same index, as long as there is time; where
+there is none, or if it takes worker after worker with it, it is dropped, and the others count without it. So
+is a lot that needs samples which this computer has not got.
+"""
+
+import asyncio
+import heapq
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.train.work import Pile
+from manta_swarm.peer.workers.crew import Crew, Done, WorkerLost
+from manta_swarm.protocol.errors import SamplesMissing
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine
+
+MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
+
+_FAILURES = 3  # lots in a row whose gradient is not finite, or that nobody could train, before a step is given up
+_MISSES = 64  # lots in a row that need samples which are not here, before it is no use to go on
+_LOSSES = 3  # workers that were lost with a lot, before it is dropped: it may be what ends them
+_LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time for a lot
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the lots of one base are."""
+
+    step: int
+    most: int  # lots that the pile may have at the end of the step
+    lot_at: Callable[[int], tuple[Lot, int]]  # from an index: the lot, and the place of its architecture
+
+
+class Shift:
+    """One local step's lots on a crew."""
+
+    def __init__(
+        self,
+        task: Task,
+        first: int,
+        pile: Pile,
+        crew: Crew,
+        machine: RoundMachine,
+        pace: Pace,
+        seat: "asyncio.Future[Seat]",
+        may_start: MayStart,
+    ) -> None:
+        """Prepare; ``first`` is the index of the step's first lot, ``machine`` and ``pace`` are told of each lot.
+
+        ``seat`` is waited for once the first lot is done, while those that are under way go on.
+        """
+        self._task = task
+        self._pile = pile
+        self._crew = crew
+        self._machine = machine
+        self._pace = pace
+        self._seat = seat
+        self._may_start = may_start
+        self._next = self._to_add = first
+        self._again: list[int] = []  # indices of lots whose worker was lost, the least first
+        self._losses: Counter[int] = Counter()  # by index
+        self._under_way: dict[asyncio.Task[Done], tuple[int, int]] = {}  # index and worker
+        self._ready: dict[int, Done | None] = {}  # by index; None: dropped
+        self._failures = 0
+        self._missed: set[int] = set()  # indices of lots that need samples which are not here
+        self._misses = 0  # of them in a row
+        self._has_first = len(pile) > 0
+        self._changed = asyncio.Event()
+        self.samples_dropped = 0  # trained, and of no use since
+
+    @property
+    def next_index(self) -> int:
+        """The index of the next step's first lot."""
+        return self._next
+
+    def look_again(self) -> None:
+        """Something changed: a worker may be free, or a lot may not be started any more that might have been."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Train lots until no more is to be started and all that were have come back.
+
+        Raises:
+            SamplesMissing: of many lots in a row samples are not here.
+        """
+        try:
+            while True:
+                self._changed.clear()
+                self._start_lots()
+                if not self._under_way and not self._awaits_seat and not self._awaits_worker():
+                    break
+                await self._next_event()
+                self._collect()
+            for index in self._again:
+                self._ready[index] = None
+            self._add_ready()
+        finally:
+            for training in self._under_way:
+                training.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    # Starting.
+
+    def _start_lots(self) -> None:
+        for worker in sorted(self._crew.free(), key=self._pace.usual_ms):
+            if self._could_start(worker):
+                self._start(worker)
+
+    def _start(self, worker: int) -> None:
+        if self._again:
+            index = heapq.heappop(self._again)
+        else:
+            index, self._next = self._next, self._next + 1
+        self._machine.lot_started(to_finish=self._task.step > 0)
+        lot, _ = self._task.lot_at(index)
+        training = asyncio.ensure_future(self._crew.train(worker, lot))
+        training.add_done_callback(lambda _: self._changed.set())
+        self._under_way[training] = (index, worker)
+
+    def _could_start(self, worker: int) -> bool:
+        begun = len(self._under_way) + sum(done is not None for done in self._ready.values())
+        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._task.most:
+            return False
+        ends = self._seat.result().step_ends(self._task.step) if self._seat.done() else None
+        return self._may_start(self._task.step, self._pile.step_lots + begun, ends, worker)
+
+    @property
+    def _awaits_seat(self) -> bool:
+        return self._has_first and not self._seat.done()
+
+    def _awaits_worker(self) -> bool:
+        """Would there be another lot, if a worker were there that is not."""
+        free = self._crew.free()
+        return any(self._could_start(worker) for worker in range(self._crew.size) if worker not in free)
+
+    # Collecting.
+
+    async def _next_event(self) -> None:
+        waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(self._changed.wait())}
+        change = next(iter(waiting))
+        if self._awaits_seat:
+            waiting.add(self._seat)  # type: ignore[arg-type]
+        try:
+            timeout_s = None if self._under_way or self._awaits_seat else _LOOK_AGAIN_S
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+
+    def _collect(self) -> None:
+        for training in [each for each in self._under_way if each.done()]:
+            index, worker = self._under_way.pop(training)
+            try:
+                done = training.result()
+            except WorkerLost as error:
+                logger.info("lot to be done again index=%d worker=%d reason=%s", index, worker, error)
+                self._machine.lot_trained(0)
+                self._lose(index)
+                continue
+            except SamplesMissing as error:
+                self._miss(index, error)
+                continue
+            self._misses = 0
+            self._pace.lot_took(done.took_ms, worker)
+            self._ready[index] = done
+            self._has_first = True
+        self._add_ready()
+
+    def _lose(self, index: int) -> None:
+        """A worker was lost with this lot."""
+        self._losses[index] += 1
+        if self._losses[index] < _LOSSES:
+            heapq.heappush(self._again, index)
+            return
+        logger.error("lot dropped: %d workers were lost with it index=%d", _LOSSES, index)
+        self._ready[index] = None
+
+    def _miss(self, index: int, error: SamplesMissing) -> None:
+        """A lot needs samples that this computer has not got."""
+        self._machine.lot_trained(0)
+        self._misses += 1
+        if self._misses == _MISSES:
+            raise SamplesMissing(f"{_MISSES} lots in a row need samples that are not here, of the last one: {error}") from error
+        logger.warning("lot dropped: %s index=%d", str(error), index)  # no frames, and no memory, are to hang on a line
+        self._missed.add(index)
+        self._ready[index] = None
+
+    def _add_ready(self) -> None:
+        while self._to_add in self._ready:
+            done = self._ready.pop(self._to_add)
+            is_good = done is not None and self._add(self._to_add, done)
+            if self._to_add not in self._missed:
+                self._failures = 0 if is_good else self._failures + 1
+            if done is not None:
+                done.release()
+            self._to_add += 1
+
+    def _add(self, index: int, done: Done) -> bool:
+        """Add a lot that was trained; False: it is of no use."""
+        result = done.result
+        is_finite = result.is_finite
+        if self._pile.is_blind and not is_finite:  # what is counted must not depend on the samples
+            result, is_finite = replace(result, gradient=torch.zeros_like(result.gradient), loss=0.0), True
+        if not is_finite:
+            logger.error("lot dropped: its gradient is not finite index=%d", index)
+            self._machine.lot_trained(0)
+            return False
+        lot, place = self._task.lot_at(index)
+        if not self._pile.has_room(lot.index):
+            logger.warning("lot dropped: too many before it were index=%d", index)
+            self._machine.lot_trained(0)
+            return False
+        if not self._machine.lot_trained(result.samples):
+            self.samples_dropped += result.samples
+            return False
+        self._pile.add(lot, place, result)
+        return True

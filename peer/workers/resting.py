@@ -1,0 +1,157 @@
+"""A crew that computes only a share of the time: after a lot its worker rests, and takes none until the share is kept.
+
+What counts is the time in which a worker computed, against all that went by: whatever else the peer waits for, the commit or the network,
+is rest as well. So a worker never computes more than its share, and as much as that where there is always something to do.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from manta_swarm.automl.training.lots import Lot
+from manta_swarm.peer.train.work import now_ms
+from manta_swarm.peer.workers.crew import Crew, Done
+
+_WHOLE = 100
+
+
+@dataclass
+class Account:
+    """One worker's time."""
+
+    looked_ms: float  # when it was settled last
+    owed_ms: float = 0.0  # rest
+
+    def settle(self, now_ms: float, busy_ms: float, duty: int) -> None:
+        """Add up the rest that is owed after computing for so long since it was settled last, at ``duty`` hundredths of the time."""
+        idle_ms = max(0.0, now_ms - self.looked_ms - busy_ms)
+        self.owed_ms = max(0.0, self.owed_ms - idle_ms) + busy_ms * (_WHOLE / duty - 1)
+        self.looked_ms = now_ms
+
+    def rest_ms(self, now_ms: float) -> float:
+        """Return how long it has to rest from now on; nothing or less: not at all."""
+        return self.owed_ms - (now_ms - self.looked_ms)
+
+
+@dataclass
+class _Account(Account):
+    """That of a crew's worker."""
+
+    counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
+
+
+class RestingCrew:
+    """Another crew, which rests. Implements ``peer.workers.crew.Crew``."""
+
+    def __init__(
+        self, crew: Crew, duty: int = _WHOLE, *, busy_ms: Callable[[], float] | None = None, clock: Callable[[], float] = now_ms
+    ) -> None:
+        """Let ``crew`` compute ``duty`` hundredths of the time.
+
+        ``busy_ms`` counts the time of the thread in which its one worker computes, with all else that is computed there.
+        """
+        self._crew = crew
+        self._duty = duty
+        self._busy_ms = busy_ms
+        self._clock = clock
+        self._accounts: dict[int, _Account] = {}
+        self._on_change: Callable[[], None] = lambda: None
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self.samples_trained = 0  # whatever came of them
+
+    @property
+    def duty(self) -> int:
+        """Hundredths of the time in which it may compute."""
+        return self._duty
+
+    @duty.setter
+    def duty(self, duty: int) -> None:
+        self._duty = duty
+        for account in self._accounts.values():
+            account.owed_ms = 0.0  # what was owed was owed to another share
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._on_change()
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._crew.num_weights
+
+    @property
+    def size(self) -> int:
+        """How many workers there are when all goes well."""
+        return self._crew.size
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no lot is to be started."""
+        return self._crew.is_paused
+
+    def present(self) -> Sequence[int]:
+        """Return the workers that are there, those that rest too."""
+        return self._crew.present()
+
+    def free(self) -> Sequence[int]:
+        """Return those that could take a lot now."""
+        return [worker for worker in self._crew.free() if self._rest_ms(worker) <= 0]
+
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
+        """See ``Crew``."""
+        self._on_change = on_change
+        self._crew.watch(on_change, say)
+
+    async def start(self) -> None:
+        """Begin."""
+        await self._crew.start()
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        """See ``Crew``."""
+        await self._crew.load(parameters, teacher)
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        """See ``Crew``; then the worker rests."""
+        self._accounts.setdefault(worker, _Account(self._clock(), counted_ms=self._counted_ms()))
+        try:
+            done = await self._crew.train(worker, lot)
+        except BaseException:
+            self._settle(worker, None)
+            raise
+        self._settle(worker, done.took_ms)
+        self.samples_trained += lot.samples
+        return done
+
+    async def pause(self) -> None:
+        """See ``Crew``."""
+        await self._crew.pause()
+
+    async def resume(self) -> None:
+        """See ``Crew``."""
+        await self._crew.resume()
+
+    async def close(self) -> None:
+        """End all workers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._crew.close()
+
+    def _counted_ms(self) -> float:
+        return 0.0 if self._busy_ms is None else self._busy_ms()
+
+    def _rest_ms(self, worker: int) -> float:
+        """Return how long a worker has to rest from now on."""
+        account = self._accounts.get(worker)
+        return 0.0 if account is None else account.rest_ms(self._clock())
+
+    def _settle(self, worker: int, took_ms: float | None) -> None:
+        """Add up what a worker owes after a lot that took so long; None: the lot was lost, and how long it took is not known."""
+        account, now, counted_ms = self._accounts[worker], self._clock(), self._counted_ms()
+        account.settle(now, (took_ms or 0.0) if self._busy_ms is None else counted_ms - account.counted_ms, self._duty)
+        account.counted_ms = counted_ms
+        if account.owed_ms > 0:  # and a moment longer, so that it is over by any clock
+            if (before := self._timers.pop(worker, None)) is not None:
+                before.cancel()
+            self._timers[worker] = asyncio.get_running_loop().call_later(account.owed_ms / 1000 + 0.001, lambda: self._on_change())

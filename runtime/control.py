@@ -1,0 +1,113 @@
+"""How a person tells a running program something from another terminal: a Unix socket in its directory, for nobody but its user.
+
+A caller sends one line of words, and gets one line back once it is done.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from manta_swarm.protocol.errors import Unreachable, UserError
+from manta_swarm.runtime.local_server import LocalServer
+
+NAME = "control"
+MAX_WORDS_BYTES = 1024
+_MAX_ANSWER_BYTES = 262_144
+_WORDS_S = 5.0  # for the caller to say what it wants
+_ANSWER_S = 30.0  # for the program to do it
+_LAST_ANSWERS_S = 1.0  # as it ends
+_MAX_CALLERS = 64  # at a time
+
+logger = logging.getLogger("manta.control")
+
+
+class ControlSocket:
+    """The socket of a running program; a context manager. Who has the directory's lock may have it."""
+
+    def __init__(self, directory: Path, answer: Callable[[str], Awaitable[str]]) -> None:
+        """Prepare; ``answer`` is given a line of words, and returns the line that the caller gets."""
+        self._path = directory / NAME
+        self._answer = answer
+        self._server = LocalServer(self._serve, max_line_bytes=MAX_WORDS_BYTES, max_callers=_MAX_CALLERS)
+
+    async def __aenter__(self) -> "ControlSocket":
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()  # of a program that was killed
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with _short(self._path.parent) as folder:
+                listening.bind(f"{folder}/{NAME}")
+            os.chmod(self._path, 0o600)
+            await self._server.start(listening=listening)
+        except OSError as error:  # some file systems have no sockets: the program works without
+            listening.close()
+            logger.warning("this program cannot be told anything: no socket in %s: %s", self._path.parent, error)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._server.is_open:
+            self._path.unlink(missing_ok=True)
+            await self._server.close(grace_s=_LAST_ANSWERS_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_WORDS_S):
+                words = (await reader.readuntil(b"\n"))[:-1].decode("utf-8", "replace")
+            writer.write((await self._answer(words)).encode() + b"\n")
+            async with asyncio.timeout(_WORDS_S):
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a caller that does not go on
+
+
+class NobodyRuns(UserError):
+    """No such program runs on that directory."""
+
+
+def tell(directory: Path, words: str, *, who: str, answer_s: float = _ANSWER_S) -> str:
+    """Tell the program that runs on ``directory`` a line of words; return what it answers, within so many seconds, once it is done.
+
+    Raises:
+        NobodyRuns: no such program, a ``who``, runs there.
+        UserError: it cannot be told.
+        Unreachable: it does not answer.
+    """
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(answer_s)
+        try:
+            with _short(directory) as folder:
+                caller.connect(f"{folder}/{NAME}")
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+            raise NobodyRuns(f"no {who} runs on {directory}: name the directory of one with --dir") from error
+        except OSError as error:
+            raise UserError(f"the {who} on {directory} cannot be told: {error.strerror or error}") from error
+        try:
+            caller.sendall(words.encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n") and len(answer) <= _MAX_ANSWER_BYTES:
+                part = caller.recv(_MAX_ANSWER_BYTES)
+                if not part:
+                    raise Unreachable(f"the {who} on {directory} ended before it answered")
+                answer += part
+        except OSError as error:
+            raise Unreachable(f"the {who} on {directory} does not answer ({error}): is it stopped?") from error
+    return answer.decode("utf-8", "replace").strip()
+
+
+@contextlib.contextmanager
+def _short(directory: Path) -> Iterator[str]:
+    """Yield a name of a directory that fits into a socket's address, which has a hundred bytes."""
+    if sys.platform != "linux":
+        yield str(directory)
+        return
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

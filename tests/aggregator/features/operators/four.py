@@ -1,0 +1,186 @@
+"""Four operators with real logs, states and disks on a network in memory."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
+from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.store import Store
+from manta_swarm.aggregator.features.operators.writer import Writer
+from manta_swarm.aggregator.follow.follower import Next
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.sections import OperatorsSection
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
+from manta_swarm.protocol.verdicts import Verdict
+from tests.aggregator.made import Made
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
+from tests.contributions import round_of
+
+FOUR = (OPERATOR, *(Identity(bytes([number]) * 32) for number in (5, 6, 7)))
+KEYS = tuple(peer_name(each.public_key) for each in FOUR)
+RUN = CONFIG.run.model_copy(update={"rounds": 50})
+OF_FOUR = CONFIG.model_copy(update={"run": RUN, "operators": OperatorsSection(keys=KEYS, etcd=("http://127.0.0.1:9",))})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once that is so."""
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within a minute")
+
+
+async def always(_key: PublicKey) -> bool:
+    return True
+
+
+class Four:
+    """Their seats; one that is killed and started again has what its disk has."""
+
+    def __init__(self, directory: Path, config: RunConfig = OF_FOUR) -> None:
+        self.directory, self.config = directory, config
+        self.lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False
+        self.network = MemoryNetwork(lost=lambda *call: self.lost(*call))
+        self.runs: dict[int, OpenRun] = {}
+        self.seats: dict[int, Seat] = {}
+        self.desks: dict[int, OperatorsDesk] = {}
+        self.waiting: dict[int, Waiting] = {}
+        self.beating: dict[int, asyncio.Task[None]] = {}
+        self.handing_on: dict[int, asyncio.Task[None]] = {}
+        self.settling: dict[int, Settling] = {}
+        self.now_s = 0.0  # moves as the test says
+        self.stopped: list[BaseException] = []
+
+    async def start(self, place: int) -> Seat:
+        """Start one of them, or start it again."""
+        directory, identity = self.directory / str(place), FOUR[place]
+        if place and not directory.exists():
+            signed = self.runs[0].signed
+            Log.create(directory, signed, identity).close()
+            follower = self.runs[0].follower
+            snapshots = type(follower.snapshots)(directory / "snapshots", signed.open(), follower.plan, signed.run, keep=3, keep_rounds=32)
+            snapshots.save(STATE)
+        run = open_run(self.config, directory, identity, DATASET)
+        endpoint, shelf = self.network.endpoint(identity.public_key), filled_shelf(run.log, run.follower)
+        waiting = Waiting(directory, self.stopped.append)
+        self.settling[place] = Settling(lambda: run.log.ledger, self.config.trust.settle_s, lambda: self.now_s)
+        self.settling[place].look()
+        seat = Seat(
+            endpoint,
+            identity,
+            directory,
+            run.log,
+            run.follower,
+            run.bodies,
+            shelf,
+            waiting,
+            self.settling[place],
+            on_commit=lambda: None,
+            stop=self.stopped.append,
+        )
+        desk = OperatorsDesk(endpoint, seat, always, lambda: None)
+        await shelf.serve(endpoint)
+        await desk.start()
+        self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
+        self.waiting[place] = waiting
+        handing_on = seat.verdicts.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
+        self.handing_on[place] = asyncio.create_task(handing_on)
+        return seat
+
+    async def lose(self, place: int) -> None:
+        """End one of them, and let all be gone that its disk had but the key; it begins anew with what another one's log has."""
+        await self.kill(place)
+        shutil.rmtree(self.directory / str(place))
+        source = next(each for each in (1, 2) if each != place)  # a fellow: this world's writers save no states
+        log = self.runs[source].log
+        (self.directory / str(place)).mkdir()
+        Store(self.directory / str(place)).come(Newcomer())
+        with Log.create(self.directory / str(place), self.runs[source].signed, FOUR[place]) as own:
+            own.commit(log.entries(0, log.head.size), log.tree_head)
+        shutil.copytree(self.directory / str(source) / "snapshots", self.directory / str(place) / "snapshots")
+        await self.start(place)
+
+    async def kill(self, place: int) -> None:
+        """End one of them; what it had in memory is gone."""
+        self.network.endpoints.pop(FOUR[place].public_key, None)
+        await self._end_beats(place)
+        await _end(self.handing_on.pop(place))
+        await self.desks[place].follow_no_more()
+        await self.seats[place].close()
+        await self.waiting[place].close()
+        self.runs[place].log.close()
+
+    async def _end_beats(self, place: int) -> None:
+        if (beating := self.beating.pop(place, None)) is not None:
+            await _end(beating)
+
+    async def write(self, place: int, term: int) -> tuple[Writer, list[bytes]]:
+        """Let one of them take over; return what it found kept."""
+        await self._end_beats(place)
+        writer = Writer(self.seats[place], term)
+        self.beating[place] = asyncio.create_task(writer.beat(lambda: 1000))
+        async with asyncio.timeout(60):
+            kept = await writer.take_over()
+        return writer, [one.contribution for one, _ in kept]
+
+    def round_for(self, place: int, contributions: Sequence[Made], before: int = 0, **lies: Any) -> tuple[list[bytes], Next]:
+        """Return the entries of the next round, as the operator there computes them, and what they lead to."""
+        log, follower = self.runs[place].log, self.runs[place].follower
+        listed = [log.ledger.listed(one.header, log.ledger.round + 1) for one in contributions]
+        after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
+        entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
+        return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
+
+    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], verdicts: Sequence[Signed[Verdict]] = ()) -> None:
+        """Have a round committed by the writer, after some verdicts."""
+        entries, after = self.round_for(place, contributions, len(verdicts))
+        async with asyncio.timeout(60):
+            await writer.commit([*map(entry_of, verdicts), *entries], after)
+
+    async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
+        """Return once these have a round."""
+        await until(lambda: all(self.runs[place].log.ledger.round >= round_ for place in places))
+        for place in places:
+            await self.seats[place].settled()
+
+    def heads(self, places: Sequence[int]) -> set[tuple[int, bytes, bytes]]:
+        """Return the different heads and states that these have."""
+        runs = [self.runs[place] for place in places]
+        return {(run.log.head.size, run.log.head.root, run.log.ledger.state) for run in runs}
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+Story = Callable[[Four], Coroutine[Any, Any, None]]
+
+
+def tell(directory: Path, story: Story, config: RunConfig = OF_FOUR) -> None:
+    """Tell a story of four operators of the run that ``config`` describes."""
+
+    async def scene() -> None:
+        four = Four(directory, config)
+        for place in range(4):
+            await four.start(place)
+        try:
+            await story(four)
+        finally:
+            for place in [place for place, each in enumerate(FOUR) if each.public_key in four.network.endpoints]:
+                await four.kill(place)
+        assert four.stopped == []
+
+    asyncio.run(scene())

@@ -1,0 +1,79 @@
+"""An operator whose disk was lost begins anew under its key: it follows the log, and then takes part as any other."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.aggregator.features.operators.coming import STANDING
+from manta_swarm.aggregator.features.operators.writer import Writer
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
+from tests.aggregator.features.operators.four import FOUR, Four, Story, until
+from tests.aggregator.features.operators.four import tell as told
+from tests.aggregator.real_run import everybodys
+
+Tell = Callable[[Story], None]
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Tell:
+    """Tell a story of four operators."""
+    return partial(told, tmp_path)
+
+
+async def commit(four: Four, writer: Writer, place: int) -> None:
+    """Have a round committed."""
+    contributions = everybodys(four.runs[place].log.ledger)
+    await writer.keep([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await four.commit(writer, place, contributions)
+
+
+def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_answered_it(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        writer, _ = await four.write(0, 1)
+        await commit(four, writer, 0)
+        await four.until_all_have(1, range(4))
+        await four.lose(3)
+        seat = four.seats[3]
+        assert not seat.coming.takes_part
+        four.lost = lambda _sender, receiver, method: (method, receiver) == (STANDING, FOUR[2].public_key)
+        coming = asyncio.create_task(seat.coming.take_part())
+        await until(lambda: seat.coming.waits_for()[0] == [FOUR[2].public_key])
+        while four.runs[0].log.ledger.round < seat.coming.waits_for()[1]:
+            await commit(four, writer, 0)
+        newest = four.runs[0].log.ledger.round
+        await four.until_all_have(newest, range(4))
+        await four.kill(3)  # and it remembers what it heard
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        seat = await four.start(3)
+        assert seat.coming.waits_for() == ([FOUR[2].public_key], newest)
+        four.lost = lambda *_: False
+        coming = asyncio.create_task(seat.coming.take_part())
+        await until(lambda: not seat.coming.waits_for()[0])
+        assert not coming.done()
+        assert not seat.store.memory.accepted
+        with pytest.raises(Unreachable, match="begun anew"):
+            await seat.promise(writer.ballot)
+        asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), STANDING, b"", timeout_s=60)
+        with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
+            await asking
+        last = seat.coming.waits_for()[1]
+        assert last == 5 + 4  # the third was heard after the fifth round
+        for round_ in range(6, last + 1):
+            assert not coming.done()
+            await commit(four, writer, 0)
+            await four.until_all_have(round_, range(4))
+        async with asyncio.timeout(60):
+            await coming
+        assert seat.coming.takes_part
+        assert seat.store.memory.promised == writer.ballot
+        await four.kill(1)
+        await commit(four, writer, 0)  # not without its vote
+        await four.until_all_have(last + 1, (0, 2, 3))
+        assert four.heads((0, 2, 3)) == {(four.runs[3].log.head.size, four.runs[3].log.head.root, four.runs[3].log.ledger.state)}
+
+    tell(story)

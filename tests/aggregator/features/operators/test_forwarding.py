@@ -1,0 +1,168 @@
+"""What a fellow passes on to the writer: answered by whoever writes, also where that is another one by now."""
+
+import asyncio
+
+import pytest
+
+from manta_swarm.aggregator.features.operators import forwarding
+from manta_swarm.aggregator.features.operators.forwarding import Switch
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rpc import Busy, Handler, Refused
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.signing import PublicKey
+from tests.contributions import PEERS
+from tests.memory_log import DEADLINE_S
+
+FELLOW, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
+
+
+def among_operators(handler: Handler) -> Handler:
+    return handler
+
+
+class Scene:
+    """Three operators' switches, who all know who writes, and a peer that asks the fellow."""
+
+    def __init__(self) -> None:
+        self.writer: PublicKey | None = WRITER
+        self.is_cut_off = False
+        self.network = MemoryNetwork()
+        self.peer = self.network.endpoint(PEER)
+
+    async def switch_of(self, key: PublicKey) -> Switch:
+        """Return an operator's switch, which passes on to the writer."""
+        switch = Switch(self.network.endpoint(key), lambda: self.writer, lambda: self.is_cut_off)
+        await switch.start(among_operators)
+        return switch
+
+    def bring(self) -> "asyncio.Task[bytes]":
+        """Let the peer bring a header to the fellow."""
+        return asyncio.create_task(self.peer.call(FELLOW, "header", b"a header", timeout_s=60))
+
+    async def brought_to_one_that_stands_still(self, writer: Switch) -> "asyncio.Task[bytes]":
+        """Let the peer do so; return once the call has come to the writer, which never answers it."""
+        has_come = asyncio.Event()
+
+        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
+            has_come.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        await writer.serve("header", stand_still)
+        call = self.bring()
+        await has_come.wait()
+        return call
+
+
+async def answer(caller: PublicKey, request: bytes) -> bytes:
+    """Take it, as a writer does."""
+    assert (caller, request) == (PEER, b"a header")
+    return b"taken"
+
+
+def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
+    async def story() -> None:
+        scene = Scene()
+        fellow, writer, following = [await scene.switch_of(key) for key in (FELLOW, WRITER, NEXT)]
+        call = await scene.brought_to_one_that_stands_still(writer)
+        await following.serve("header", answer)
+        scene.writer = NEXT
+        fellow.another_writes()
+        assert await call == b"taken"
+
+    asyncio.run(story())
+
+
+def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
+    async def story() -> None:
+        scene = Scene()
+        fellow = await scene.switch_of(FELLOW)
+        scene.network.lost = lambda _sender, receiver, _method: receiver == WRITER
+        call = scene.bring()  # to a writer that is dead
+        scene.writer = None
+        second = scene.bring()
+        await asyncio.sleep(0)
+        assert not call.done()
+        await fellow.serve("header", answer)  # it writes itself now
+        assert await call == await second == b"taken"
+
+        async def deposed(_caller: PublicKey, _request: bytes) -> bytes:
+            raise Busy("this operator does not write any more")
+
+        await fellow.serve("header", deposed)
+        third = scene.bring()
+        following = await scene.switch_of(NEXT)
+        await following.serve("header", answer)
+        fellow.forget()
+        scene.writer = NEXT
+        fellow.another_writes()
+        assert await third == b"taken"
+
+    asyncio.run(story())
+
+
+def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        scene = Scene()
+        scene.writer = None
+        await scene.switch_of(FELLOW)
+        with pytest.raises(Unreachable, match="busy"):
+            await scene.bring()
+
+    asyncio.run(story())
+
+
+def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.writer = None
+        await scene.switch_of(FELLOW)
+        call = scene.bring()
+        await asyncio.sleep(0)
+        assert not call.done()
+        scene.is_cut_off = True
+        with pytest.raises(Refused, match=r"^ask another operator: no operator"):
+            await call
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("is_cut_off", "error", "words"), [(True, Refused, "^ask another operator: the operator that"), (False, Unreachable, "busy")]
+)
+def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        scene = Scene()
+        _, writer = [await scene.switch_of(key) for key in (FELLOW, WRITER)]
+        call = await scene.brought_to_one_that_stands_still(writer)
+        scene.is_cut_off = is_cut_off
+        scene.writer = WRITER if is_cut_off else None
+        async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
+            with pytest.raises(error, match=words):
+                await call
+
+    asyncio.run(story())
+
+
+def test_what_the_writer_refuses_is_refused_at_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.switch_of(FELLOW)
+        writer = await scene.switch_of(WRITER)
+
+        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
+            raise NotTaken("too many")
+
+        await writer.serve("header", refuse)
+        with pytest.raises(Refused, match="too many"):
+            await scene.bring()
+
+    asyncio.run(story())

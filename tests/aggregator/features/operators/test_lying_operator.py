@@ -1,0 +1,166 @@
+"""What an operator passes on is its word alone: it takes nothing from a key that comes another way, nor from an honest operator."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.aggregator.features.operators.forwarding import FORWARD, Forwarded, Switch
+from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
+from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
+from manta_swarm.network.rpc import Handler
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.aggregator.desk import OPERATOR, PEERS, Desk, at_desk, says_no
+from tests.aggregator.made import Made
+
+A, B = PEERS[:2]
+HONEST, LIAR = Identity(b"\x02" * 32), Identity(b"\x03" * 32)
+JUNK = b"no header"
+MANY = range(FAULTS_FORGIVEN + 1)
+
+Story = Callable[[Desk], Awaitable[None]]
+
+
+@pytest.fixture
+def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
+    """Tell a story at a writer's desk, which takes what the other operators pass on."""
+
+    async def with_operators(desk: Desk, story: Story) -> None:
+        endpoint = desk.network.endpoints[OPERATOR.public_key]
+        switch, handlers = Switch(endpoint, lambda: OPERATOR.public_key, lambda: False), dict(endpoint.handlers)
+        await switch.start(_of_operators)
+        for method in ("header", "body"):
+            await switch.serve(method, handlers[method])
+        await story(desk)
+
+    def run(story: Story) -> None:
+        at_desk(tmp_path / "bodies", monkeypatch, lambda desk: with_operators(desk, story))
+
+    return run
+
+
+def _of_operators(handler: Handler) -> Handler:
+    return handler
+
+
+async def passed_on(desk: Desk, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:
+    """Return what the writer answers an operator that says a peer sent this."""
+    endpoint = desk.network.endpoint(by.public_key)
+    return await endpoint.call(OPERATOR.public_key, FORWARD, pack(Forwarded(peer.public_key, method, request)), timeout_s=20)
+
+
+async def header(desk: Desk, made: Made, by: Identity) -> HeaderAnswer:
+    """Return the answer to a header that an operator passes on."""
+    return unpack(HeaderAnswer, await passed_on(desk, by, made.peer, "header", pack(made.header)), max_bytes=MAX_ANSWER_BYTES)
+
+
+async def part(desk: Desk, made: Made, place: int, by: Identity, data: bytes | memoryview | None = None) -> bytes:
+    """Return the answer to a group of a body that an operator passes on."""
+    data = made.groups[place] if data is None else data
+    return await passed_on(desk, by, made.peer, "body", BodyPart(made.digest, place, data).pack())
+
+
+async def is_handed_in(desk: Desk, made: Made, by: Identity) -> bool:
+    """Have an operator pass a contribution on; return whether there is a ticket for it."""
+    if (await header(desk, made, by)).status != HandIn.SEND_BODY:
+        return False
+    assert await part(desk, made, 0, by) == b""
+    return desk.opened(await part(desk, made, 1, by)).contribution == made.digest
+
+
+def test_what_an_operator_says_of_a_key_counts_by_its_way_alone(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        for _ in MANY:
+            await says_no(passed_on(desk, LIAR, A, "header", JUNK), "cut")
+        assert desk.refused(A) == {}
+        assert refused_of(desk.intake.faults) == {}
+        assert (await header(desk, desk.made(A), LIAR)).status == HandIn.LATER
+        assert (await desk.hand_in(desk.made(A))).round == 1  # by itself
+        for _ in MANY:
+            await says_no(passed_on(desk, LIAR, B, "header", JUNK), "cut")
+        assert await is_handed_in(desk, desk.made(B), HONEST)  # by way of another one
+
+    tell(story)
+
+
+def test_an_operator_whom_strangers_bring_junk_is_listened_to(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        for _ in MANY:
+            await says_no(passed_on(desk, HONEST, B, "header", JUNK), "cut")
+        assert await is_handed_in(desk, desk.made(A), HONEST)
+
+    tell(story)
+
+
+def test_what_a_key_sends_itself_counts_against_it_whatever_way_it_names_later(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        for _ in MANY:
+            await says_no(desk.call(A, "header", JUNK), "cut")
+        assert desk.refused(A) == {"malformed": len(MANY)}
+        assert (await desk.header(desk.made(A))).status == HandIn.LATER
+
+    tell(story)
+
+
+def test_headers_whose_bodies_an_operator_keeps_back_or_spoils_are_no_fault_of_their_keys(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        for place in (0, 1):
+            assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY
+            await part(desk, made, 1 - place, LIAR)
+            await says_no(part(desk, made, place, LIAR, bytes(len(made.groups[place]))), "does not have the root")
+        assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY  # and then nothing
+        await desk.hand_in(desk.made(B))
+        desk.commit()
+        assert desk.refused(A) == {}
+        assert desk.intake.faults.by_reason == {"bad body": 2, "no body by the deadline": 1}
+
+    tell(story)
+
+
+def test_no_operator_spoils_or_takes_over_a_body_that_its_founder_brings_itself(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY  # it was brought there first
+        assert (await desk.header(made)).status == HandIn.SEND_BODY
+        assert await desk.part(made, 0) == b""
+        await header(desk, made, LIAR)
+        await says_no(part(desk, made, 1, LIAR, bytes(len(made.groups[1]))), "another member brings this body")
+        assert desk.opened(await desk.part(made, 1)).contribution == made.digest
+
+    tell(story)
+
+
+def test_a_founder_goes_on_by_way_of_another_operator_at_once(tell: Callable[[Story], None]) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        await header(desk, made, HONEST)
+        await part(desk, made, 0, HONEST)
+        assert await is_handed_in(desk, made, LIAR)  # which does not lie this time
+
+    tell(story)
+
+
+def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> None:
+    async def call(operator: Identity | None) -> bool:
+        """Do something wrong too often; return whether that is too much."""
+        if operator is not None:
+            with passed_on_by(operator.public_key):
+                return await call(None)
+        for _ in MANY:
+            with pytest.raises(NotTheirs), noted(faults, key):
+                raise NotTheirs("it is wrong")
+        return is_too_much(faults, key)
+
+    async def story() -> None:
+        assert await call(LIAR)
+        assert not is_too_much(faults, key)
+        assert refused_of(faults) == {}
+        assert await call(None)
+        assert refused_of(faults) == {key: {"another's identity": len(MANY)}}
+
+    faults, key = Faults(lambda: 0.0), PublicKey(A.public_key)
+    asyncio.run(story())

@@ -1,0 +1,136 @@
+"""A witness that keeps entries: all that is under a head before it is cosigned, as an export that a run goes on from."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.aggregator.features.witness.entries import FOLDER, KeptEntries
+from manta_swarm.aggregator.features.witness.http import serving
+from manta_swarm.aggregator.features.witness.program import Witness
+from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy
+from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.moving import recover
+from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
+from manta_swarm.runtime.door import Door
+from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, play
+from tests.aggregator.small_run import ENTRIES, course_of, create, grow, reopen, signed_manifest, verified
+
+MANY = -(-600 // ENTRIES)  # rounds: more than two full bundles
+
+
+class Keeping(Scene):
+    """A log with its desks, and a witness that keeps entries."""
+
+    def witness(self) -> "asyncio.Task[None]":
+        self.rule = Rule(self.directory, WITNESS, SIGNED)
+        self.entries = KeptEntries(self.directory / FOLDER, SIGNED)
+        endpoint = self.network.endpoint(WITNESS.public_key)
+        return asyncio.create_task(Witness(endpoint, self.rule, self.directory, self.said.append, self.entries).follow())
+
+
+def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp_path: Path) -> None:
+    run, old = tmp_path / "run", tmp_path / "old"
+
+    async def story(_: Scene) -> None:
+        scene = Keeping(tmp_path)
+        with create(run, SIGNED) as log:
+            await scene.serve(run, log)
+            task = scene.witness()
+            scene.commit(3)
+            await scene.cosigned(3 * ENTRIES)
+        shutil.copytree(run, old)
+        with reopen(run) as log:
+            await scene.serve(run, log)
+            for rounds in (1, MANY):
+                scene.commit(rounds)
+                await scene.cosigned(log.head.size)
+            await end(task)
+            newest, scene.size = log.head, log.head.size
+        shown = verify(scene.directory / FOLDER, course_of=course_of)
+        assert (shown.head, shown.rounds) == (newest, 4 + MANY)
+        async with serving(scene.rule, Door.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
+            again = tmp_path / "again"
+            shutil.copytree(old, again)
+            done = await asyncio.to_thread(recover, again, WebCopy(url), course_of=course_of)
+            assert (done.head, done.new_entries) == (newest, scene.size - 3 * ENTRIES)
+            for name in ("../identity.key", "newest", "tile/entries/999"):
+                with pytest.raises(UserError, match="404"):
+                    await asyncio.to_thread(WebCopy(url).read, name, 100)
+
+    play(tmp_path, story)
+    assert recover(old, FolderCopy(tmp_path / "witness" / FOLDER), course_of=course_of).head == verified_head(old)
+    assert verified(old).rounds == 4 + MANY
+
+
+def verified_head(directory: Path) -> object:
+    with reopen(directory) as log:
+        return log.head
+
+
+async def extended(entries: KeptEntries, log: Log, *, lies: dict[int, bytes] | None = None, last: int | None = None) -> None:
+    """Have all entries of a log, of which some are others, and of which no more than a number of bundles come."""
+
+    async def fetch(index: int, width: int) -> list[bytes]:
+        if last is not None and index > last:
+            raise Unreachable("away")
+        found = log.entries(256 * index, width)
+        return [(lies or {}).get(256 * index + place, entry) for place, entry in enumerate(found)]
+
+    await entries.extend(log.head, log.tree_head, fetch)
+
+
+def test_entries_that_are_not_under_the_head_are_not_kept_and_the_true_ones_are_still_taken(tmp_path: Path) -> None:
+    with create(tmp_path / "run", SIGNED) as log:
+        grow(log, 2)
+        entries = KeptEntries(tmp_path / "kept", SIGNED)
+        asyncio.run(extended(entries, log))
+        grow(log, MANY)
+        for place in (2 * ENTRIES + 1, 300, log.head.size - 1, 0):
+            with pytest.raises(RemoteFault):
+                asyncio.run(extended(entries, log, lies={place: b"another"}))
+            assert entries.size == 2 * ENTRIES
+        with pytest.raises(Unreachable):
+            asyncio.run(extended(entries, log, last=1))
+        asyncio.run(extended(entries, log))
+        assert entries.size == log.head.size
+        assert verify(tmp_path / "kept", course_of=course_of).head == log.head
+
+
+def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_pile_up(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with create(tmp_path / "run", SIGNED) as log:
+        for _ in range(8):
+            grow(log, 1)
+            entries = KeptEntries(folder, SIGNED)
+            with pytest.raises(Unreachable):
+                asyncio.run(extended(entries, log, last=-1))
+            (folder / "checkpoint.part").write_text("cut off")
+            asyncio.run(extended(KeptEntries(folder, SIGNED), log))
+        entries = KeptEntries(folder, SIGNED)
+        assert not (folder / "checkpoint.part").exists()
+        for _ in range(8):
+            grow(log, 1)
+            asyncio.run(extended(entries, log))
+        assert len(list(folder.rglob("*.p/*"))) <= 4  # of the newest checkpoint and the one before: a bundle and a tile each
+        grow(log, MANY)
+        asyncio.run(extended(entries, log))
+        grow(log, 1)
+        asyncio.run(extended(entries, log))
+        assert verify(folder, course_of=course_of).head == log.head
+
+
+def test_a_damaged_or_another_logs_folder_is_told_of(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with create(tmp_path / "run", SIGNED) as log:
+        grow(log, 2)
+        asyncio.run(extended(KeptEntries(folder, SIGNED), log))
+    with pytest.raises(UserError, match="another run"):
+        KeptEntries(folder, signed_manifest("other"))
+    (bundle,) = (folder / "tile" / "entries").rglob("*.p/*")
+    bundle.write_bytes(bundle.read_bytes()[:-1])
+    with pytest.raises(StorageError, match="remove that folder alone"):
+        KeptEntries(folder, SIGNED)

@@ -1,0 +1,189 @@
+"""A witness that follows a log from outside: the log's real desks, in a network in memory."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
+from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.log.cosigning import CosigningDesk
+from manta_swarm.aggregator.log.guard import EVIDENCE
+from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.errors import OtherHistory
+from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
+from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, next_round, reopen, signed_manifest
+from tests.memory_log import until
+
+SIGNED = signed_manifest()
+WITNESS = Identity(b"\x77" * 32)
+ADDRESS = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(OPERATOR.public_key)}"
+
+
+async def no_weights(_round: int) -> tuple[int, ...]:
+    return ()
+
+
+class Scene:
+    """A log with its desks, and a witness."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.directory = tmp_path / "witness"
+        self.directory.mkdir(exist_ok=True)
+        self.network = MemoryNetwork()
+        self.said: list[str] = []
+
+    async def serve(self, directory: Path, log: Log) -> None:
+        """Let a log answer, in the place of any other."""
+        endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
+        closing = Closing(SIGNED.open().exchange.max_rows)
+        self.log, self.news = log, NewsDesk(endpoint, log, closing.left_ms, no_weights)
+        self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory), CosigningDesk(endpoint, log, directory)
+        await self.news.start()
+        await self.heads.start()
+        await self.cosigning.start()
+
+    def commit(self, rounds: int = 1) -> None:
+        grow(self.log, rounds)
+        self.news.committed()
+
+    def witness(self) -> "asyncio.Task[None]":
+        """Start a witness, which remembers what was kept."""
+        rule = Rule(self.directory, WITNESS, SIGNED)
+        self.rule = rule
+        return asyncio.create_task(Witness(self.network.endpoint(WITNESS.public_key), rule, self.directory, self.said.append).follow())
+
+    async def cosigned(self, size: int) -> None:
+        """Return once the log has the witness's cosignature of a head of that size, and the witness knows."""
+        await until(lambda: [each.head.size for each in self.cosigning.witnessed] == [size])
+        await until(lambda: any(f"entries={size} " in line for line in self.said))
+
+
+def play(tmp_path: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+    asyncio.run(story(Scene(tmp_path)))
+
+
+async def end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        with create(tmp_path / "run", SIGNED) as log:
+            await scene.serve(tmp_path / "run", log)
+            task = scene.witness()
+            for rounds in (1, 2, 3):
+                scene.commit()
+                await scene.cosigned(rounds * ENTRIES)
+            await end(task)
+            scene.commit(2)
+            task = scene.witness()
+            assert scene.rule.head.size == 3 * ENTRIES
+            await scene.cosigned(5 * ENTRIES)
+            await end(task)
+        assert sum(line.startswith("cosigned round=") for line in scene.said) == 4
+
+    play(tmp_path, story)
+
+
+def test_it_waits_for_a_log_that_is_away(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        task = scene.witness()
+        await asyncio.sleep(0)  # it has asked by then
+        with create(tmp_path / "run", SIGNED) as log:
+            await scene.serve(tmp_path / "run", log)
+            scene.commit()
+            await scene.cosigned(ENTRIES)
+            await end(task)
+
+    play(tmp_path, story)
+
+
+def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        run, copy = tmp_path / "run", tmp_path / "copy"
+        with create(run, SIGNED) as log:
+            grow(log, 1)
+        shutil.copytree(run, copy)
+        with reopen(run) as log, reopen(copy) as old:
+            await scene.serve(run, log)
+            task = scene.witness()
+            scene.commit(2)
+            await scene.cosigned(3 * ENTRIES)
+            await scene.serve(copy, old)
+            scene.news.committed()
+            with pytest.raises(OtherHistory, match="8 entries are missing, it is an older copy"):
+                await asyncio.wait_for(scene.heads.watch(), 60)
+            assert (copy / EVIDENCE).exists()
+            await until(lambda: any("an older copy, and told so" in line for line in scene.said))
+            assert not task.done()
+            await scene.serve(run, log)
+            scene.commit()
+            await scene.cosigned(4 * ENTRIES)
+            await end(task)
+
+    play(tmp_path, story)
+
+
+def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        run, other = tmp_path / "run", tmp_path / "other"
+        with create(run, SIGNED) as log:
+            grow(log, 1)
+        shutil.copytree(run, other)
+        with reopen(run) as log, reopen(other) as forked:
+            await scene.serve(run, log)
+            task = scene.witness()
+            scene.commit()
+            await scene.cosigned(2 * ENTRIES)
+            for number in range(2):
+                forked.commit(next_round(forked.ledger, mean=b"another %d" % number))
+            await scene.serve(other, forked)
+            with pytest.raises(OtherHistory, match="signed two histories"):
+                await asyncio.wait_for(task, 60)
+            assert scene.rule.head == log.head
+            assert scene.cosigning.witnessed == []
+        (proof,) = (scene.directory / "proofs").iterdir()
+        result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])
+        assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
+
+    play(tmp_path, story)
+
+
+@pytest.mark.swarm
+@pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+def test_while_nobody_of_the_run_answers_it_waits_and_says_so_once(tmp_path: Path) -> None:
+    async def story() -> list[str]:
+        said, stopped = list[str](), asyncio.get_running_loop().create_future()
+        asked = Asked([ADDRESS], None, None, keep_entries=False)
+        watching = asyncio.create_task(be_witness(asked, tmp_path / "w", say=said.append, stopped=stopped))
+        await until(lambda: said or watching.done())
+        stopped.set_result(None)
+        await watching
+        return said
+
+    (line,) = asyncio.run(story())
+    assert "tried again until somebody answers" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--of", "nowhere"], "is no peer address"),
+        (["--of", ADDRESS, "--run", "3f0c"], "64 hexadecimal digits"),
+        (["--of", ADDRESS, "--listen", "8080"], "--listen '8080' is no address: give HOST:PORT"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(tmp_path: Path, words: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, ["witness", *words, "--dir", str(tmp_path / "w")])
+    assert (result.exit_code, told in result.output) == (2, True), result.output
+    assert not (tmp_path / "w").exists()

@@ -1,0 +1,313 @@
+"""The operator's own copy: what a table leads to, which snapshots stay, and that none is taken for what it is not."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from manta_swarm.aggregator.follow.follower import Follower, Next
+from manta_swarm.automl.export.statistics import statistics_path
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
+from manta_swarm.protocol.errors import OwnFault, StorageError
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.notes import TreeHead
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.table import weights
+from tests.aggregator.made import Made, made_of, values_of
+from tests.aggregator.real_run import (
+    CONFIG,
+    DATASET,
+    NUM_WEIGHTS,
+    PEERS,
+    SHRINKING,
+    STATE,
+    THIN_PARTS,
+    everybodys,
+    made,
+    made_together,
+    said_of,
+    signed_manifest,
+)
+from tests.codec.reference import float32
+from tests.contributions import commit as append
+
+SIGNED = signed_manifest()
+
+
+def ledger_of(signed: SignedManifest = SIGNED) -> Ledger:
+    return Ledger(signed, RunCourse(signed.open()))
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return ledger_of()
+
+
+def new_follower(directory: Path, *, keep_snapshots: int = 3, keep_rounds: int = 4, signed: SignedManifest = SIGNED) -> Follower:
+    manifest = signed.open()
+    follower = Follower(directory / "snapshots", manifest, signed.run, DATASET, keep_snapshots=keep_snapshots, keep_rounds=keep_rounds)
+    follower.adopt(STATE)
+    return follower
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Follower:
+    return new_follower(tmp_path)
+
+
+def follow(follower: Follower, ledger: Ledger, contributions: list[Made]) -> Next:
+    listed = [ledger.listed(one.header, ledger.round + 1) for one in contributions]
+    return follower.follow(ledger, listed, [one.parsed for one in contributions])
+
+
+def commit(ledger: Ledger, headers: list[Header], after: Next) -> None:
+    append(ledger, headers, **said_of(after))
+
+
+def rounds(follower: Follower, ledger: Ledger, count: int) -> None:
+    """Take the follower and the log through that many rounds of everybody's contributions."""
+    for _ in range(count):
+        contributions = everybodys(ledger)
+        after = follow(follower, ledger, contributions)
+        commit(ledger, [one.header for one in contributions], after)
+        follower.adopt(after.state)
+        follower.save(after.state, head_of(ledger), f"note of {ledger.size}")
+
+
+def head_of(ledger: Ledger) -> TreeHead:
+    return TreeHead("a log", ledger.size, sha256(b"root of %d" % ledger.size))
+
+
+def snapshots(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "snapshots").iterdir())
+
+
+def rounds_kept(directory: Path) -> list[int]:
+    """Return the rounds that have a snapshot, each with what the log said beside it."""
+    names = snapshots(directory)
+    kept = [int(name[6:14]) for name in names if name.endswith(".safetensors")]
+    assert names == sorted(f"round-{round_:08d}.{kind}" for round_ in kept for kind in ("json", "safetensors"))
+    return kept
+
+
+# What a table leads to.
+
+
+def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(follower: Follower, ledger: Ledger) -> None:
+    contributions = [made(ledger, peer, lots=(lots, 1, 1, 1)) for peer, lots in zip(PEERS, (1, 2, 5), strict=True)]
+    after = follow(follower, ledger, contributions)
+    rows = [ledger.listed(one.header, 1).weighing for one in contributions]
+    assert [row.samples for row in rows] == [4 * 32, 5 * 32, CONFIG.round.weight_cap]  # the third has more
+    shares = weights(rows)
+    decoded = [one.parsed.values(ledger.floor_at(0)) for one in contributions]
+    for place in (0, 1, 4_095, 4_096, NUM_WEIGHTS - 1):
+        exact = sum(Fraction(float(values[place])) * share for values, share in zip(decoded, shares, strict=True)) / sum(shares)
+        assert after.outcome.mean[place] == float32(exact)
+    expected = next_state(STATE, torch.from_numpy(after.outcome.mean), Plan.of(ledger.manifest))
+    assert state_digest(after.state) == state_digest(expected) == after.blob.root
+    assert after.mean.join() == after.outcome.mean.tobytes()
+    assert follower.state is STATE  # following is not adopting
+
+
+def test_a_contribution_that_is_much_louder_than_usual_is_clipped(follower: Follower, ledger: Ledger) -> None:
+    rounds(follower, ledger, 1)
+    contributions = everybodys(ledger)
+    honest = follow(follower, ledger, contributions)
+    assert honest.outcome.num_clipped == 0
+    loud = made_of(ledger, PEERS[1], 100 * values_of(NUM_WEIGHTS), lots=(1, 1, 1, 1))
+    clipped = follow(follower, ledger, [contributions[0], loud, contributions[2]])
+    assert [less < weight for weight, less in zip(clipped.outcome.weights, clipped.outcome.clipped, strict=True)] == [False, True, False]
+    assert abs(clipped.outcome.mean).max() < 10 * abs(honest.outcome.mean).max()
+
+
+def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_weight_divides_the_rest(tmp_path: Path) -> None:
+    signed = signed_manifest(THIN_PARTS)
+    ledger, follower = ledger_of(signed), new_follower(tmp_path, signed=signed)
+    follower.adopt(initial_state(follower.plan))
+    course = RunCourse(signed.open())
+    cohorts = {course.role(1, name): name for name in map("cohort-{}".format, range(20))}  # one of each role
+    largest, smallest = cohorts[0], cohorts[1]
+    small_N = course.coverage(1, smallest)
+    assert small_N is not None
+    assert 0 < small_N.sum() < NUM_WEIGHTS
+    contributions = [made(ledger, PEERS[0], cohort=smallest), made_together(ledger, PEERS[1:], cohort=largest)]
+    found = follow(follower, ledger, contributions).outcome
+    rows = [ledger.listed(one.header, 1).weighing for one in contributions]
+    part, whole = weights(rows)
+    assert found.weights == (part, whole)
+    values, others = (one.parsed.values(ledger.floor_at(0)) for one in contributions)
+    assert values[~small_N].any()  # which it has nothing to say of
+    for place in (*np.flatnonzero(small_N & (values != 0))[:3], *np.flatnonzero(~small_N & (values != 0))[:3]):
+        of_all = Fraction(float(others[place])) * whole
+        exact = (of_all + Fraction(float(values[place])) * part) / (part + whole) if small_N[place] else of_all / whole
+        assert found.mean[place] == float32(exact)
+    alone = follow(follower, ledger, contributions[:1]).outcome
+    assert not alone.mean[~small_N].any()  # where nobody is, nothing moves
+    assert alone.mean[small_N].tobytes() == values[small_N].tobytes()
+
+
+def test_what_comes_late_is_decoded_on_the_floor_of_its_own_base(follower: Follower, ledger: Ledger) -> None:
+    late = made(ledger, PEERS[0])
+    rounds_of = [everybodys(ledger)[1:]]
+    after = follow(follower, ledger, rounds_of[0])
+    commit(ledger, [one.header for one in rounds_of[0]], after)
+    follower.adopt(after.state)
+    assert ledger.floor_at(1) != ledger.floor_at(0)
+    found = follow(follower, ledger, [late])
+    assert found.outcome.mean.tobytes() == late.parsed.values(ledger.floor_at(0)).tobytes()
+
+
+def test_a_thread_that_flushes_denormals_to_zero_computes_nothing(follower: Follower, ledger: Ledger) -> None:
+    contributions = everybodys(ledger)
+    torch.set_flush_denormal(True)
+    try:
+        with pytest.raises(OwnFault, match="flushes denormal"):
+            follow(follower, ledger, contributions)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+# Snapshots.
+
+
+def test_a_snapshot_has_the_same_bits_again(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 2)
+    again = new_follower(tmp_path)
+    for round_ in (1, 2):
+        state = again.snapshots.load(round_, ledger.state_at(round_))
+        assert (state.round, state_digest(state)) == (round_, ledger.state_at(round_))
+    assert again.snapshots.rounds() == [1, 2]
+    assert again.num_weights == NUM_WEIGHTS
+
+
+def test_a_missing_snapshot_is_a_storage_error_that_names_it(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 1)
+    path = tmp_path / "snapshots" / "round-00000001.safetensors"
+    path.unlink()
+    with pytest.raises(StorageError, match=rf"{path} is missing.*backup"):
+        follower.snapshots.load(1, ledger.state)
+
+
+def test_a_snapshot_of_another_state_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 1)
+    path = tmp_path / "snapshots" / "round-00000001.safetensors"
+    state, metadata = load_snapshot(path)
+    one_bit_else = state.parameters.view(torch.int32).clone()
+    one_bit_else[1000] ^= 1
+    save_snapshot(path, State(state.round, one_bit_else.view(torch.float32), state.moments), metadata)
+    with pytest.raises(StorageError, match=rf"{path} is not the state that the log names.*backup"):
+        follower.snapshots.load(1, ledger.state)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "a directory"])
+def test_a_damaged_snapshot_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path, damage: str) -> None:
+    follower.snapshots.save(STATE)
+    path = tmp_path / "snapshots" / "round-00000000.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "a directory":
+        path.mkdir()
+    else:
+        path.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "garbage": bytes(1000)}[damage])
+    with pytest.raises(StorageError, match=r"no snapshot.*backup") as caught:
+        follower.snapshots.load(0, ledger.state)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_newest_snapshots_are_kept_and_now_and_then_one_to_compute_the_others_from(ledger: Ledger, tmp_path: Path) -> None:
+    follower = new_follower(tmp_path, keep_snapshots=2, keep_rounds=4)
+    follower.save(STATE, head_of(ledger), "note")
+    kept = []
+    for _ in range(7):
+        rounds(follower, ledger, 1)
+        kept.append(rounds_kept(tmp_path))
+    # Every second round is an anchor for as long as the contributions of the four newest rounds are kept.
+    assert kept == [[0, 1], [0, 1, 2], [0, 2, 3], [0, 2, 3, 4], [2, 4, 5], [2, 4, 5, 6], [4, 6, 7]]
+    for newest, rounds_ in enumerate(kept, 1):
+        oldest = min(rounds_)
+        assert min(newest, 2) <= newest - oldest <= 4
+
+
+def test_a_file_of_somebody_else_among_the_snapshots_stays(ledger: Ledger, tmp_path: Path) -> None:
+    follower = new_follower(tmp_path, keep_snapshots=1, keep_rounds=2)
+    follower.save(STATE, head_of(ledger), "note")
+    strange = tmp_path / "snapshots" / "round-best.safetensors"
+    statistics = statistics_path(tmp_path / "snapshots" / "round-00000000.safetensors")  # an export's from here: they go with the state
+    strange.touch()
+    statistics.touch()
+    rounds(follower, ledger, 3)
+    assert strange.exists()
+    assert not statistics.exists()
+    strange.unlink()
+    assert rounds_kept(tmp_path) == [1, 2, 3]
+
+
+def test_beside_a_snapshot_stands_what_the_log_said_when_it_had_the_round(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 1)
+    path = tmp_path / "snapshots" / "round-00000001.json"
+    expected = {"ledger_size": 4, "ledger_root": sha256(b"root of 4").hex(), "tree_head": "note of 4"}
+    assert json.loads(path.read_text()) == expected
+    assert follower.state is not None
+    later = TreeHead("a log", 9, sha256(b"a later root"))
+    follower.save(follower.state, later, "a later note")  # what is there stays
+    assert json.loads(path.read_text()) == expected
+    path.unlink()
+    follower.save(follower.state, later, "a later note")  # the power went before it was written
+    assert json.loads(path.read_text())["ledger_size"] == 9
+
+
+def test_the_teacher_is_kept_and_let_go_with_the_run(tmp_path: Path) -> None:
+    signed = signed_manifest(SHRINKING)
+    ledger, follower = ledger_of(signed), new_follower(tmp_path, keep_snapshots=1, keep_rounds=1, signed=signed)
+    teacher_round = follower.plan.teacher_round
+    assert teacher_round is not None
+    rounds(follower, ledger, teacher_round - 1)
+    assert follower.teacher(ledger) is None
+    rounds(follower, ledger, 1)
+    teacher = follower.state
+    assert teacher is not None
+    rounds(follower, ledger, 3)
+    assert {teacher_round, teacher_round + 3} <= set(rounds_kept(tmp_path))
+    again = new_follower(tmp_path, signed=signed)
+    found = again.teacher(ledger)
+    assert found is not None
+    assert follower.state is not None
+    assert state_digest(found) == state_digest(teacher) == follower.state.teacher
+    path = tmp_path / "snapshots" / f"round-{teacher_round:08d}.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    with pytest.raises(StorageError, match=r"is missing, a state that the run needs; restore it from a backup"):
+        again.teacher(ledger)
+    path.write_bytes(data)
+    rounds(follower, ledger, ledger.manifest.num_rounds - ledger.round)
+    assert follower.teacher(ledger) is None  # nobody needs it any more
+
+
+def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 1)
+    state, metadata = load_snapshot(tmp_path / "snapshots" / "round-00000001.safetensors")
+    assert metadata == {
+        "run": SIGNED.run.hex(),
+        "format": "manta/state/v3",
+        "round": "1",
+        "state": state_digest(state).hex(),
+        "supernet": CONFIG.data.supernet,
+        "dataset": "digits",
+        "schedule": "sandwich",
+        "teacher": "",
+    }
+
+
+def test_a_full_disk_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "round-00000001.safetensors.part").mkdir()
+    with pytest.raises(StorageError, match="make room, or check the disk"):
+        rounds(follower, ledger, 1)

@@ -1,0 +1,334 @@
+"""What the log's intake holds at most, what it forgives, and what it does when its disk fails, it is stopped, or it is started again."""
+
+import asyncio
+import errno
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from manta_swarm.aggregator.intake.refusals import check_lengths
+from manta_swarm.network.budget import FAULTS_FORGIVEN, FORGET_S
+from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
+from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN
+
+A, B, C, D, E = PEERS[:5]
+
+
+def stranger(number: int) -> Identity:
+    return Identity(number.to_bytes(32, "big"))
+
+
+def held(desk: Desk) -> list[int]:
+    """Return how many groups of each body on its way are held."""
+    return [sum(group is not None for group in upload.groups) for _, upload in desk.intake._uploads]
+
+
+# Places and memory.
+
+
+def test_of_a_founder_one_body_is_held_however_many_it_announces(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = [desk.made(A, seed=seed) for seed in range(4)]
+        for one in made:
+            await desk.header(one)
+            await desk.part(one, 0)
+            assert held(desk) == [1]
+        for one in made[:-1]:
+            await says_no(desk.part(one, 1), "no header of this body")
+        assert (await desk.body(made[-1])).contribution == made[-1].digest
+        assert (await desk.header(made[0])).status == HandIn.LATER  # one is in, and stays
+        assert held(desk) == [0]
+
+    play(story)
+
+
+def test_there_are_no_more_bodies_than_places_in_a_table(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = [desk.made(stranger(number)) for number in range(1, MAX_ROWS + 4)]
+        answers = [await desk.header(one) for one in made]
+        assert [answer.status for answer in answers] == [HandIn.SEND_BODY] * MAX_ROWS + [HandIn.LATER] * 3
+        for one in made[MAX_ROWS:]:
+            await says_no(desk.part(one, 0), "no header of this body")
+        assert len(held(desk)) == MAX_ROWS
+        assert desk.intake.faults.by_reason == {}  # no place is nobody's fault
+
+    play(story)
+
+
+def test_what_came_to_nothing_is_forgotten_though_no_round_is_committed(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        for cycle in range(5):
+            for number in range(MAX_ROWS):
+                made = desk.made(stranger(10 * cycle + number + 1))
+                assert (await desk.header(made)).status == HandIn.SEND_BODY
+                await desk.part(made, 0)
+            assert len(held(desk)) == MAX_ROWS
+            desk.clock.now += OPEN_MS
+        assert desk.closing.tick(desk.clock.now) is None
+        await desk.header(desk.made(A))
+        assert held(desk) == [0]
+        assert desk.intake.faults.by_reason == {"no body by the deadline": 5 * MAX_ROWS}
+
+    play(story)
+
+
+def test_after_a_commit_nothing_of_its_round_is_held(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        for _ in range(3):
+            for peer in (A, B):
+                await desk.hand_in(desk.made(peer))
+            await desk.header(desk.made(C))
+            desk.commit()
+            intake = desk.intake
+            assert not any((len(intake._uploads), intake._handed, intake._synced, intake._batch.kept))
+
+    play(story)
+
+
+# Who fails often.
+
+
+def test_a_header_without_its_body_again_and_again_is_not_looked_at_for_a_while(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        seconds = 0.0
+        desk.intake.faults._clock = lambda: seconds
+        for _ in range(FAULTS_FORGIVEN + 1):
+            assert (await desk.header(desk.made(B))).status == HandIn.SEND_BODY
+            desk.clock.now += OPEN_MS
+            await desk.header(desk.made(A))
+        assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}
+        assert (await desk.header(desk.made(B))).status == HandIn.LATER
+        assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}  # what is not looked at is not counted
+        seconds = FORGET_S + 1
+        await desk.hand_in(desk.made(B))
+
+    play(story)
+
+
+def test_who_brings_what_is_anothers_harms_only_itself(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        for _ in range(FAULTS_FORGIVEN + 1):
+            await says_no(desk.header(made, by=B), "other keys")
+        answer = await desk.header(desk.made(B))  # later, not no: at a second no a peer gives its work up
+        assert (answer.status, answer.round, answer.left_ms) == (HandIn.LATER, 1, OPEN_MS)
+        await desk.hand_in(made)
+        assert desk.refused(A) == {}
+
+    play(story)
+
+
+# A disk that refuses, and the end.
+
+
+def refuse(kept: object) -> None:
+    raise StorageError("/a/secret/place: no space left; make room")
+
+
+def test_after_a_disks_error_nothing_is_promised_and_nothing_is_tried_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        made = [desk.made(peer) for peer in (A, B, C)]
+        await desk.hand_in(made[0])
+        await desk.header(made[2])
+        await desk.part(made[2], 0)
+        monkeypatch.setattr(desk.bodies, "append", refuse)
+        with pytest.raises(Refused, match="hand it in again when it is back") as caught:
+            await desk.hand_in(made[1])
+        assert "secret" not in str(caught.value)
+        monkeypatch.undo()  # there is room again
+        assert isinstance(desk.intake.broken.result(), StorageError)
+        assert not desk.intake._is_stored(made[1].digest)
+        assert (await desk.header(made[1])).status == HandIn.LATER
+        assert (await desk.header(desk.made(D))).status == HandIn.LATER
+        await says_no(desk.part(made[2], 1), "hand it in again")
+        with pytest.raises(StorageError, match="no space left"):
+            await desk.intake.synced([made[0].digest, made[1].digest])
+        await desk.intake.close()
+        assert desk.bodies.read(1) == [made[0].kept]
+        assert desk.intake.faults.by_reason == {}
+
+    play(story)
+
+
+def test_those_who_wait_for_a_disk_that_fails_hear_of_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        disk = SlowDisk(desk, monkeypatch)
+        handing_in = [asyncio.create_task(desk.hand_in(desk.made(peer))) for peer in (A, B, C)]
+        turn = await disk.next()
+        await desk.until(lambda: all(desk.closing.is_good(desk.made(peer).digest) for peer in (A, B, C)))
+
+        def fsync(_file: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        turn.set()
+        for task in handing_in:
+            with pytest.raises(Refused, match="hand it in again"):
+                await task
+        assert "Input/output error" in str(desk.intake.broken.result())
+        assert len(disk.calls) == 1
+
+    play(story)
+
+
+def test_a_fault_of_the_program_stops_it_and_leaves_nobody_waiting(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        made = desk.made(A)
+        await desk.header(made)
+        await desk.part(made, 0)
+        monkeypatch.setattr(desk.intake, "_checked", fail)
+        with pytest.raises(ZeroDivisionError):
+            await desk.part(made, 1)
+        assert isinstance(desk.intake.broken.result(), ZeroDivisionError)
+        monkeypatch.undo()
+        other = desk.made(B)
+        assert (await desk.header(other)).status == HandIn.LATER
+
+    play(story)
+
+
+def test_a_fault_of_the_program_in_the_disks_thread_stops_it_too(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        def fail(kept: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(desk.bodies, "append", fail)
+        await says_no(desk.hand_in(desk.made(A)), "hand it in again")
+        assert isinstance(desk.intake.broken.result(), ZeroDivisionError)
+
+    play(story)
+
+
+def test_the_end_waits_for_what_is_being_stored_and_takes_nothing_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        disk = SlowDisk(desk, monkeypatch)
+        made = desk.made(A)
+        handing_in = asyncio.create_task(desk.hand_in(made))
+        turn = await disk.next()
+        await desk.header(desk.made(B))
+        closing = asyncio.create_task(desk.intake.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        assert (await desk.header(desk.made(C))).status == HandIn.LATER
+        await says_no(desk.part(desk.made(B), 0), "hand it in again")
+        turn.set()
+        await closing
+        assert (await handing_in).contribution == made.digest
+        assert desk.bodies.read(1) == [made.kept]
+
+    play(story)
+
+
+# A start on what an earlier one left.
+
+
+def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        now, early, headed = desk.made(A), desk.made(B), desk.made(C)
+        await desk.hand_in(now)
+        await desk.header(headed)
+        await desk.part(headed, 0)
+        desk.clock.now += OPEN_MS
+        assert (await desk.hand_in(early)).round == 2
+        await desk.restart()
+        for made, round_ in ((now, 1), (early, 2)):
+            answer = await desk.header(made)
+            assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
+            assert answer.ticket[0].open_by(desk.ledger.manifest.operators).contribution == made.digest
+            for place in (0, 1):
+                assert desk.opened(await desk.part(made, place)).round == round_
+        await says_no(desk.part(headed, 1), "hand it in again")  # that was in memory only
+        assert (await desk.hand_in(headed)).round == 1
+        assert set(desk.commit()) == {now.digest, headed.digest}
+        assert desk.commit() == (early.digest,)
+
+    play(story)
+
+
+def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        first, second = desk.made(A), desk.made(B)
+        await desk.hand_in(first)
+        path = desk.bodies._file(1).path
+        path.write_bytes(path.read_bytes() + b"torn off")
+        await desk.restart()
+        await desk.hand_in(second)
+        assert desk.bodies.read(1) == [first.kept, second.kept]
+        await desk.restart()
+        assert set(desk.commit()) == {first.digest, second.digest}
+
+    play(story)
+
+
+def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_ticket(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        for peer in (A, B):
+            await desk.hand_in(desk.made(peer))
+        desk.commit()
+        await desk.hand_in(desk.made(A))
+        await desk.header(desk.made(B))
+        desk.clock.now += OPEN_MS + GRACE_MS // 2
+        await desk.restart()
+        assert desk.closing.left_ms(desk.clock.now) == OPEN_MS
+        await desk.hand_in(desk.made(B))
+        assert len(desk.commit()) == 2
+
+    play(story)
+
+
+# Lengths.
+
+
+def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        opened = list[object]()
+        monkeypatch.setattr(desk.ledger.verified, "claim", opened.append)
+        made = desk.made(A)
+        signed, claim = made.header.claims[0], made.header.claims[0].open()
+        steps = tuple(ClaimStep(10 * step, 10 * step + 1, (), sha256(b"vector")) for step in range(MAX_LOCAL_STEPS))
+        long = Signed.sign(replace(claim, steps=steps, work=(2 * len(steps), 0)), A)
+        contribution = made.header.contribution.open()
+        means = tuple(StepMean(sha256(b"mean"), 1) for _ in range(MAX_LOCAL_STEPS))
+        for header, what in (
+            (Header(made.header.contribution, (signed, long)), "a claim of more than"),
+            (Header(Signed.sign(replace(contribution, steps=means), A), (signed,)), "a contribution of more than"),
+        ):
+            await says_no(desk.call(A, "header", pack(header)), what)
+        assert opened == []
+        assert desk.refused(A) == {"malformed": 2}
+
+    play(story)
+
+
+def test_the_longest_claims_that_a_run_may_have_are_not_too_long() -> None:
+    for steps in (1, 2, 16):
+        claims = tuple(Signed(Claim, bytes(size), b"") for size in [longest_claim(steps)] * MAX_COHORT)
+        means = tuple(StepMean(sha256(b"mean"), 2**MAX_COHORT - 1) for _ in range(steps))
+        contribution = replace(
+            CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, counted=2**MAX_COHORT - 1, steps=means, residual=RUN
+        )
+        check_lengths(Header(Signed(Contribution, pack(contribution), b""), claims), steps)
+
+
+def longest_claim(steps: int) -> int:
+    """Return how many bytes a claim has whose numbers are as large as can be, and which left out as much as can be."""
+    skipped = 2 * MAX_SKIPPED
+    firsts = [MAX_INDEX - 1 - (steps - step) * 2 * skipped for step in range(steps)]
+    each = tuple(ClaimStep(first, first + skipped, tuple(range(first + 1, first + skipped, 2)), RUN) for first in firsts)
+    work = (*(0,) * (MAX_ARCHITECTURES - 1), sum(step.count for step in each))
+    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, lot_ms=MAX_LOT_MS)
+    return len(pack(claim)) + 8 * MAX_ARCHITECTURES  # whose counts may be large

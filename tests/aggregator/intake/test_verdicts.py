@@ -1,0 +1,330 @@
+"""What auditors hand in between rounds: on the disk before anybody hears so, and in the log with the next round, or the settlement."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manta_swarm.aggregator.intake import verdicts as verdicts_module
+from manta_swarm.aggregator.intake import waiting as waiting_module
+from manta_swarm.aggregator.intake.verdicts import Verdicts
+from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.log.contents import WAITING
+from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.auditing import VERDICT
+from manta_swarm.protocol.closing import NotTaken
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import LedgerError, SignatureError, StorageError
+from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.verdicts import Outcome, Verdict
+from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
+from tests.contributions import PEERS, header_of
+
+A, B = PEERS[:2]
+FIRST, SECOND = AUDITORS[:2]
+
+
+class Desk:
+    """A log's verdicts, and everybody who might call."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / WAITING
+        self.ledger = audited_ledger(num_rounds=8, auditors=2)
+        for _ in range(2):
+            go_on(self.ledger, [A, B])
+        self.network = MemoryNetwork()
+        self.stopped: list[BaseException] = []
+        self.endpoint: MemoryEndpoint = self.network.endpoint(OPERATOR.public_key)
+        self.changes = 0
+        self.verdicts: Verdicts
+        self.waiting: Waiting
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def begin(self) -> None:
+        """Begin, as a start of the program does."""
+        self.waiting = Waiting(self.path.parent, self.stopped.append)
+        self.verdicts = Verdicts(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0), self.changed)
+
+    async def end(self) -> None:
+        """End, as a stop of the program does."""
+        await self.verdicts.close()
+        await self.waiting.close()
+
+    async def call(self, signed: Signed[Verdict] | bytes, by: Any = FIRST) -> bytes:
+        """Return the answer to a call."""
+        request = signed if isinstance(signed, bytes) else pack(signed)
+        caller = self.network.endpoints.get(by.public_key) or self.network.endpoint(by.public_key)
+        return await caller.call(PublicKey(OPERATOR.public_key), VERDICT, request, timeout_s=20)
+
+    async def again(self) -> None:
+        """Kill the program, and start it again on the same disk."""
+        await self.end()
+        self.begin()
+
+    async def commit(self) -> list[Signed[Verdict]]:
+        """Commit a round with what waits; return that."""
+        found = await self.verdicts.for_round()
+        go_on(self.ledger, [A, B], found)
+        await self.verdicts.committed(found)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def desk_in(directory: Path) -> AsyncIterator[Desk]:
+    desk = Desk(directory)
+    desk.begin()
+    await desk.verdicts.start()
+    try:
+        yield desk
+    finally:
+        await desk.end()
+
+
+def in_order(verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
+    return sorted(verdicts, key=lambda each: each.digest)
+
+
+def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            found = in_order([verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)])
+            assert await asyncio.gather(*(desk.call(each) for each in found)) == [b"", b""]
+            assert desk.changes == 2
+            assert await desk.call(found[0]) == b""  # the same again is welcome
+            await desk.again()
+            assert await desk.verdicts.for_round() == found
+            assert await desk.commit() == found
+            assert desk.ledger.reputation.good[A.public_key] == 1
+            assert desk.path.stat().st_size == 0
+            assert await desk.commit() == []
+            await desk.verdicts.hand_in(found[0])  # who did not hear that it was taken says it again, though the log has it
+            await desk.again()
+            assert await desk.verdicts.for_round() == []
+
+    asyncio.run(story())
+
+
+def test_what_the_log_has_already_is_not_brought_again_after_a_kill_before_it_was_forgotten(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
+            found = await desk.verdicts.for_round()
+            go_on(desk.ledger, [A, B], found)  # and then the program dies
+            await desk.again()
+            assert await desk.verdicts.for_round() == []
+
+    asyncio.run(story())
+
+
+def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            with pytest.raises(LedgerError, match="no named auditor"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=B))
+            with pytest.raises(LedgerError, match="may still come"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, Outcome.DEMOTED))
+            signed = verdict_of(desk.ledger, A)
+            with pytest.raises(SignatureError):
+                await desk.verdicts.hand_in(Signed(Verdict, signed.payload, bytes(64)))
+            header = pack(header_of(desk.ledger, A))
+            for request, reason in ((b"junk", "CBOR|cut"), (bytes(5000), "CBOR|bytes"), (pack(signed)[:-1], "cut"), (header, ".")):
+                with pytest.raises(Refused, match=reason):
+                    await desk.call(request, B)
+            assert not desk.path.exists()
+            for _ in range(FAULTS_FORGIVEN):
+                with pytest.raises(Refused, match=r"CBOR|cut"):
+                    await desk.call(b"junk", A)
+            with pytest.raises(Refused, match=r"CBOR|cut"):
+                await desk.call(b"junk", A)
+            with pytest.raises(Refused, match="later"):
+                await desk.call(signed, A)
+            assert await desk.call(signed) == b""
+
+    asyncio.run(story())
+
+
+def test_an_auditor_says_one_thing_of_a_contribution_whatever_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            await desk.call(verdict_of(desk.ledger, A))
+            with pytest.raises(Refused, match="another verdict"):
+                await desk.call(verdict_of(desk.ledger, A, Outcome.VOID))
+            await desk.call(verdict_of(desk.ledger, B, Outcome.VOID))
+            assert len(await desk.commit()) == 2
+
+    asyncio.run(story())
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 2)
+
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            go_on(desk.ledger, [A, B])
+            for peer, round_ in ((A, 1), (B, 1), (A, 2), (B, 2)):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
+            with pytest.raises(NotTaken, match="too many"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=SECOND))
+            first = await desk.commit()
+            assert len(first) == 2  # a round's worth
+            second = await desk.commit()
+            assert len(second) == 2
+            assert set(first).isdisjoint(second)
+            assert await desk.commit() == []
+
+    asyncio.run(story())
+
+
+def test_what_is_not_audited_any_more_is_dropped(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            late = verdict_of(desk.ledger, A)
+            await desk.verdicts.hand_in(late)
+            while late.open().contribution in desk.ledger.reputation.audits:
+                go_on(desk.ledger, [A, B])
+            assert await desk.commit() == []
+            with pytest.raises(LedgerError, match="not any more"):
+                await desk.verdicts.hand_in(late)
+
+    asyncio.run(story())
+
+
+def test_after_the_last_round_verdicts_are_taken_until_the_run_is_settled(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            while not desk.ledger.finished:
+                go_on(desk.ledger, [A, B])
+            mine, others = verdict_of(desk.ledger, A), verdict_of(desk.ledger, A, auditor=SECOND)
+            await desk.call(mine)
+
+            async def of_others() -> Sequence[Signed[Verdict]]:
+                return [others, mine]
+
+            found = await desk.verdicts.for_settlement(of_others)
+            assert found == in_order([mine, others])
+            with pytest.raises(Refused, match="settled"):
+                await desk.call(verdict_of(desk.ledger, B))
+            await desk.call(mine)  # which is taken
+            settle(desk.ledger, found)
+            await desk.verdicts.committed(found)
+            assert desk.path.stat().st_size == 0
+            await desk.again()
+            await desk.verdicts.start()
+            with pytest.raises(LedgerError, match="settled"):
+                desk.ledger.check_verdict(mine)
+            with pytest.raises(Refused, match="settled"):
+                await desk.call(mine)
+
+    asyncio.run(story())
+
+
+def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            while not desk.ledger.finished:
+                go_on(desk.ledger, [A, B])
+            signed = verdict_of(desk.ledger, A)
+            calling = asyncio.create_task(desk.call(signed))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert signed.digest in desk.waiting
+            assert await desk.verdicts.for_settlement(None) == [signed]
+            assert await calling == b""
+
+    asyncio.run(story())
+
+
+# The disk.
+
+
+def written(directory: Path) -> tuple[Desk, bytes, list[Signed[Verdict]]]:
+    """A file with two verdicts, each synced by itself."""
+
+    async def story() -> tuple[Desk, bytes, list[Signed[Verdict]]]:
+        async with desk_in(directory) as desk:
+            found = [verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)]
+            for each in found:
+                await desk.verdicts.hand_in(each)
+            return desk, desk.path.read_bytes(), found
+
+    return asyncio.run(story())
+
+
+async def waiting(desk: Desk) -> list[Signed[Verdict]]:
+    desk.begin()
+    try:
+        return await desk.verdicts.for_round()
+    finally:
+        await desk.end()
+
+
+def test_what_a_crash_tore_off_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    desk, data, found = written(tmp_path)
+    first = len(data) - data.index(entry_of(found[1])) + 16
+    whole = len(data) - first  # where the second one begins
+    for size in (whole, whole + 1, whole + 20, len(data) - 1):
+        desk.path.write_bytes(data[:size])
+        assert asyncio.run(waiting(desk)) == found[:1]
+        assert desk.path.read_bytes() == data[:whole]
+    desk.path.write_bytes(data + os.urandom(5))
+    assert asyncio.run(waiting(desk)) == sorted(found, key=lambda each: each.digest)
+    assert desk.path.read_bytes() == data
+
+
+def test_damage_before_what_was_synced_is_told(tmp_path: Path) -> None:
+    desk, data, found = written(tmp_path)
+    place = data.index(entry_of(found[0])) + 50
+    desk.path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    with pytest.raises(StorageError, match="damaged"):
+        desk.begin()
+
+
+def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+
+            def fails(_descriptor: int) -> None:
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(os, "fsync", fails)
+            with pytest.raises(NotTaken, match="stops"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
+            monkeypatch.undo()
+            assert [type(error) for error in desk.stopped] == [StorageError]
+            with pytest.raises(NotTaken, match="stops"):
+                await desk.verdicts.hand_in(verdict_of(desk.ledger, B))
+            assert await desk.verdicts.for_round() == []
+
+    asyncio.run(story())
+
+
+def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_module, "_REWRITTEN_BYTES", 1)
+    monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 7)
+
+    async def story() -> None:
+        async with desk_in(tmp_path) as desk:
+            for _ in range(3):
+                go_on(desk.ledger, PEERS[:7])
+            for round_ in (3, 4):
+                for peer in PEERS[:7]:
+                    await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
+            before = desk.path.stat().st_size
+            monkeypatch.setattr(waiting_module, "MAX_SIGNED_BYTES", 100)
+            assert len(await desk.commit()) == 7
+            assert before // 3 < desk.path.stat().st_size < 2 * before // 3
+            monkeypatch.undo()
+            await desk.again()
+            assert len(await desk.verdicts.for_round()) == 7
+
+    asyncio.run(story())

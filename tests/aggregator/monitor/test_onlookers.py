@@ -1,0 +1,168 @@
+"""Where the monitor listens, and what the aggregator writes down for it."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.aggregator.intake.intake import now_ms
+from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
+from manta_swarm.aggregator.monitor.onlookers import Onlookers
+from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from manta_swarm.aggregator.monitor.shown import shown_final
+from manta_swarm.aggregator.status import AggregatorStatus, Quality
+from manta_swarm.network.budget import Faults
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.closing import Closing
+from manta_swarm.protocol.errors import UserError
+
+USUAL = MonitorSection()
+KEYS = [bytes([number]) * 32 for number in range(1, 4)]
+
+
+@contextmanager
+def opened(asked: str | None, settings: MonitorSection = USUAL) -> Iterator[MonitorDoor]:
+    door = open_door(asked, settings)
+    assert door is not None
+    with door.socket:
+        yield door
+
+
+def test_an_address_is_listened_at_and_shown_as_people_open_it() -> None:
+    with opened("127.0.0.1:0") as door:
+        port = door.socket.getsockname()[1]
+        assert door.url == f"http://127.0.0.1:{port}/"
+        assert door.is_loopback
+    with opened("0.0.0.0:0") as door:
+        assert not door.is_loopback
+    with opened("localhost:0") as door:
+        assert door.is_loopback
+
+
+def test_no_address_is_no_monitor() -> None:
+    assert open_door("", USUAL) is None
+    assert open_door(None, MonitorSection(address="")) is None
+
+
+def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        of_file = MonitorSection(address=address)
+        for asked, settings, where in ((address, USUAL, ":"), (None, of_file, r", which is \[monitor\] address in the run file: .*, or")):
+            for look in (open_door, check_address):
+                with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\){where} give another --monitor HOST"):
+                    look(asked, settings)
+    check_address(address, USUAL)
+    check_address(None, of_file)
+    check_address("", USUAL)
+
+
+def test_the_usual_address_gives_way_to_a_free_port() -> None:
+    """Whoever else has it: another aggregator, or this test's second door."""
+    with opened(None) as first, opened(None) as second:
+        assert first.url != second.url
+        assert second.is_loopback
+    with pytest.raises(UserError), opened(DEFAULT_ADDRESS), opened(DEFAULT_ADDRESS):
+        pass
+    check_address(DEFAULT_ADDRESS, USUAL)
+    check_address(None, USUAL)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])
+def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT"):
+        open_door(address, USUAL)
+
+
+SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
+
+
+def onlookers(directory: Path) -> tuple[Onlookers, Closing]:
+    look, rounds = Onlookers(directory, USUAL, None, None), Closing(8)
+    look.watch(rounds, Traffic(), Faults(lambda: 0.0), lambda: False)
+    return look, rounds
+
+
+def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(7, 60_000, frozenset(KEYS), now_ms())
+    look.timeline.opened(7)
+    first, second = b"\x0a" * 32, b"\x0b" * 32
+    for founder, contribution in ((KEYS[0], first), (KEYS[1], second)):
+        rounds.header(founder, {founder: founder}, 7, contribution, now_ms())
+    rounds.arrived(first, now_ms())
+    rounds.good(first)
+    live = AggregatorStatus.model_validate_json(look.seen(SAID).model_dump_json())
+    assert live.open is not None
+    assert (live.open.round, live.open.stage, live.open.open_ms) == (7, "open", 60_000)
+    assert set(live.open.expected) == {key.hex() for key in KEYS}
+    assert Counter((one.keys, one.body) for one in live.open.handed) == Counter([((KEYS[0].hex(),), "good"), ((KEYS[1].hex(),), "header")])
+    assert live.open.deadline_at is not None
+    assert live.open.opened_at is not None
+    assert 0 < live.open.deadline_at - live.open.opened_at <= 60_001  # by two clocks, each rounded to a millisecond
+
+
+def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+    look.timeline.opened(1, is_waiting_for_first=True)
+    live = look.seen(SAID)
+    assert live.open is not None
+    assert (live.open.stage, live.open.opened_at, live.open.deadline_at) == ("idle", None, None)
+
+
+def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / STATUS).mkdir()  # no file can take its place
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+    for _ in range(3):
+        look.show(SAID)
+    look.close()
+    assert len(caplog.records) == 1
+    assert "status.json" in caplog.text
+
+
+def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+
+    async def story() -> None:
+        look.show(SAID)
+        looking = asyncio.create_task(look.look_on())
+        seen = set()
+        async with asyncio.timeout(60):
+            while len(seen) < 3:
+                if (status := AggregatorStatus.read(tmp_path)) is not None:
+                    seen.add(status.written_at)
+                await asyncio.sleep(0.05)
+        looking.cancel()
+        await asyncio.wait({looking})
+
+    asyncio.run(story())
+    look.show(SAID.model_copy(update={"round": 3}))
+    look.close()
+    found = AggregatorStatus.read(tmp_path)
+    assert found is not None
+    assert found.round == 3
+
+
+def test_the_address_is_let_go(tmp_path: Path) -> None:
+    with opened("127.0.0.1:0") as door:
+        with closing(Onlookers(tmp_path, USUAL, door, None)) as look:
+            assert [program.name for program in look.programs] == ["monitor", "evaluator"]
+        assert door.socket.fileno() == -1
+
+
+def test_figures_that_are_no_numbers_leave_what_is_written_readable_and_are_not_shown() -> None:
+    for error in (float("nan"), float("inf"), 1.0):
+        quality = Quality(metric="epe", largest=error, smallest=2.0, random=(1.0, 2.0))
+        status = SAID.model_copy(update={"quality": quality, "quality_round": 3})
+        read = AggregatorStatus.model_validate_json(status.model_dump_json())
+        assert str(read.quality) == str(quality)
+        expected = {"round": 3, "largest": 1.0, "smallest": 2.0, "random": [1.0, 2.0]}
+        assert shown_final(read) == (expected if error == 1.0 else None)

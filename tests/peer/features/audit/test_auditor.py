@@ -1,0 +1,579 @@
+"""Audits from what was brought to what the log says, over a network in memory; what computes says what it is told to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.network.vectors import serve_vectors
+from manta_swarm.peer.features.audit.auditor import Auditor
+from manta_swarm.peer.features.audit.computing import Found, Said
+from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
+from manta_swarm.protocol.auditing import NEED, VECTOR
+from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.verdicts import Outcome
+from tests.audit_scene import (
+    AUDITORS,
+    KEPT_ROUNDS,
+    NUM_WEIGHTS,
+    OPERATORS,
+    PENDING_ROUNDS,
+    A,
+    B,
+    C,
+    Peer,
+    Scene,
+    Scripted,
+    V,
+    found,
+    header_of,
+    needs,
+    run,
+    vector,
+)
+from tests.memory_log import until
+
+GOOD, DEMOTED, VOID = Outcome.GOOD, Outcome.DEMOTED, Outcome.VOID
+VECTOR_BYTES = 4 * NUM_WEIGHTS
+
+
+@dataclass
+class Played:
+    """A scene with one contribution of two steps by A and B, which is audited."""
+
+    scene: Scene
+    header: Header
+    peers: tuple[Peer, Peer]
+
+    async def enter(self) -> None:
+        """Have a round with the contribution, and the one after it."""
+        round_ = self.scene.turn(self.header)
+        self.scene.turn()
+        for peer in self.peers:
+            await peer.bringing.listed(round_, self.header.contribution.digest, peer.base)
+
+    async def bring(self) -> None:
+        """Let its peers bring what is wanted now."""
+        for peer in self.peers:
+            await peer.bringing.bring_all()
+
+    async def bring_until_late(self, *, but: int = 0) -> None:
+        """Let rounds go by until the time to bring is over, ``but`` for so many; in each its peers bring what is wanted."""
+        while self.scene.reputation.round < 1 + KEPT_ROUNDS - but:
+            await self.bring()
+            self.scene.turn()
+
+    @property
+    def said(self) -> list[tuple[int, ...]]:
+        """What verdicts that wait for the next round say."""
+        return [verdict.outcomes for verdict in self.scene.waiting]
+
+    @property
+    def drawn(self) -> Identity:
+        """The auditor whose word that it is good counts."""
+        drawn = self.scene.reputation.audits[self.header.contribution.digest].auditor
+        return next(each for each in AUDITORS if each.public_key == drawn)
+
+    def forget(self, peer: Peer, *names: str) -> None:
+        """Have a peer lose all vectors but those of these names."""
+        peer.vectors.keep_only(peer.base, [vector_digest(vector(name)) for name in names])
+
+
+Play = Callable[[Played], Awaitable[None]]
+
+
+def play(
+    tmp_path: Path,
+    what: Play,
+    *,
+    operators: int = 1,
+    auditors: int = 1,
+    max_bytes: int = 1 << 30,
+    proven: tuple[Identity, ...] = (A, B, V),
+) -> None:
+    """Run a scene whose peers have all vectors, and in which nothing has happened yet."""
+
+    async def scenario() -> None:
+        scene = Scene(tmp_path, operators=operators, auditors=auditors, proven=proven)
+        scene.max_bytes = max_bytes
+        await scene.open()
+        header = header_of([A, B], steps=2)
+        own = {each: [f" own {each.public_key.hex()[:8]} {step}" for step in range(2)] for each in (A, B)}
+        a, b = (scene.peer(each, header, names=[" mean 0", " mean 1", *own[each]]) for each in (A, B))
+        await what(Played(scene, header, (a, b)))
+
+    run(scenario())
+
+
+async def audit(auditor: Auditor) -> None:
+    """Let an auditor do what waits for it, once."""
+    await auditor.do_one(await auditor.duties())
+
+
+def named(played: Played, *answers: Found, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30) -> tuple[Auditor, Scripted]:
+    """Return the first named auditor."""
+    return played.scene.auditor(AUDITORS[0], *answers, again_percent=again_percent, max_bytes=max_bytes)
+
+
+def test_what_is_brought_is_computed_and_found_good(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        scene = played.scene
+        auditor, computing = named(played)
+        await played.enter()
+        await audit(auditor)
+        assert not computing.asked  # nothing was brought
+        await played.bring()
+        scene.turn()
+        await audit(auditor)
+        (verdict,) = scene.waiting
+        assert (verdict.outcomes, verdict.by) == ((GOOD, GOOD), AUDITORS[0].public_key)
+        scene.turn()
+        assert scene.reputation.good[A.public_key] == 1
+        await audit(auditor)
+        assert len(computing.asked) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_own_vectors_are_asked_for_only_where_a_step_does_not_fit(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        before = sum(peer.bringing.brought_bytes for peer in played.peers)
+        auditor, computing = named(played, needs(1), found(GOOD, VOID))
+        await audit(auditor)
+        assert not played.said  # the own vectors of step 1 are not there yet
+        await played.bring()
+        assert sum(peer.bringing.brought_bytes for peer in played.peers) - before == 2 * VECTOR_BYTES
+        played.scene.turn()
+        await audit(auditor)
+        assert played.said == [(GOOD, VOID)]
+        assert [ask.over for ask in computing.asked] == [(), ()]
+
+    play(tmp_path, scenario)
+
+
+def test_an_own_vector_that_its_key_does_not_bring_is_withheld_once_its_time_is_over(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        played.forget(played.peers[1], " mean 0", " mean 1")
+        auditor, computing = named(played, needs(1), found(GOOD, DEMOTED))
+        await audit(auditor)
+        await played.bring_until_late()
+        await audit(auditor)
+        assert played.said == [(GOOD, DEMOTED)]
+        assert [ask.over for ask in computing.asked] == [(), (1,)]
+
+    play(tmp_path, scenario)
+
+
+def test_whoever_had_no_time_to_bring_an_own_vector_has_not_withheld_it(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring_until_late(but=1)
+        auditor, computing = named(played, needs(1), found(GOOD, DEMOTED))
+        await audit(auditor)
+        for _ in range(4):
+            played.scene.turn()
+            await audit(auditor)
+        assert not played.said
+        assert len(computing.asked) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_step_that_does_not_fit_after_one_whose_vectors_lack_is_asked_for_as_well(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        played.forget(played.peers[1])
+        auditor, computing = named(played, needs(0), needs(1), found(GOOD, DEMOTED))
+        await audit(auditor)
+        await played.bring_until_late()
+        await audit(auditor)
+        assert not played.said
+        assert [ask.over for ask in computing.asked] == [(), (0,)]
+
+    play(tmp_path, scenario)
+
+
+def test_another_named_auditor_knows_how_long_own_vectors_have_been_asked_for(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        played.forget(played.peers[1], " mean 0", " mean 1")
+        first, _ = played.scene.auditor(played.drawn, needs(1), found(GOOD, DEMOTED))
+        await audit(first)
+        await played.bring_until_late()
+        await audit(first)
+        played.scene.turn()
+        for each in AUDITORS[:3]:
+            if each is not played.drawn:
+                auditor, computing = played.scene.auditor(each, found(GOOD, DEMOTED))
+                await audit(auditor)
+                assert [ask.over for ask in computing.asked] == [(1,)]
+        played.scene.turn()
+        assert not played.scene.reputation.is_proven(B.public_key)
+        assert played.scene.reputation.is_proven(A.public_key)
+
+    play(tmp_path, scenario, operators=3, auditors=3)
+
+
+def test_what_nobody_brings_is_withheld_once_its_time_is_over(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        scene = played.scene
+        scene.endpoint(A)
+        await played.enter()
+        auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        for _ in range(KEPT_ROUNDS - 1):
+            await audit(auditor)
+            assert not computing.asked
+            scene.turn()
+        await audit(auditor)
+        assert played.said == [(DEMOTED, DEMOTED)]
+        assert not computing.loaded  # who computes nothing needs no weights: they may be gone by then
+        scene.turn()
+        assert not scene.reputation.is_proven(A.public_key)
+
+    play(tmp_path, scenario)
+
+
+def test_who_reaches_no_operator_says_of_nobody_that_it_withheld_anything(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        while played.scene.reputation.round < 1 + KEPT_ROUNDS:
+            played.scene.turn()
+        played.scene.network.lost = lambda _sender, _receiver, method: method == VECTOR
+        await audit(auditor)
+        assert not played.said
+        assert not computing.asked
+        played.scene.network.lost = lambda *_: False
+        played.scene.turn()
+        await audit(auditor)
+        assert played.said == [(DEMOTED, DEMOTED)]
+
+    play(tmp_path, scenario)
+
+
+def test_of_several_operators_a_quorum_has_to_say_that_nobody_brought_it(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        auditor, computing = played.scene.auditor(played.drawn, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        while played.scene.reputation.round < 1 + KEPT_ROUNDS:
+            played.scene.turn()
+        played.scene.network.lost = lambda _sender, receiver, method: method == VECTOR and receiver != PublicKey(OPERATORS[0].public_key)
+        await audit(auditor)
+        assert not computing.asked
+        played.scene.network.lost = lambda _sender, receiver, method: method == VECTOR and receiver == PublicKey(OPERATORS[0].public_key)
+        played.scene.turn()
+        await audit(auditor)
+        assert played.said == [(DEMOTED, DEMOTED)]
+
+    play(tmp_path, scenario, operators=3, auditors=3)
+
+
+def test_before_anything_is_called_withheld_whoever_handed_it_in_is_asked(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        scene = played.scene
+        await played.enter()
+        while scene.reputation.round < 1 + KEPT_ROUNDS:
+            scene.turn()
+        await serve_vectors(scene.endpoint(B), played.peers[1].vectors)
+        auditor, computing = named(played)
+        await audit(auditor)
+        assert played.said == [(GOOD, GOOD)]
+        assert computing.loaded == 1
+
+    play(tmp_path, scenario)
+
+
+def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        for _ in range(KEPT_ROUNDS + 2):
+            played.scene.turn()
+            await audit(auditor)
+        assert not played.said
+        assert not computing.asked
+
+    play(tmp_path, scenario, max_bytes=VECTOR_BYTES - 1)
+
+
+def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(tmp_path: Path) -> None:
+    """Operators remove what was brought once it is paid, and may know that before the auditor does."""
+
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        while played.scene.reputation.round < PENDING_ROUNDS:
+            played.scene.turn()
+        assert await auditor.duties()
+        await audit(auditor)
+        assert not played.said
+        assert not computing.asked
+
+    play(tmp_path, scenario)
+
+
+def test_an_auditor_without_room_for_what_was_brought_blames_nobody(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        auditor, computing = named(played, max_bytes=VECTOR_BYTES)
+        for _ in range(KEPT_ROUNDS + 2):
+            played.scene.turn()
+            await audit(auditor)
+        assert not played.said
+        assert not computing.asked
+
+    play(tmp_path, scenario)
+
+
+def test_who_cannot_read_what_it_fetched_blames_nobody(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        auditor, _ = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+        await played.bring_until_late()
+        await audit(auditor)
+        assert not played.said
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        asked = list[PublicKey]()
+
+        def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
+            asked.extend([receiver] if method == VECTOR else [])
+            return False
+
+        await played.enter()
+        await played.bring()
+        played.scene.network.lost = lost
+        auditor, computing = named(played, Found(Said.NOTHING, (), 0, "saturated", 1))
+        await audit(auditor)
+        pages = len(asked)
+        assert pages > 2
+        played.scene.turn()
+        await audit(auditor)
+        assert len(computing.asked) == 2
+        assert len(asked) == pages
+
+    play(tmp_path, scenario)
+
+
+def test_what_cannot_be_judged_is_not_said_to_be_good(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        auditor, _ = named(played, Found(Said.NOTHING, (), 0, "saturated", 1))
+        await audit(auditor)
+        assert not played.said
+
+    play(tmp_path, scenario)
+
+
+def test_a_paused_auditor_has_no_process_and_goes_on_when_it_may(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        await played.enter()
+        await played.bring()
+        auditor, computing = named(played)
+        auditor.pause()
+        keeping = asyncio.create_task(auditor.keep())
+        await asyncio.sleep(0)
+        assert not computing.asked
+        auditor.resume()
+        await until(lambda: bool(played.said))
+        auditor.limit(0, 100)
+        await until(lambda: computing.is_closed)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    play(tmp_path, scenario)
+
+
+def test_an_auditor_ends_once_the_run_is_over_and_nothing_of_it_is_audited_any_more(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        auditor, _ = named(played)
+        await played.enter()
+        keeping = asyncio.create_task(auditor.keep())
+        while played.scene.reputation.round < 1 + PENDING_ROUNDS - 1:
+            played.scene.turn()
+        played.scene.is_finished = True
+        auditor.committed()
+        await asyncio.sleep(0)
+        assert not keeping.done()
+        played.scene.turn()  # as the settlement does: what was audited is paid, or not
+        auditor.committed()
+        await until(keeping.done)
+
+    play(tmp_path, scenario)
+
+
+def test_whoever_may_not_audit_is_told_so_once_and_when_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(played: Played) -> None:
+        auditor, _ = played.scene.auditor(C)
+        for _ in range(3):
+            await audit(auditor)
+        played.scene.reputation.admit(C.public_key)
+        await audit(auditor)
+        await audit(auditor)
+
+    play(tmp_path, scenario, proven=(A, B))
+    said = [line for line in capsys.readouterr().out.splitlines() if "audits" in line]
+    assert said == [
+        "audits nothing yet: this key is none of the run's auditors, and not proven",
+        "audits from now on: this key is proven by now",
+    ]
+
+
+# Volunteers.
+
+
+async def of_volunteer(played: Played, volunteer: Auditor, auditor: Auditor) -> None:
+    """Have a contribution brought and left to a volunteer, and both do what waits for them."""
+    await audit(volunteer)  # it is there
+    await played.enter()
+    await played.bring()
+    await audit(auditor)  # hands it out
+    await audit(volunteer)
+    await audit(auditor)
+
+
+def test_a_volunteer_computes_and_the_named_auditor_takes_it_over(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        volunteer, theirs = played.scene.auditor(V)
+        auditor, ours = named(played, again_percent=0)
+        await of_volunteer(played, volunteer, auditor)
+        (verdict,) = played.scene.waiting
+        assert (verdict.auditor, verdict.by, verdict.outcomes) == (AUDITORS[0].public_key, V.public_key, (GOOD, GOOD))
+        assert (len(theirs.asked), len(ours.asked)) == (1, 0)
+
+    play(tmp_path, scenario)
+
+
+def test_a_volunteer_that_says_yes_to_all_is_found_out_and_never_believed_again(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        volunteer, _ = played.scene.auditor(V)  # says that all is good
+        auditor, ours = named(played, found(GOOD, VOID), again_percent=100)
+        await audit(volunteer)
+        await played.enter()
+        await played.bring()
+        await audit(auditor)  # it is handed out
+        assert not ours.asked  # not before there is something that may turn out false
+        await audit(volunteer)
+        duties = await auditor.duties()
+        await auditor.do_one(duties)
+        assert played.said == [(GOOD, VOID)]
+        folder = tmp_path / f"auditor-{AUDITORS[0].public_key.hex()[:8]}"
+        assert Volunteers(folder / "distrusted").distrusted == {V.public_key}
+        again, computing = named(played, again_percent=0)  # after a restart
+        await again.do_one(duties)
+        assert len(computing.asked) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_volunteer_that_accuses_takes_nothing_from_anybody(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        volunteer, _ = played.scene.auditor(V, found(GOOD, VOID))
+        auditor, ours = named(played, again_percent=0)
+        await of_volunteer(played, volunteer, auditor)
+        assert [(verdict.outcomes, verdict.by) for verdict in played.scene.waiting] == [((GOOD, GOOD), AUDITORS[0].public_key)]
+        assert len(ours.asked) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_volunteer_asks_nobody_for_own_vectors(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        told = list[PublicKey]()
+
+        def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
+            told.extend([receiver] if method == NEED else [])
+            return False
+
+        volunteer, theirs = played.scene.auditor(V, needs(0))
+        auditor, _ = named(played, again_percent=0)
+        played.scene.network.lost = lost
+        await of_volunteer(played, volunteer, auditor)
+        assert len(theirs.asked) == 1
+        assert not told
+        assert not played.said
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_taken_over_does_not_wait_for_what_is_computed(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        volunteer, _ = played.scene.auditor(V)
+        auditor, ours = named(played, again_percent=0)
+        await audit(volunteer)
+        await played.enter()
+        await played.bring()
+        await auditor.duties()  # it is handed out
+        await audit(volunteer)
+        (found_good,) = await auditor.duties()
+        nobodys = replace(found_good, header=header_of([C], name="another"), left=(1,), volunteer=(), finding=())
+        await auditor.do_one((nobodys, found_good))
+        assert [verdict.by for verdict in played.scene.waiting] == [V.public_key]
+        assert not ours.asked
+
+    play(tmp_path, scenario)
+
+
+def test_what_a_named_auditor_computes_again_is_its_secret_and_a_part_of_all(tmp_path: Path) -> None:
+    """Two auditors, or one after a restart, look at others."""
+    contributions = [sha256(b"%d" % number) for number in range(2000)]
+    both = [Volunteers(tmp_path / "distrusted") for _ in range(2)]
+    again = [[not each.are_believed(contribution, V.public_key) for contribution in contributions] for each in both]
+    for each in again:
+        assert 0.8 * AGAIN_PERCENT < 100 * sum(each) / len(each) < 1.2 * AGAIN_PERCENT
+    assert again[0] != again[1]
+
+
+# Several operators.
+
+
+def test_of_several_operators_a_liar_alone_takes_nothing(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        scene = played.scene
+        await played.enter()
+        await played.bring()
+        liar = next(each for each in AUDITORS if each is not played.drawn)
+        lying, _ = scene.auditor(liar, found(VOID, VOID))
+        await audit(lying)
+        assert not played.said  # it is another's to judge
+        await audit(scene.auditor(played.drawn)[0])
+        scene.turn()
+        assert scene.reputation.good[A.public_key] == 1
+        assert scene.reputation.is_proven(A.public_key)
+
+    play(tmp_path, scenario, operators=4, auditors=4)
+
+
+def test_a_named_auditor_gets_what_was_brought_to_another_operator(tmp_path: Path) -> None:
+    async def scenario(played: Played) -> None:
+        scene = played.scene
+        await played.enter()
+        await played.bring()
+        holders = [operator for operator in OPERATORS if scene.brought[operator.public_key].num_bytes]
+        assert 0 < len(holders) < 4
+        away = next(operator for operator in OPERATORS if operator not in holders)
+        auditor, _ = scene.auditor(played.drawn)
+        while auditor._line.operator != away.public_key:
+            auditor._line.turn_away("it is one that has it")
+        await audit(auditor)
+        assert played.said == [(GOOD, GOOD)]
+
+    play(tmp_path, scenario, operators=4, auditors=4)

@@ -1,0 +1,559 @@
+"""A gateway's desk: what is leased, what comes back, and everything that is wrong with it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from manta_swarm.automl.spaces.cost import macs
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.automl.training.light import covered_weights
+from manta_swarm.codec.residuals import given, near_mean, vector_digest
+from manta_swarm.peer.features.gateway import desk as gateway_desk
+from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
+from manta_swarm.peer.features.gateway.work import Lent
+from manta_swarm.peer.features.light.valve import LeaseOver
+from manta_swarm.peer.submit.residuals import Residual
+from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import RemoteFault, SignatureError
+from manta_swarm.protocol.light import Fate, LightReturn, Welcome
+from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from tests.audited import RULES
+from tests.memory_log import LOT, SMALL_EXCHANGE
+from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play
+
+STEPS = 2
+RUN = sha256(b"run")
+MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
+
+
+def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
+    """Return the gateway's own claim on its base, and what it gives: about as long as what a lot teaches."""
+    gifts = [gift.vector for gift in seat._gifts.values()]
+    vector = np.abs(gifts[0]) * np.float32(0.75)
+    steps = gateway.manifest.exchange.local_steps
+    pile = Pile(vector.size, gateway.course.plan.architectures(gateway.base.round + 1, "here"))
+    pile._counts[0] = steps
+    for step in range(steps):
+        pile._indices.append(step)
+        if steps > 1:
+            pile.end_step(bytes(32), bytes(32))
+    claim = claim_of(
+        Learnt(gateway.base, "here", pile, vector, None),
+        GATEWAY,
+        gateway.signed.run,
+        payout=GATEWAY.public_key,
+        founder=GATEWAY.public_key,
+        given=vector_digest(vector),
+        residual=residual,
+        lot_ms=10,
+    )
+    return claim, vector
+
+
+def _unsigned(claim: Signed[Claim]) -> Claim:
+    return unpack(Claim, claim.payload, max_bytes=4096)
+
+
+@pytest.mark.parametrize("changes", [{}, MANY_STEPS], ids=["one step", "local steps"])
+def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_they_hear_of_the_ticket(changes: dict[str, object]) -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        assert seat.is_alone
+        done = [await Light(gateway, number).contribute(lot_ms=10) for number in range(2)]
+        assert not seat.is_alone
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        assert list(gathered.keys) == sorted([GATEWAY.public_key, *(light.public_key for light in LIGHTS[:2])])
+        by_claim = {each.back.claim.digest: each for each in done}
+        vectors = [(await gathered.without(frozenset(gathered.keys) - {key})).mean for key in gathered.keys]
+        for signed, vector in zip(gathered.claims, vectors, strict=True):
+            if signed.digest in by_claim:
+                assert vector_digest(vector) == signed.open().given
+                asked = gateway.course.plan.architectures(1, "here")
+                assert {asked[place] for place, lots in enumerate(signed.open().work) if lots} == {gateway.course.plan.space.smallest()}
+        weights = [signed.open().lots * LOT if signed.digest in by_claim else LOT for signed in gathered.claims]
+        assert (gathered.mean == near_mean(vectors, weights)).all()
+        await seat.tell(gateway.accepted(*gathered.claims))
+        for each in done:
+            word = gateway.desk.word(each.back.name)
+            assert word is not None
+            assert word.fate == Fate.TAKEN
+            assert each.back.claim.digest in word.contribution[0].open().claims
+        assert gateway.desk.taken == 2
+
+    play(story, **changes)
+
+
+def test_a_claim_is_of_the_leased_lots_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+        light = Light(gateway, 0)
+        lease = await light.lease(lot_ms=10)
+        assert lease.architecture == gateway.course.plan.space.smallest().text
+        assert lease.lots_a_step == 2  # as many as a claim may have
+        weights = gateway.desk.blob(lease.weights)
+        assert weights == covered_weights(gateway.state.parameters.numpy(), gateway.course.plan.space, gateway.course.plan.space.smallest())
+        done = light.do(lease)
+        claim = done.back.claim.open()
+        assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
+        assert (sum(claim.work), done.back.counts) == (2, (2,))
+
+    play(story)
+
+
+def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        light = Light(gateway, 0)
+        done = await light.contribute()
+        assert (await light.give_back(done)).fate == Fate.HELD
+        other = replace(done, back=resigned(done.back, LIGHTS[0], lot_ms=1234))
+        word = await light.give_back(other)
+        assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
+        assert seat.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        await seat.tell(gateway.accepted(*gathered.claims))
+        assert (await light.give_back(done)).fate == Fate.TAKEN
+
+    play(story)
+
+
+def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene(left_ms=2_000)
+        seat.work_over()
+        assert not seat.is_alone
+        await Light(gateway, 0).contribute()
+        claim, own = own_claim(gateway, seat)
+        gathering = asyncio.create_task(seat.gather(claim, own, LOT))
+        await Light(gateway, 1).contribute()
+        assert not gathering.done()
+        gateway.now_ms += 2_000
+        gathered = await gathering
+        assert gathered is not None
+        assert set(gathered.keys) == {GATEWAY.public_key, LIGHTS[0].public_key, LIGHTS[1].public_key}
+        assert (await Light(gateway, 2).ask()).reason.startswith("the round's work is over here")
+
+    play(story, is_lease_only=True)
+
+
+def resigned(back: LightReturn, identity: Identity, **changes: object) -> LightReturn:
+    """Return a return whose claim is changed, and signed again."""
+    claim = replace(_unsigned(back.claim), **changes)  # type: ignore[arg-type]
+    return replace(back, claim=Signed.sign(claim, identity))
+
+
+def with_step(back: LightReturn, *, work: tuple[int, ...] | None = None, **changes: Any) -> LightReturn:
+    """Return a return whose claim says something else of its one step."""
+    claim = _unsigned(back.claim)
+    return resigned(back, LIGHTS[0], steps=(replace(claim.steps[0], **changes),), work=work or claim.work)
+
+
+Spoil = Callable[[LightReturn], LightReturn]
+WRONG: dict[str, tuple[Spoil, str]] = {
+    "another founder": (lambda back: resigned(back, LIGHTS[0], founder=LIGHTS[0].public_key), "not the lease's"),
+    "another cohort": (lambda back: resigned(back, LIGHTS[0], cohort="there"), "not the lease's"),
+    "another round": (lambda back: resigned(back, LIGHTS[0], round=2), "not the lease's"),
+    "a residual that nobody left": (lambda back: resigned(back, LIGHTS[0], residual=sha256(b"r")), "not the lease's"),
+    "more lots": (lambda back: with_step(back, first=0, last=8, every=1, work=(9, 0, 0, 0)), "other lots"),
+    "as many lots as can be said": (lambda back: with_step(back, first=0, last=2**34 - 1, every=1, work=(2**32,) * 4), "other lots"),
+    "other indices": (lambda back: with_step(back, first=77, last=77), "other indices"),
+    "another vector of its step": (lambda back: with_step(back, vector=sha256(b"v")), "not what the claim says"),
+    "lots of another architecture": (
+        lambda back: resigned(back, LIGHTS[0], work=_unsigned(back.claim).work[1:] + _unsigned(back.claim).work[:1]),
+        "other lots",
+    ),
+    "more lots than it claims": (lambda back: replace(back, counts=(2,)), "more lots"),
+    "more lots than were leased": (lambda back: replace(back, counts=(3,)), "more lots, or other steps"),
+    "lots of more steps": (lambda back: replace(back, counts=(1, 1)), "more lots, or other steps"),
+    "another vector than it gives": (lambda back: resigned(back, LIGHTS[0], given=sha256(b"v")), "not what the claim says"),
+    "another vector, twice": (lambda back: with_step(resigned(back, LIGHTS[0], given=RUN), vector=RUN), "not what the claim says"),
+    "nothing that it gives": (lambda back: resigned(back, LIGHTS[0], given=b""), "not what the claim says"),
+    "a body of other values": (lambda back: replace(back, body=back.body[:-2] + b"\x01\x00"), "not what the claim says"),
+    "a body that is cut": (lambda back: replace(back, body=back.body[:-1]), "bytes are no body"),
+    "an exponent for values that are none": (lambda back: replace(back, body=b"\xff" + back.body[1:]), "beyond the window"),
+    "another key's": (lambda back: resigned(back, LIGHTS[3], key=LIGHTS[3].public_key), "no lease"),
+    "another base's": (lambda back: resigned(back, LIGHTS[0], base=sha256(b"base")), "no lease"),
+}
+
+
+def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        light = Light(gateway, 0)
+        done = light.do(await light.lease())
+        for what, (spoil, reason) in WRONG.items():
+            word = await light.give_back(replace(done, back=spoil(done.back)))
+            assert word.fate == Fate.LOST, what
+            assert reason in word.reason, what
+            assert seat.members == (GATEWAY.public_key,), what
+        assert (await light.give_back(done)).fate == Fate.HELD
+
+    play(story)
+
+
+def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+        light = Light(gateway, 0)
+        done = light.do(await light.lease())
+        forged = Signed(Claim, done.back.claim.payload, bytes(64))
+        with pytest.raises(SignatureError):
+            await light.give_back(replace(done, back=replace(done.back, claim=forged)))
+        for data in (b"", b"\xff" * 100, pack(done.back)[:-1], pack(done.back) + b"\0"):
+            with pytest.raises(RemoteFault):
+                await gateway.desk.take(data)
+
+    play(story)
+
+
+def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        lights = [Light(gateway, number) for number in range(2)]
+        done = [light.do(await light.lease()) for light in lights]
+        gateway.now_ms = LEFT_MS + 1
+        assert seat.is_alone
+        assert (await lights[0].give_back(done[0])).fate == Fate.HELD
+        assert not seat.is_alone
+        claim, own = own_claim(gateway, seat)
+        assert await seat.gather(claim, own, LOT) is not None
+        word = await lights[1].give_back(done[1])
+        assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
+        await gateway.convene(gateway.after(1))
+        assert "too late" in (await lights[1].give_back(done[1])).reason
+        assert (await lights[1].lease()).base == gateway.base.commit
+
+    play(story)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_a_lease_for_which_time_runs_out_comes_back_with_the_lots_that_were_done(steps: int) -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        light = Light(gateway, 0)
+        lease = await light.lease(lot_ms=10)
+        assert lease.lots_a_step > 1
+        light.work._lots_ms.extend([1e6] * 99)  # it has become slow
+        done = light.do(lease, until_s=time.monotonic() + 600)
+        assert done.back.counts == (1,) * steps
+        assert done.samples == steps * LOT
+        assert (await light.give_back(done)).fate == Fate.HELD
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
+        if steps > 1:
+            with pytest.raises(LeaseOver, match="before all local steps were done"):
+                light.do(lease, until_s=0.0)
+
+    play(story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * LOT, weight_cap=8 * LOT))
+
+
+def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene(left_ms=8_000)
+        lights = [Light(gateway, number) for number in range(3)]
+        back = await lights[0].contribute()
+        slow = lights[1].do(await lights[1].lease())
+        seat.nothing_learnt()  # it was paused before its own lot
+        assert "over here" in (await lights[2].ask()).reason
+        gateway.now_ms = 9_000
+        again = await gateway.convene(left_ms=8_000)
+        assert (await lights[1].give_back(slow)).fate == Fate.HELD
+        await lights[2].contribute()
+        claim, own = own_claim(gateway, again)
+        gathered = await again.gather(claim, own, LOT)
+        assert gathered is not None
+        assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
+        await again.tell(gateway.accepted(*gathered.claims))
+        word = gateway.desk.word(back.back.name)
+        assert word is not None
+        assert word.fate == Fate.TAKEN
+
+    play(story)
+
+
+def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+        light = Light(gateway, 0)
+        done = light.do(await light.lease())
+        await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
+        assert (await light.give_back(done)).fate == Fate.LOST
+
+    play(story)
+
+
+def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        light = Light(gateway, 0)
+        lease = await light.lease()
+        seat.work_over()
+        assert not seat.is_alone
+        assert "over here" in (await Light(gateway, 1).ask()).reason
+        assert (await light.give_back(light.do(lease))).fate == Fate.HELD
+        claim, own = own_claim(gateway, seat)
+        await Light(gateway, 1).ask()
+        gateway.now_ms = LEFT_MS + 1
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        assert len(gathered.claims) == 2
+
+    play(story)
+
+
+def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        done = [await Light(gateway, number).contribute() for number in range(3)]
+        gift = seat._gifts[LIGHTS[1].public_key]
+        seat._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        assert LIGHTS[1].public_key not in gathered.keys
+        word = gateway.desk.word(done[1].back.name)
+        assert word is not None
+        assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
+
+    play(story)
+
+
+def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing() -> None:
+    async def story(gateway: Gateway) -> None:
+        for round_, is_taken in ((0, True), (1, False)):
+            seat = await gateway.convene(gateway.after(round_))
+            done = [await Light(gateway, number).contribute() for number in range(2)]
+            claim, own = own_claim(gateway, seat)
+            gathered = await seat.gather(claim, own, LOT)
+            assert gathered is not None
+            without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
+            await seat.tell(gateway.accepted(*without) if is_taken else None)
+            fates = [word.fate for each in done if (word := gateway.desk.word(each.back.name)) is not None]
+            assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
+
+    play(story)
+
+
+def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
+    async def story(gateway: Gateway) -> None:
+        left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
+        seat = await gateway.convene()
+        await Light(gateway, 0).contribute()
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        accepted = gateway.accepted(*gathered.claims)
+        await seat.tell(accepted)
+        seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        done = [await Light(gateway, number).contribute() for number in range(2)]
+        assert [each.back.claim.open().residual for each in done] == [left.digest, b""]
+        vectors = [seat._gifts[light.public_key].vector for light in LIGHTS[:2]]
+        assert vector_digest(vectors[1]) == done[1].back.claim.open().given
+        assert vector_digest(vectors[0]) != done[0].back.claim.open().given
+        learnt = vectors[0] - np.float32(0.25)  # half of the residual was added
+        assert vector_digest(given(learnt, left.values, 50)) == vector_digest(vectors[0])
+
+    play(story, **MANY_STEPS)
+
+
+def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
+    async def story(gateway: Gateway) -> None:
+        kept: list[tuple[Claim, Vector, Vector | None]] = []
+
+        class Evidence:
+            """Remembers what is to be kept."""
+
+            async def keep_claim(_self, claim: Claim, learnt: Vector, residual: Vector | None) -> None:
+                assert PublicKey(claim.key) not in seat._gifts
+                kept.append((claim, learnt, residual))
+
+        gateway.desk.evidence = Evidence()  # type: ignore[assignment]
+        left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
+        seat = await gateway.convene()
+        await Light(gateway, 0).contribute()
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        accepted = gateway.accepted(*gathered.claims)
+        await seat.tell(accepted)
+        seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        kept.clear()
+        done = [await Light(gateway, number).contribute() for number in range(2)]
+        for light, (opened, learnt, residual) in zip(done, kept, strict=True):
+            assert (opened, vector_digest(learnt)) == (light.back.claim.open(), opened.steps[0].vector)
+            assert (opened.given, opened.residual, residual) == (opened.steps[0].vector, b"", None)  # it knows the digest of what it gives
+            assert vector_digest(seat._gifts[PublicKey(opened.key)].vector) == opened.given
+
+    play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
+
+
+def test_there_is_nothing_for_light_contributors_where_lots_need_the_teacher_or_are_the_largest() -> None:
+    async def shrinking(gateway: Gateway) -> None:
+        distilling = next(phase.first for phase in gateway.course.plan.phases if phase.distils)
+        await gateway.convene(gateway.after(distilling - 1))
+        assert "learn from the largest network too" in (await Light(gateway, 0).ask()).reason
+        await gateway.convene(gateway.after(0))
+        assert (await Light(gateway, 0).ask()).lease
+
+    async def parallel(gateway: Gateway) -> None:
+        roles = [gateway.course.role(round_, "here") for round_ in (1, 2, 3, 4)]
+        assert sorted(roles) == [0, 1, 2, 2]
+        for round_, role in enumerate(roles):
+            await gateway.convene(gateway.after(round_))
+            answer = await Light(gateway, 0).ask()
+            assert bool(answer.lease) == (role != 0)
+            assert answer.lease or "the largest" in answer.reason
+
+    play(shrinking, schedule="shrinking")
+    play(parallel, algorithm="model-parallel")
+
+
+def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_of_it_is_covered() -> None:
+    async def story(gateway: Gateway) -> None:
+        round_ = next(number for number in range(1, 5) if gateway.course.role(number, "here") == 2)
+        seat = await gateway.convene(gateway.after(round_ - 1))
+        (architecture,) = gateway.course.plan.architectures(round_, "here")
+        light = Light(gateway, 0)
+        lease = await light.lease()
+        assert lease.architecture == architecture.text
+        assert (await light.give_back(light.do(lease))).fate == Fate.HELD
+        mask = gateway.course.coverage(round_, "here")
+        assert mask is not None
+        assert not seat._gifts[LIGHTS[0].public_key].vector[~mask].any()
+
+    play(story, algorithm="model-parallel", **MANY_STEPS)
+
+
+def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
+    async def story(gateway: Gateway) -> None:
+        assert not gateway.desk.has_contributors
+        light = Light(gateway, 0)
+        await light.ask()  # before the first base
+        assert gateway.desk.has_contributors
+        gateway.now_ms += 60_001
+        assert not gateway.desk.has_contributors
+        await gateway.convene(left_ms=300_000)
+        await light.lease(lot_ms=30_000)
+        gateway.now_ms += 60_001  # it is at work
+        assert gateway.desk.has_contributors
+        gateway.now_ms += 300_000
+        assert not gateway.desk.has_contributors
+        with pytest.raises(RemoteFault):
+            await gateway.desk.lease(light.request(run=RUN), "here")
+        assert not gateway.desk.has_contributors
+
+    play(story)
+
+
+def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every_round() -> None:
+    async def story(gateway: Gateway) -> None:
+        bound = bound_macs(TINY, 1)
+        for round_ in range(1, 9):
+            await gateway.convene(gateway.after(round_ - 1), cohort="here.size-1")
+            lease = await Light(gateway, 0).lease()
+            assert macs(Architecture.parse(lease.architecture, TINY), TINY) <= bound
+        light = Light(gateway, 0)
+        done = light.do(lease)
+        assert done.back.claim.open().cohort == "here.size-1"
+        assert (await light.give_back(done)).fate == Fate.HELD
+
+    play(story, algorithm="model-parallel")
+
+
+def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing() -> None:
+    async def story(gateway: Gateway) -> None:
+        light = Light(gateway, 0)
+        assert "newest state" in (await light.ask()).reason
+        for request in (light.request(run=sha256(b"run")), light.request(gateway=LIGHTS[1].public_key), b"", light.request()[:-1]):
+            with pytest.raises(RemoteFault):
+                await gateway.desk.lease(request, "here")
+        own = Light(gateway, 0)
+        own.identity = GATEWAY
+        with pytest.raises(RemoteFault, match="own key"):
+            await gateway.desk.lease(own.request(), "here")
+        gateway.desk.finish()
+        assert (await light.ask()).is_over == 1
+
+    play(story)
+
+
+def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> None:
+    async def story(gateway: Gateway) -> None:
+        welcome = unpack(Welcome, gateway.desk.welcome, max_bytes=2**20)
+        assert (welcome.gateway, welcome.manifest) == (GATEWAY.public_key, gateway.signed)
+        await gateway.convene()
+        lease = await Light(gateway, 0).lease()
+        assert gateway.desk.blob(sha256(b"something else")) is None
+        await gateway.convene(gateway.after(1))
+        assert gateway.desk.blob(lease.samples) is None
+
+    play(story)
+
+
+def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene(left_ms=10 * LEFT_MS)
+        back, expired, lease = [await Light(gateway, number).lease(lot_ms=10) for number in range(3)]
+        await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
+        gateway.now_ms = 20_000
+        assert gateway.desk.blob(lease.samples) is not None
+        newest = await Light(gateway, 3).lease(lot_ms=10)
+        held = [gateway.desk.blob(each.samples) is not None for each in (back, expired, lease, newest)]
+        assert held == [False, False, False, True]
+        assert gateway.desk.blob(newest.weights) is not None
+        assert gateway.desk.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
+
+    play(story)
+
+
+def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+
+        def broken(*_: object) -> bytes:
+            raise OSError("the disk is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_desk, "cut", broken)
+            assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
+        await Light(gateway, 0).contribute()
+
+    play(story)
+
+
+def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+        light = Light(gateway, 0)
+        lease = await light.lease()
+        weights, samples = gateway.desk.blob(lease.weights), gateway.desk.blob(lease.samples)
+        assert weights is not None
+        assert samples is not None
+        for wrong in (
+            replace(lease, architecture="r32"),
+            replace(lease, architecture=gateway.course.plan.space.largest().text + " u6.0:k3e2"),
+            replace(lease, lots_a_step=3),  # more than a claim may have
+            replace(lease, round=101),
+        ):
+            with pytest.raises(RemoteFault):
+                light.work.do(wrong, weights, samples)
+        for bad_weights, bad_samples in ((weights[4:], samples), (weights, samples[1:]), (b"\0\0\xc0\x7f" + weights[4:], samples)):
+            with pytest.raises(RemoteFault):
+                light.work.do(lease, bad_weights, bad_samples)
+
+    play(story)

@@ -1,0 +1,157 @@
+"""A peer with a gateway in a run in memory: what its light contributors did is in the log, round after round, with what coding left."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.light.work import LightWork
+from manta_swarm.peer.train.work import now_ms
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
+from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
+from tests.peer.gateways import digits
+from tests.peer.scene import Member, Scene, play
+
+LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(2)]
+PAYOUTS = {LIGHTS[1].public_key: Identity(sha256(b"account")).public_key}  # the accounts that claims name, where it is not the own key
+SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", residual_percent=90)
+SPARSE_STEPS = replace(SPARSE, local_steps=2)
+
+
+def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
+    log = scene.log
+    return GatewayDesk(PEERS[0], log.signed, log.course, digits(), now_ms, log.num_weights, is_lease_only=is_lease_only)
+
+
+async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:
+    """Do a lease of the base that the gateway works on, once there is one; return the name of what came back."""
+    back = await _done(scene, desk, identity)
+    word = await desk.take(pack(back))
+    assert word.fate == Fate.HELD, word.reason
+    return back.name
+
+
+async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightReturn:
+    """Do a lease of the base that the gateway works on, once there is one; return what is to be brought back."""
+    work = LightWork(scene.log.manifest, scene.log.signed.run, identity, PAYOUTS.get(identity.public_key))
+    request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
+    packed = pack(Signed.sign(request, identity))
+    while not (answer := await desk.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
+        await asyncio.sleep(0.01)
+    lease = answer.lease[0].open()
+    weights, samples = desk.blob(lease.weights), desk.blob(lease.samples)
+    assert weights is not None
+    assert samples is not None
+    return (await asyncio.to_thread(work.do, lease, weights, samples)).back
+
+
+def _seats(desk: GatewayDesk) -> list[GatewaySeat]:
+    """Return a list of the places that a gateway has taken, which grows with them."""
+    seats: list[GatewaySeat] = []
+    convene = desk.convene
+
+    async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
+        seats.append(seat := await convene(*args, **kwargs))
+        return seat
+
+    desk.convene = counted  # type: ignore[method-assign]
+    return seats
+
+
+def _word(desk: GatewayDesk, name: bytes) -> LightWord:
+    word = desk.word(name)
+    assert word is not None
+    return word
+
+
+def _wait_with_lots(gateway: Member) -> None:
+    """Let it not be done with its own lots before its light contributors are; what they teach is about as long as theirs."""
+    gateway.worker.may_go_on.clear()
+    gateway.worker.scale = 4.0
+
+
+@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE, SPARSE_STEPS], ids=["dense", "sparse", "local steps"])
+def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exchange: Any, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here
+        desk = _desk(scene)
+        gateway = scene.join(0, gateway=desk, prepare=_wait_with_lots)
+        for round_ in range(1, 4):
+            names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
+            gateway.worker.may_go_on.set()
+            await until(lambda names=names: all(_word(desk, name).fate != Fate.HELD for name in names))
+            assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+            header = scene.log.headers[-1]
+            claims = {claim.open().key: claim.open() for claim in header.claims}
+            assert set(claims) == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
+            if exchange.codec != "int16" and round_ > 1:  # the log left all of them one residual, and the gateway adds it for all
+                assert len({claim.residual for claim in claims.values()}) == 1
+                assert claims[PEERS[0].public_key].residual == scene.log.headers[-2].contribution.open().residual != b""
+            _wait_with_lots(gateway)
+            scene.log.commit()
+            await gateway.reaches(round_)
+        earned, credits = scene.log.ledger.reputation.earned, scene.log.ledger.credits()
+        assert all(earned[identity.public_key] > 0 for identity in LIGHTS)
+        account = PAYOUTS[LIGHTS[1].public_key]  # which its claims name
+        assert credits[account] == earned[LIGHTS[1].public_key]
+        assert LIGHTS[1].public_key not in credits
+        assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
+
+    play(tmp_path, story, exchange=exchange)
+
+
+@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE_STEPS], ids=["one step", "local steps"])
+def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
+        desk = _desk(scene, is_lease_only=True)
+        gateway = scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        names = [await _contribute(scene, desk, LIGHTS[0])]
+        await until(lambda: gateway.phase is Phase.SEALED)
+        names.append(await _contribute(scene, desk, LIGHTS[1]))
+        assert not scene.log.headers
+        await gateway.leaves()  # what came back by then is handed in
+        assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+        keys = {claim.open().key for claim in scene.log.headers[-1].claims}
+        assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
+        assert len(gateway.worker.lots) == exchange.local_steps
+
+    play(tmp_path, story, exchange=exchange)
+
+
+def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 200
+        desk = _desk(scene, is_lease_only=True)
+        seats = _seats(desk)
+        gateway = scene.join(0, gateway=desk)
+        await until(lambda: len(seats) > 1)  # all was due, and it began again
+        await gateway.leaves()
+        assert (gateway.worker.lots, scene.log.headers) == ([], [])
+
+    play(tmp_path, story)
+
+
+def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 1_000
+        desk = _desk(scene, is_lease_only=True)
+        seats = _seats(desk)
+        scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        late = await _done(scene, desk, LIGHTS[0])
+        leased_by = len(seats)
+        await until(lambda: len(seats) > leased_by + 1)  # all was due, and it began again
+        word = await desk.take(pack(late))
+        assert word.fate == Fate.HELD, word.reason
+        await until(lambda: _word(desk, late.name).fate != Fate.HELD)
+        assert _word(desk, late.name).fate == Fate.TAKEN, _word(desk, late.name).reason
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000))

@@ -1,0 +1,121 @@
+"""A person's word and limits, as the thread of a light contributor's lots meets them."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from manta_swarm.peer.features.light.valve import LeaseOver, Valve
+from tests.memory_log import DEADLINE_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Working(threading.Thread):
+    """A thread that does something which the valve may hold up."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.work = work
+        self.problem: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except LeaseOver as error:
+            self.problem = error
+
+    def ends(self) -> None:
+        self.join(DEADLINE_S)
+        assert not self.is_alive()
+
+
+def test_a_paused_contributor_begins_no_lot_until_it_is_resumed() -> None:
+    valve = Valve(clock=Clock())
+    valve.pause(is_paused=True)
+    working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
+    assert valve.is_paused
+    assert working.is_alive()
+    valve.pause(is_paused=False)
+    working.ends()
+    assert working.problem is None
+
+
+def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
+    clock = Clock()
+    valve = Valve(clock=clock)
+    valve.pause(is_paused=True)
+    with pytest.raises(LeaseOver, match="paused until the lease was over"):
+        valve.before_lot(until_s=clock.now_s)
+
+
+def test_who_leaves_while_paused_does_not_wait_for_the_lease() -> None:
+    valve = Valve(clock=Clock())
+    valve.pause(is_paused=True)
+    working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
+    valve.leave()
+    working.ends()
+    assert str(working.problem) == "you left while it was paused"
+
+
+def test_a_lease_under_way_is_brought_back_before_the_person_has_left() -> None:
+    valve = Valve()
+    with valve.at_work():
+        assert valve.leave()
+        valve.before_lot(until_s=0)  # it is not paused: its lots go on
+    assert not valve.leave()
+    assert valve.is_leaving
+
+
+@pytest.mark.parametrize(("duty", "rest_ms"), [(100, 0.0), (50, 2.0), (80, 0.5)])
+def test_after_a_lot_it_rests_as_the_duty_says(duty: int, rest_ms: float) -> None:
+    clock = Clock()
+    valve = Valve(clock=clock)
+    valve.limit(duty, None)
+    assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
+    clock.now_s += 10  # for a lease: time in which nothing was computed is rest as well, but makes up for nothing to come
+    assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
+    assert valve.num_samples == 64
+
+
+def test_a_rest_ends_where_the_duty_is_another_one() -> None:
+    valve = Valve(clock=Clock())
+    valve.limit(1, None)
+    working = Working(lambda: valve.after_lot(1e9, samples=1))  # three years of rest
+    while not valve.num_samples:
+        working.join(0.001)
+    valve.limit(100, None)
+    working.ends()
+
+
+def test_threads_are_set_in_the_thread_that_computes_and_only_where_they_change() -> None:
+    calls: list[tuple[int, str]] = []
+    valve = Valve(set_threads=lambda threads: calls.append((threads, threading.current_thread().name)))
+    everything = torch.get_num_threads()
+    valve.before_lot(until_s=0)
+    valve.limit(100, everything + 3)
+    assert (calls, valve.threads) == ([], everything + 3)
+    for _ in range(2):
+        valve.before_lot(until_s=0)
+    valve.limit(100, None)
+    valve.before_lot(until_s=0)
+    name = threading.current_thread().name
+    assert calls == [(everything + 3, name), (everything, name)]
+
+
+def test_whoever_waits_is_woken_by_the_persons_word() -> None:
+    valve = Valve()
+    working = Working(lambda: valve.wait(1000 * DEADLINE_S))
+    while working.is_alive():
+        valve.pause(is_paused=True)
+        working.join(0.001)
+    valve.leave()
+    valve.wait(1000 * DEADLINE_S)  # at once: there is nothing to wait for any more

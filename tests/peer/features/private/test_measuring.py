@@ -1,0 +1,144 @@
+"""Measuring the model on a peer's own held-out images: what is found, how often, and who is told."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.splitting import part_of
+from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.settings import usual
+from manta_swarm.automl.training.update import initial_state
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.peer.features.private import measuring as module
+from manta_swarm.peer.features.private.measuring import Measuring
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, Measure
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.runs import manifest_of
+
+OPERATOR, PEER = Identity(b"o" * 32), Identity(b"p" * 32)
+RUN = b"r" * 32
+STATE = initial_state(Plan("classifier-tiny", "sandwich", "data-parallel", usual("classification").optimizer, 3, 0))
+
+
+@pytest.fixture
+def compute() -> Iterator[ComputeThread]:
+    thread = ComputeThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> StatusBoard:
+    return StatusBoard(PeerStore(tmp_path / "peer"), PeerStatus("", "", RUN.hex(), "test", "here", "cpu", 3))
+
+
+class Operator:
+    """Hears what it is told; may be away."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork()
+        self.told: list[Signed[Measure]] = []
+
+    async def listen(self) -> None:
+        """Answer from now on."""
+
+        async def on_measure(caller: PublicKey, request: bytes) -> bytes:
+            assert caller == PEER.public_key
+            self.told.append(unpack(Signed[Measure], request, max_bytes=MAX_SIGNED_BYTES))
+            return b""
+
+        await self.network.endpoint(PublicKey(OPERATOR.public_key)).serve("measure", on_measure)
+
+
+def few() -> ImageDataset:
+    return part_of(digits(), np.arange(64), np.arange(100, 140))
+
+
+def measuring(operator: Operator, compute: ComputeThread, board: StatusBoard, dataset: ImageDataset, *, is_told: bool = True) -> Measuring:
+    endpoint = operator.network.endpoint(PublicKey(PEER.public_key))
+    log = LogClient(endpoint, manifest_of(OPERATOR), RUN)
+    return Measuring("classifier-tiny", RUN, PEER, dataset, "cpu", compute, log, board, is_told=is_told)
+
+
+def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, board: StatusBoard) -> None:
+    operator, dataset = Operator(), few()
+
+    async def run() -> None:
+        await operator.listen()
+        await measuring(operator, compute, board, dataset).measure(2, STATE.parameters)
+
+    asyncio.run(run())
+    (measure,) = (signed.open() for signed in operator.told)
+    supernet = build(TINY)
+    supernet.load(STATE.parameters)
+    largest, smallest = (each["accuracy"] for each in evaluate(supernet, dataset, [TINY.largest(), TINY.smallest()]))
+    assert (measure.run, measure.key, measure.round, measure.samples) == (RUN, PEER.public_key, 2, 40)
+    assert (measure.largest / 40, measure.smallest / 40) == pytest.approx((largest, smallest))
+    status = board.status
+    assert (status.own_round, status.own_samples, status.own_largest, status.own_smallest) == (2, 40, largest, smallest)
+
+
+def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, board: StatusBoard) -> None:
+    operator = Operator()
+
+    async def run() -> None:
+        await operator.listen()
+        own = measuring(operator, compute, board, few())
+        await own.measure(0, STATE.parameters, is_last=True)  # the first state says nothing
+        for round_ in (1, 2):
+            await own.measure(round_, STATE.parameters)
+        for _ in range(2):
+            await own.measure(3, STATE.parameters, is_last=True)
+
+    asyncio.run(run())
+    assert [signed.open().round for signed in operator.told] == [1, 3]
+
+
+def test_without_a_rest_every_state_is_measured(compute: ComputeThread, board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = Operator()
+    monkeypatch.setattr(module, "SHARE", 1)
+
+    async def run() -> None:
+        await operator.listen()
+        own = measuring(operator, compute, board, few())
+        for round_ in (1, 2):
+            await own.measure(round_, STATE.parameters)
+
+    asyncio.run(run())
+    assert [signed.open().round for signed in operator.told] == [1, 2]
+
+
+def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, board: StatusBoard) -> None:
+    operator = Operator()
+
+    async def run() -> None:
+        await operator.listen()
+        await measuring(operator, compute, board, few(), is_told=False).measure(1, STATE.parameters)
+
+    asyncio.run(run())
+    assert (operator.told, board.status.own_round) == ([], 1)
+
+
+def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(compute: ComputeThread, board: StatusBoard) -> None:
+    operator = Operator()
+    asyncio.run(measuring(operator, compute, board, few()).measure(1, STATE.parameters))
+    assert board.status.own_round == 1
+    empty = replace(few(), held_out_images=few().held_out_images[:0], held_out_labels=few().held_out_labels[:0])
+    asyncio.run(measuring(operator, compute, board, empty).measure(2, STATE.parameters))
+    assert board.status.own_round == 1

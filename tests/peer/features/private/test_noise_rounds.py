@@ -1,0 +1,64 @@
+"""Rounds of a peer that adds noise: what leaves it, and that it leaves when its budget is spent."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manta_swarm.codec.coding import parse
+from manta_swarm.peer.features.private.noise import Noise
+from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.peer.features.private.test_noise import Counted
+from tests.peer.scene import Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_was_computed(steps: int, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        account = Counted()
+        member = scene.join(0, noise=Noise(100.0, 1.0, account, None))  # type: ignore[arg-type]
+        await scene.log.wait_for(1)
+        (header, blob), *_ = scene.log.handed.values()
+        assert account.times == 1
+        claim = header.claims[0].open()
+        body = parse(scene.log.manifest.exchange.codec, b"".join(map(bytes, blob.pieces)), scene.log.num_weights)
+        values = body.values(scene.log.manifest.exchange.first_floor)
+        assert 90 < float(np.std(values)) < 110  # what was learnt has values of a hundredth
+        contribution = header.contribution.open()
+        if steps > 1:
+            assert {step.vector for step in claim.steps} == {step.mean for step in contribution.steps} == {bytes(32)}
+        else:
+            assert claim.steps[0].vector == contribution.steps[0].mean == claim.given  # of the noisy vector
+        assert claim.residual == b""
+        assert member.status.epsilon == 1.0
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=LOT * 40, first_floor=0))
+
+
+def test_lots_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, noise=Noise(1.0, 1.0, Counted(), None), prepare=lambda one: setattr(one.worker, "makes_no_sense", True))  # type: ignore[arg-type]
+        await scene.log.wait_for(1)
+        (header, _), *_ = scene.log.handed.values()
+        assert header.claims[0].open().lots == len(member.worker.lots)
+
+    play(tmp_path, story)
+
+
+def test_who_has_spent_its_budget_leaves_by_itself(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        account = Counted()
+        member = scene.join(0, noise=Noise(1.0, 1.0, account, 2.0))  # type: ignore[arg-type]
+        for number in (1, 2):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            if number == 1:
+                await until(lambda: member.status.round == 1)
+        await member.ends()
+        assert account.times == 2
+        assert not member.status.finished
+
+    play(tmp_path, story)

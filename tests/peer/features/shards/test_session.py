@@ -1,0 +1,47 @@
+"""What a peer does before it takes part: where the shards of its run travel, it gets them first, and says so."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.network.memory import MemoryEndpoint
+from manta_swarm.network.peer_status import FETCHING, STARTING
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.features.shards.session import data_here
+from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.signing import PublicKey
+from tests.memory_log import until
+from tests.peer.computer import Computer, board_in
+from tests.peer.features.shards.test_download import OPERATOR, Swarm
+from tests.runs import manifest_of
+
+
+def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board: StatusBoard) -> "asyncio.Task[Path | None]":
+    """Let a peer get the data of a run; return the task, which returns where they lie."""
+    config, limiter = PeerConfig(dir=directory), Limiter(Limits(), directory, Computer().sensors, board)
+
+    async def come() -> Path | None:
+        signed = SignedManifest.sign(manifest, OPERATOR)
+        async with data_here(config, node, Traffic(), signed, limiter, board) as held:
+            assert board.status.phase == STARTING
+            return held.root
+
+    return asyncio.create_task(come())
+
+
+@pytest.mark.parametrize("travels", [True, False])
+def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
+    async def scenario() -> None:
+        swarm, board = Swarm(tmp_path), board_in(tmp_path / "status")
+        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", board)
+        if travels:
+            await until(lambda: coming.done() or board.status.phase == FETCHING)
+            await swarm.serve(PublicKey(OPERATOR.public_key))
+        assert await coming == (tmp_path / "peer" / "data" if travels else None)
+
+    asyncio.run(scenario())

@@ -1,0 +1,333 @@
+"""Two sites with a view each, on a network in memory: they find each other, train lots together, and survive each other."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
+from manta_swarm.automl.models.linked import Link
+from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.space import STEREO_TINY
+from manta_swarm.automl.spaces.units import Layer
+from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.vertical import SiteWorker
+from manta_swarm.network import waits
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rpc import Handler, Refused
+from manta_swarm.peer.config import check_join, load_config
+from manta_swarm.peer.features.two_views.partner import MEET, Site
+from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew, load_site, make_site_crew
+from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.workers.crew import WorkerLost
+from manta_swarm.peer.workers.devices import choose_devices
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.network.members import DEADLINE_S, PEERS, run
+from tests.runs import manifest_of
+from tests.stereo_sites import at_site, few_pairs, write_scenes
+
+MANIFEST = replace(manifest_of(Identity(b"o" * 32)), task="stereo", supernet="stereo-tiny", data_digest=few_pairs().digest, lot_samples=2)
+LEFT_KEY, RIGHT_KEY = (peer.public_key for peer in PEERS[:2])
+BASE = b"b" * 32
+SMALLEST = STEREO_TINY.smallest()
+ARCHITECTURE = replace(SMALLEST, units=(*SMALLEST.units[:-1], (Layer(3, 4),)))  # small, and yet more weights than a part has
+
+
+def weights(seed: int = 0) -> torch.Tensor:
+    stereo = Stereo(STEREO_TINY)
+    stereo.initialise(torch.Generator().manual_seed(seed))
+    return stereo.flat_weights_N
+
+
+def lot_of(key: bytes, index: int) -> Lot:
+    return Lot(MANIFEST.seed, BASE, 0, key, index, ARCHITECTURE, MANIFEST.lot_samples)
+
+
+class Near:
+    """The way to the one mate, all of whose callers are mates."""
+
+    def __init__(self, endpoint: MemoryEndpoint, mate: PublicKey) -> None:
+        self.endpoint = endpoint
+        self.mate = mate
+        self.spoil: Callable[[str, bytes], bytes] = lambda method, answer: answer
+
+    @property
+    def key(self) -> PublicKey:
+        return self.endpoint.key
+
+    def mates(self) -> tuple[PublicKey, ...]:
+        return (self.mate,)
+
+    async def serve_mates(self, method: str, handler: Handler) -> None:
+        async def spoiled(caller: PublicKey, request: bytes) -> bytes:
+            return self.spoil(method, await handler(caller, request))
+
+        await self.endpoint.serve(method, spoiled)
+
+    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        del largest
+        return await self.endpoint.call(mate, method, request, timeout_s=timeout_s)
+
+
+class Pair:
+    """The two sites."""
+
+    def __init__(self, both: StereoDataset, of_right: StereoDataset | None = None) -> None:
+        network = MemoryNetwork()
+        self.network, self.said = network, {LEFT: list[str](), RIGHT: list[str]()}
+        self.changed = asyncio.Event()
+        self.compute = {view: ComputeThread() for view in (LEFT, RIGHT)}
+        self.near = {
+            LEFT: Near(network.endpoint(LEFT_KEY), RIGHT_KEY),
+            RIGHT: Near(network.endpoint(RIGHT_KEY), LEFT_KEY),
+        }
+        self.crew: dict[str, SiteCrew] = {}
+        for view, data in ((LEFT, both), (RIGHT, of_right or both)):
+            site = at_site(data, view)
+            worker = SiteWorker("stereo-tiny", site, view)
+            self.crew[view] = SiteCrew(worker, site, Site.of(site, view), MANIFEST, self.compute[view])
+            self.crew[view].watch(self.changed.set, partial(self._say, view))
+            self.crew[view].reach(self.near[view])
+
+    def _say(self, view: str, line: str) -> None:
+        self.said[view].append(line)
+        self.changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def both_present(self) -> None:
+        await self.until(lambda: all(crew.free() for crew in self.crew.values()))
+
+    async def train(self, view: str, index: int) -> LotResult:
+        """Train a lot of one site, as often as it takes."""
+        key = LEFT_KEY if view == LEFT else RIGHT_KEY
+        while True:
+            try:
+                return (await self.crew[view].train(0, lot_of(key, index))).result
+            except WorkerLost:
+                await self.both_present()
+
+
+@asynccontextmanager
+async def pair_of(of_right: StereoDataset | None = None) -> AsyncIterator[Pair]:
+    pair = Pair(few_pairs(), of_right)
+    try:
+        for crew in pair.crew.values():
+            await crew.load(weights(), None)
+            await crew.start()
+        yield pair
+    finally:
+        for view, crew in pair.crew.items():
+            await crew.close()
+            pair.compute[view].close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "VIEWS_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(waits, "VIEWS_MATCH_S", 0.2)
+
+
+def pooled(lot: Lot) -> LotResult:
+    worker = Worker("stereo-tiny", few_pairs())
+    worker.load(weights())
+    return worker.train(lot)
+
+
+def test_lots_of_both_sites_are_those_of_one_that_has_both_views() -> None:
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
+            for result, lot in zip(results, [lot_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True):
+                expected = pooled(lot)
+                assert result.loss == pytest.approx(expected.loss, rel=1e-5)
+                assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
+            for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
+                own, same = pair.crew[view].own, pair.crew[other].others
+                # What the left site gives for a lot of the right one's is its share of all weights, and takes two parts.
+                assert (own.lots, own.exchanges) == (same.lots, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
+                assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
+            assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("of_right", "line"),
+    [
+        (few_pairs(39), "the other site has 41 scenes of other names, or holds out others"),
+        (replace(few_pairs(), train=few_pairs(41).train[1:]), "the views of both sites together are not the run's data set"),
+    ],
+)
+def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of_right: StereoDataset, line: str) -> None:
+    async def scenario() -> None:
+        async with pair_of(of_right) as pair:
+            await pair.until(lambda: all(pair.said.values()))
+            assert pair.said[LEFT][0].startswith(line)
+            assert len(pair.said[LEFT]) == 1
+            assert len(pair.said[RIGHT]) == 1
+            assert not pair.crew[LEFT].free()
+            with pytest.raises(WorkerLost, match="the other site is away"):
+                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda answer: answer[:-4], "have 0 bytes, not|have .* bytes, not"),
+        (lambda answer: np.full(len(answer) // 4, np.nan, "<f4").tobytes(), "are not finite"),
+        (lambda answer: answer + b"\0" * 4, "bytes, not"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 6, 9, 14])
+def test_a_site_that_lies_ends_the_lot_with_a_reason_and_the_next_one_is_trained(
+    spoil: Callable[[bytes], bytes], reason: str, place: int
+) -> None:
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            asked = 0
+
+            def lie(method: str, answer: bytes) -> bytes:
+                nonlocal asked
+                asked += method == EXCHANGE
+                return spoil(answer) if method == EXCHANGE and asked == place + 1 else answer
+
+            pair.near[RIGHT].spoil = lie
+            with pytest.raises(WorkerLost, match=reason):
+                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+            assert pair.said[LEFT][-1].startswith("without the other site: the other site's ")
+            result = await pair.train(LEFT, 0)
+            assert result.loss == pytest.approx(pooled(lot_of(LEFT_KEY, 0)).loss, rel=1e-5)
+
+    run(scenario())
+
+
+class Stuck(SiteWorker):
+    """A worker that gives nothing until it may."""
+
+    def train_site(self, lot: Lot, link: Link, *, is_own: bool) -> LotResult | None:
+        time.sleep(0.5)
+        return super().train_site(lot, link, is_own=is_own)
+
+
+def test_a_site_that_is_late_ends_the_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "VIEWS_EXCHANGE_S", 0.1)
+
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            pair.crew[RIGHT]._worker.__class__ = Stuck
+            with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
+                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+            assert "without the other site" in pair.said[LEFT][-1]
+
+    run(scenario())
+
+
+def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            del pair.network.endpoints[LEFT_KEY]
+            with pytest.raises(WorkerLost):
+                await pair.crew[RIGHT].train(0, lot_of(RIGHT_KEY, 0))
+            assert not pair.crew[RIGHT].free()
+            assert pair.said[RIGHT][-1].startswith("without the other site: ")
+
+    run(scenario())
+
+
+def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> None:
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            await pair.crew[RIGHT].load(weights(1), None)
+            for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
+                with pytest.raises(WorkerLost, match="at other weights"):
+                    await pair.crew[view].train(0, lot_of(key, 0))
+                assert pair.crew[view].free()
+            await pair.crew[RIGHT].load(weights(), None)
+            await pair.crew[RIGHT].pause()
+            assert not pair.crew[RIGHT].present()
+            with pytest.raises(WorkerLost, match="at other weights"):
+                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+            await pair.crew[RIGHT].resume()
+            await pair.train(LEFT, 0)
+
+    run(scenario())
+
+
+def test_what_a_mate_may_not_ask_is_refused() -> None:
+    name = LotName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
+
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            left, right = pair.near[LEFT].endpoint, pair.near[RIGHT].endpoint
+            for request, reason in (
+                (Begin(b"i" * 16, replace(name, key=b"k" * 32)), "somebody else's"),
+                (Begin(b"i" * 16, replace(name, architecture="r64 nonsense")), "unknown gene"),
+            ):
+                with pytest.raises(Refused, match=reason):
+                    await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
+            with pytest.raises(Refused, match="somebody else's"):
+                await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
+            with pytest.raises(Refused, match="gave the lot up"):
+                await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
+            stranger = pair.network.endpoint(PEERS[2].public_key)
+            with pytest.raises(Refused, match="have not met"):
+                await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
+            with pytest.raises(Refused):
+                await stranger.call(RIGHT_KEY, MEET, b"\xa0", timeout_s=5.0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        (Site, ("middle", 3, b"d" * 32, (b"d" * 32,))),
+        (Site, ("right", 3, b"d" * 32, (b"d" * 32, b"d" * 32))),
+        (LotName, (BASE, 0, LEFT_KEY, 0, "r" * 500, b"w" * 32)),
+        (Exchange, (b"i" * 15, 0, b"")),
+        (Exchange, (b"i" * 16, -1, b"")),
+    ],
+)
+def test_messages_are_parsed_strictly(kind: type, record: tuple[object, ...]) -> None:
+    with pytest.raises(EncodingError):
+        unpack(kind, pack(record), max_bytes=4096)
+
+
+def test_a_run_or_settings_that_a_view_does_not_fit_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--view is for runs of stereo pairs"):
+        load_site(manifest_of(Identity(b"o" * 32)), LEFT, tmp_path, is_alone=False)
+    with pytest.raises(UserError, match="--view needs a mate with the other view: leave --alone out"):
+        load_site(MANIFEST, LEFT, tmp_path, is_alone=True)
+    with pytest.raises(UserError, match="layers comes with both views: leave --view out"):
+        load_site(replace(MANIFEST, dataset="layers"), LEFT, tmp_path, is_alone=False)
+    write_scenes(tmp_path, 4)
+    dataset = load_site(replace(MANIFEST, dataset="stereo-scenes"), RIGHT, tmp_path / RIGHT, is_alone=False)
+    with pytest.raises(UserError, match="on the CPU: give --gpus none, and leave --workers out"):
+        make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", 2), ComputeThread())
+    assert not make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", None), ComputeThread()).free()
+    with pytest.raises(UserError, match="leases need samples with both views"):
+        check_join(load_config({"dir": tmp_path, "view": "left", "gateway": ("127.0.0.1:0",)}))
+    with pytest.raises(UserError, match=r"--view: .*left.* or .*right"):
+        load_config({"dir": tmp_path, "view": "middle"})

@@ -1,0 +1,239 @@
+"""Whether tickets were kept, as the log shows it: in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import Counted
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.submit.promises import Promises
+from manta_swarm.protocol.errors import EncodingError, Unreachable
+from manta_swarm.protocol.exchange import MAX_AGE
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.rounds import Sealed
+from manta_swarm.protocol.signing import Identity, sha256
+from tests.contributions import header_of
+from tests.network.virtual_time import now, run_virtual
+from tests.runs import FixedCourse, manifest_of
+
+OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
+LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+HEADER = header_of(LEDGER, PEER)
+SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
+COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())
+OTHER = Counted(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
+COHORTS = Counted(sha256(b"the cohort's"), replace(COUNTED.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)))
+
+
+class Seen:
+    """What became of promises, with a log that answers as the test says."""
+
+    def __init__(self, *answers: Counted | Exception | None) -> None:
+        self._answers = iter(answers)
+        self.asked: list[tuple[int, float]] = []
+        self.kept: list[tuple[int, Sealed]] = []
+        self.found: list[Counted | None] = []  # of what was kept
+        self.broken: list[tuple[int, Sealed]] = []
+        self.after_all: list[tuple[int, Sealed, Counted]] = []
+        self.instead: list[Sealed] = []
+        self.promises = Promises(
+            self.counted,
+            self._on_kept,
+            lambda *broken: self.broken.append(broken),
+            lambda *found: self.after_all.append(found),
+            self.instead.append,
+        )
+
+    def _on_kept(self, round_: int, sealed: Sealed, found: Counted | None) -> None:
+        self.kept.append((round_, sealed))
+        self.found.append(found)
+
+    async def counted(self, round_: int) -> Counted | None:
+        self.asked.append((round_, now()))
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def seen(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception | None) -> Seen:
+    async def play() -> Seen:
+        found = Seen(*answers)
+        await story(found)
+        await found.promises.close()
+        assert not found.promises._looking
+        return found
+
+    return run_virtual(play())
+
+
+async def look(found: Seen) -> None:
+    """Expect a contribution in round 1, and ask the log until that is settled."""
+    found.promises.expect(1, SEALED)
+    found.promises.look()
+    await asyncio.wait(found.promises._looking.values())
+
+
+def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(2, COUNTED)  # of another round
+        found.promises.see(1, OTHER)
+        assert found.kept == []
+        found.promises.see(1, COUNTED)
+        found.promises.see(1, COUNTED)
+        await found.promises.settle()
+
+    found = seen(story)
+    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+
+
+def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, COUNTED)
+        found.promises.expect(1, SEALED)
+        assert not found.promises.is_waiting
+        await found.promises.settle()
+
+    found = seen(story)
+    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+
+
+def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, COHORTS)
+        assert not found.promises.is_waiting
+
+    found = seen(story)
+    assert (found.kept, found.found) == ([(1, SEALED)], [COHORTS])
+
+
+def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, COUNTED)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 1)
+
+
+@pytest.mark.parametrize("answer", [None, OTHER])
+def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
+    found = seen(look, answer)
+    assert (found.kept, found.broken) == ([], [(1, SEALED)])
+
+
+def test_a_log_that_is_away_has_broken_nothing() -> None:
+    away = Unreachable("away")
+    found = seen(look, *[away] * 6, COUNTED)
+    assert (found.kept, found.broken) == ([(1, SEALED)], [])
+    assert [at for _, at in found.asked] == [0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5]
+
+
+@pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
+def test_a_log_that_does_not_show_the_table_is_believed_its_ticket_in_the_end(fault: Exception) -> None:
+    assert seen(look, fault, fault, COUNTED).kept == [(1, SEALED)]
+    found = seen(look, *[fault] * 3)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 3)
+
+
+def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        await found.promises.settle()
+        assert now() == waits.LAST_ROUND_S
+
+    found = seen(story, *[Unreachable("away")] * 100)
+    assert (found.kept, found.broken) == ([], [])
+
+
+def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        await asyncio.sleep(0.1)
+        found.promises.see(1, COUNTED)
+        await found.promises.settle()
+
+    found = seen(story, Unreachable("away"))
+    assert (found.kept, len(found.asked)) == ([(1, SEALED)], 1)
+
+
+def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_found_once() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.give_up(SEALED, 1)
+        found.promises.look()
+        await found.promises.settle()
+        found.promises.committed(2)
+        found.promises.look()
+        await found.promises.settle()
+        for round_ in (2, 3):
+            found.promises.committed(round_)
+            found.promises.see(round_, COHORTS)
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, None, COHORTS)
+    assert [round_ for round_, _ in found.asked] == [1, 2]
+    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SEALED, COHORTS)], [], [], [])
+
+
+def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.give_up(SEALED, 0)
+        for round_ in range(1, 9):
+            found.promises.committed(round_)
+            found.promises.look()
+            await found.promises.settle()
+
+    found = seen(story, *[None] * (MAX_AGE + 1))
+    assert [round_ for round_, _ in found.asked] == [*range(1, 2 + MAX_AGE)]
+    assert (found.after_all, found.broken) == ([], [])
+
+
+def test_work_without_a_ticket_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED, is_promised=False)
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, OTHER)
+    assert (found.kept, found.broken, found.instead) == ([], [], [SEALED])
+    assert seen(story, None).broken == [(1, SEALED)]  # the log said that its table has some
+
+
+def test_a_ticket_makes_it_one() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED, is_promised=False)
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        await found.promises.settle()
+
+    assert seen(story, OTHER).broken == [(1, SEALED)]
+
+
+def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_may_be_listed() -> None:
+    base = HEADER.contribution.open().base
+
+    async def story(found: Seen) -> None:
+        found.promises.wonder(1, base, 0)
+        assert not found.promises.is_looking_for(base)  # no round is there that could have it
+        found.promises.committed(1)
+        assert found.promises.is_looking_for(base)
+        assert not found.promises.is_looking_for(sha256(b"another"))
+        found.promises.look()
+        await asyncio.wait(found.promises._looking.values())
+        assert not found.promises.is_looking_for(base)
+        found.promises.committed(MAX_AGE + 2)
+        assert not found.promises.is_looking_for(base)
+
+    assert [round_ for round_, _ in seen(story, OTHER).asked] == [1]

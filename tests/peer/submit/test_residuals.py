@@ -1,0 +1,207 @@
+"""Which residual a peer may use, through its contributions' ways and through its restarts."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.submit.residuals import ZEROS, Residuals
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS
+from manta_swarm.protocol.signing import sha256
+
+RUN = sha256(b"run")
+N = 5000
+SORTED_AFTER = 6
+FIRST, SECOND = sha256(b"first contribution"), sha256(b"second contribution")
+
+
+def vector(seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(N).astype(np.float32)
+
+
+class Life:
+    """One start of a peer."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = PeerStore(directory)
+        self.residuals = Residuals(self.store, RUN, N, lambda round_: round_ == SORTED_AFTER)
+
+
+def play(directory: Path, story: Callable[[Residuals], Awaitable[None]]) -> Residuals:
+    """Play a story in one life; return the residuals as the next life finds them."""
+    asyncio.run(_played(story, Life(directory).residuals))
+    return Life(directory).residuals
+
+
+async def _played(story: Callable[[Residuals], Awaitable[None]], residuals: Residuals) -> None:
+    await story(residuals)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("runs/*/residual*"))
+
+
+def test_who_has_left_nothing_uses_zeros(tmp_path: Path) -> None:
+    assert Life(tmp_path).residuals.held(0) == ZEROS
+    assert ZEROS.digest == b""
+
+
+def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_restart(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        assert residuals.held(0) == ZEROS  # it is not listed yet
+        await residuals.listed(FIRST, 1)
+
+    held = play(tmp_path, story).held(1)
+    assert held.digest == residual_digest(vector(1)) == vector_digest(vector(1))
+    assert held.values is not None
+    assert (held.values == vector(1)).all()
+
+
+def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, SORTED_AFTER + 1)
+
+    residuals = play(tmp_path, story)
+    assert residuals.held(SORTED_AFTER + 1 + RESIDUAL_ROUNDS).digest == residual_digest(vector(1))
+    assert residuals.held(SORTED_AFTER + 2 + RESIDUAL_ROUNDS) == ZEROS
+
+
+def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Path) -> None:
+    async def first(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+
+    async def second(residuals: Residuals) -> None:
+        await residuals.listed(FIRST, 1)
+
+    play(tmp_path, first)
+    assert play(tmp_path, second).held(1).digest == residual_digest(vector(1))
+
+
+def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, 1)
+        await residuals.sealed(SECOND, vector(2))
+        residuals.dropped()
+
+    assert play(tmp_path, story).held(2).digest == residual_digest(vector(1))
+
+
+def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.sealed(SECOND, vector(2))
+        await residuals.listed(SECOND, 1)
+
+    assert play(tmp_path, story).held(1).digest == residual_digest(vector(2))
+
+
+def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobody_knows_more(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, 1)
+        await residuals.listed(SECOND, 2)
+
+    assert play(tmp_path, story).held(2) == ZEROS
+
+
+def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, 1)
+        await residuals.sealed(SECOND, np.zeros(N, np.float32))
+        await residuals.listed(SECOND, 2)
+
+    assert play(tmp_path, story).held(2) == ZEROS
+
+
+@pytest.mark.parametrize(("listed_in", "newest", "is_held"), [(5, 5, True), (5, 6, False), (6, 6, False), (7, 9, True)])
+def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, listed_in: int, newest: int, is_held: bool) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, listed_in)
+
+    assert bool(play(tmp_path, story).held(newest).digest) is is_held
+
+
+def test_who_does_not_know_which_holds_uses_none(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, 1)
+        await residuals.forget()
+
+    assert play(tmp_path, story).held(1) == ZEROS
+    assert names(tmp_path) == ["residuals"]
+
+
+def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        for round_ in range(1, 5):
+            contribution = sha256(bytes([round_]))
+            await residuals.sealed(contribution, vector(round_))
+            await residuals.listed(contribution, round_)
+
+    play(tmp_path, story)
+    assert names(tmp_path) == [f"residual-{residual_digest(vector(4)).hex()[:32]}", "residuals"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other values", "other length"])
+def test_a_residual_whose_file_is_not_what_it_was_is_one_of_zeros(tmp_path: Path, damage: str) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, 1)
+
+    play(tmp_path, story)
+    (path,) = tmp_path.glob("runs/*/residual-*")
+    data = path.read_bytes()
+    path.write_bytes({"gone": b"", "cut": data[:-1], "other values": data[:-1] + b"\x7f", "other length": data[:-4]}[damage])
+    if damage == "gone":
+        path.unlink()
+    assert Life(tmp_path).residuals.held(1) == ZEROS
+
+
+def test_damaged_knowledge_of_residuals_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    store.save_residuals(RUN, KeptResiduals(sha256(b"x"), 3, ((FIRST, sha256(b"y")),)))
+    assert store.residuals(RUN).load(KeptResiduals) == KeptResiduals(sha256(b"x"), 3, ((FIRST, sha256(b"y")),))
+    (path,) = tmp_path.glob("runs/*/residuals")
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(StorageError, match=r"residuals is damaged .*delete the file"):
+        Life(tmp_path)
+
+
+def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_before_was_cancelled(tmp_path: Path) -> None:
+    life, slow = Life(tmp_path), threading.Event()
+    save = life.store.save_residuals
+
+    def waiting(run: bytes, kept: KeptResiduals) -> None:
+        if kept.round == 1:
+            assert slow.wait(30)
+        save(run, kept)
+
+    life.store.save_residuals = waiting  # type: ignore[method-assign]
+
+    async def story() -> None:
+        await life.residuals.sealed(FIRST, vector(1))
+        listing = asyncio.create_task(life.residuals.listed(FIRST, 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        listing.cancel()
+        sealing = asyncio.create_task(life.residuals.sealed(SECOND, vector(2)))
+        await asyncio.sleep(0)
+        slow.set()
+        await asyncio.gather(listing, return_exceptions=True)
+        await sealing
+        await life.residuals.listed(SECOND, 2)
+
+    asyncio.run(story())
+    assert Life(tmp_path).residuals.held(2).digest == residual_digest(vector(2))

@@ -1,0 +1,207 @@
+"""Spot checks of means: a wrong group is found, kept as a proof and stops the peer; a true one never is, whoever serves what."""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.network.blobs import METHOD, Shelf
+from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.wrong_group import WrongGroup
+from manta_swarm.peer.sync.check import SHARE, Checker, LogLied
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
+from tests.network.members import run
+
+OWN, HOLDER, LIAR = (PublicKey(sha256(b"node %d" % number)) for number in range(3))
+AGES = [0, 1, 2]
+WRONG = {0: 0.5, 300_000: 0.5, NUM_VALUES - 1: 0.5}  # each group
+
+
+@cache
+def committed(*, is_wrong: bool) -> Committed:
+    return commit(AGES, wrong=WRONG if is_wrong else None)
+
+
+class Scene:
+    """A peer that checks, one that holds the bodies, and the log."""
+
+    def __init__(self, given: Committed, directory: Path) -> None:
+        self.given = given
+        self.directory = directory
+        self.network = MemoryNetwork()
+        self.node = self.network.endpoint(OWN)
+        self.holder = self.network.endpoint(HOLDER)
+        self.log = self.network.endpoint(PublicKey(OPERATOR.public_key))
+        self.shelves: dict[PublicKey, Shelf] = {}
+        self.shelf = Shelf(max_bytes=2**28)
+        self.sources: list[PublicKey] = [HOLDER]
+        self.wrong: list[PublicKey] = []
+        self.tables = 0
+
+    async def serve(self, endpoint: MemoryEndpoint) -> None:
+        """Let a node hand out the bodies."""
+        shelf = self.shelves[endpoint.key] = Shelf(max_bytes=2**28)
+        for blob in self.given.bodies:
+            shelf.put(blob, "body")
+        await shelf.serve(endpoint)
+
+    def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> Checker:
+        checker = Checker(
+            self.node,
+            self.given.signed,
+            measure(self.given.signed.open()),
+            self.shelf,
+            self.directory,
+            weighed=changes.get("weighed", self.weighed),
+            sources=lambda _root: self.sources,
+            on_wrong=lambda key, _reason: self.wrong.append(key),
+            rng=random.Random(seed),
+        )
+        for entry in reversed(self.given.before) if knows is None else knows:
+            checker.committed(entry)
+        checker.committed(self.given.entry)
+        return checker
+
+    async def weighed(self, entry: Round) -> Any:
+        assert entry == self.given.entry
+        self.tables += 1
+        return self.given.weighed
+
+    async def check(self, checker: Checker) -> None:
+        await checker.check(self.given.receipt, self.given.proven, self.given.mean)
+
+
+def story(given: Committed, directory: Path, work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await work(Scene(given, directory))
+
+    run(whole())
+
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(tmp_path: Path, seed: int) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.serve(scene.holder)
+        checker = scene.checker(seed=seed)
+        with pytest.raises(LogLied, match=f"committed a wrong mean in round {ROUND}") as raised:
+            await scene.check(checker)
+        (path,) = (tmp_path / "proofs").iterdir()
+        assert str(path) in str(raised.value)
+        found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(measure)
+        assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
+        assert checker.outcomes == {"wrong": 1}
+
+    story(committed(is_wrong=True), tmp_path / "proofs", work)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_true_mean_passes_and_only_one_group_of_each_body_is_fetched(tmp_path: Path, seed: int) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.serve(scene.holder)
+        checker = scene.checker(seed=seed)
+        await scene.check(checker)
+        assert checker.outcomes == {"right": 1}
+        assert not list(tmp_path.glob("*.proof"))  # noqa: ASYNC240
+        sizes = set(group_sizes("topk-256-4", NUM_VALUES))
+        assert scene.shelves[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
+
+    story(committed(is_wrong=False), tmp_path, work)
+
+
+def test_who_serves_wrong_pieces_is_told_of_and_nobody_is_accused_for_it(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        await scene.serve(scene.log)
+
+        async def lie(_caller: PublicKey, _request: bytes) -> bytes:
+            return bytes(96)
+
+        await scene.network.endpoint(LIAR).serve(METHOD, lie)
+        scene.sources = [LIAR]
+        checker = scene.checker()
+        await scene.check(checker)
+        assert checker.outcomes == {"right": 1}
+        assert set(scene.wrong) == {LIAR}
+
+    story(committed(is_wrong=False), tmp_path, work)
+
+
+def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        for blob in scene.given.bodies:
+            scene.shelf.put(blob, "body")
+        checker = scene.checker()
+        await scene.check(checker)
+        assert checker.outcomes == {"right": 1}
+
+    story(committed(is_wrong=False), tmp_path, work)
+
+
+def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        scene.sources = []
+        await scene.serve(scene.log)
+        checker = scene.checker()
+        await scene.check(checker)
+        assert checker.outcomes == {"right": 1}
+
+    story(committed(is_wrong=False), tmp_path, work)
+
+
+def test_a_check_for_which_something_is_lacking_accuses_nobody(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        for endpoint in (scene.log, scene.holder):
+            await Shelf(max_bytes=1).serve(endpoint)
+        checker = scene.checker()
+        await scene.check(checker)  # nobody has the bodies
+        assert checker.outcomes == {"not possible": 1}
+
+        async def no_table(_entry: Round) -> Any:
+            raise Unreachable("nobody gave the table")
+
+        checker = scene.checker(table=no_table)
+        await scene.check(checker)
+        assert checker.outcomes == {"not possible": 1}
+        checker = scene.checker(knows=scene.given.before[1:])
+        await scene.check(checker)
+        assert checker.outcomes == {"rounds not known": 1}
+
+    story(committed(is_wrong=True), tmp_path, work)
+
+
+def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        checker = scene.checker(seed=3)
+        mean = 4 * NUM_VALUES
+        for rows in (3, 20, 60):
+            entry = Round(**{**_fields(scene.given.entry), "contributions": rows})
+            tries = 20_000
+            made = sum(checker.wants(entry) for _ in range(tries))
+            cost = rows * max(group_sizes("topk-256-4", NUM_VALUES))
+            assert made / tries * cost < 1.05 * mean / SHARE
+            if rows > 11:  # else each mean could be checked for less
+                assert made / tries * cost > 0.9 * mean / SHARE
+
+    story(committed(is_wrong=False), tmp_path, work)
+
+
+def _fields(entry: Round) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__slots__}
+
+
+def test_only_the_newest_rounds_are_remembered(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        checker = scene.checker(knows=[Round(**{**_fields(scene.given.entry), "round": number}) for number in range(1, 100)])
+        assert len(checker._entries) <= 7
+
+    story(committed(is_wrong=False), tmp_path, work)

@@ -1,0 +1,148 @@
+"""A peer holds the log to what it signed: the whole program, against a log in memory that was replaced by another of the same key."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from manta_swarm.network import waits
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import OtherHistory
+from manta_swarm.protocol.histories import Departure, Histories, Shown
+from manta_swarm.protocol.signing import PublicKey
+from tests.memory_log import PEERS, MemoryLog, until
+from tests.peer.scene import Member, Scene, play
+
+
+def kept(directory: Path) -> list[Shown]:
+    """Return what the proofs show that a peer has kept."""
+    files = sorted((directory / "proofs").glob("*.proof"))
+    return [unpack(Histories, file.read_bytes(), max_bytes=2**20).check() for file in files]
+
+
+async def replaced(scene: Scene, rounds: int = 0) -> MemoryLog:
+    """Put another log of the same run and key in the place of the scene's: with so many rounds, of other contributions."""
+    scene.log.go_away()
+    await asyncio.sleep(0)  # who waits for its answer gets none
+    other = await MemoryLog(scene.network).start()
+    for seed in range(rounds):
+        other.give(PEERS[3], 100 + seed)
+        other.commit()
+    return other
+
+
+async def two_rounds(scene: Scene) -> Member:
+    """Return a peer that has taken part in two rounds."""
+    member = scene.join(0)
+    for round_ in (1, 2):
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await member.reaches(round_)
+    return member
+
+
+async def end_of(member: Member) -> OtherHistory:
+    """Return what the peer ended with."""
+    with pytest.raises(ExceptionGroup) as caught:
+        await member.ends()
+    found = caught.value.exceptions[0]
+    assert isinstance(found, OtherHistory)
+    return found
+
+
+def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the_whole_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(scene: Scene) -> None:
+        member = await two_rounds(scene)
+        await replaced(scene)
+        await until(lambda: bool(member.status.log_fault))
+        (shown,) = kept(member.store.directory)
+        assert (shown.departure, shown.shown.size, shown.round) == (Departure.WENT_BACK, 0, 2)
+        assert not member.task.done()
+
+        scene.log.come_back()
+        await until(lambda: not member.status.log_fault)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await member.reaches(3)
+
+    play(tmp_path, story)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "an older copy" in line] == [line for line in printed if "has signed for" in line]
+    assert len([line for line in printed if "an older copy" in line]) == 1
+    assert "the run's log has again all that it signed" in printed
+
+
+def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await two_rounds(scene)
+        await replaced(scene, 4)
+        assert "does not prove" in str(await end_of(member))
+        (shown,) = kept(member.store.directory)
+        assert (shown.departure, shown.round) == (Departure.UNPROVEN, 2)
+
+    play(tmp_path, story)
+
+
+def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await two_rounds(scene)
+        await member.leaves()
+        await replaced(scene, 1)
+        again = scene.join(0)
+        await until(lambda: bool(again.status.log_fault))
+        assert again.loop.machine.held is None  # it takes nothing from such a log
+        assert not again.worker.lots
+        scene.log.come_back()
+        await again.reaches(2)
+
+    play(tmp_path, story)
+
+
+def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await two_rounds(scene)
+        other = MemoryLog(MemoryNetwork())
+        for seed in (7, 8):
+            other.give(PEERS[3], seed)
+            other.commit()
+        neighbour = scene.network.endpoint(PEERS[2].public_key)
+        with pytest.raises(Refused, match="goes two ways"):
+            await neighbour.call(PublicKey(member.identity.public_key), "commit", pack(other.receipt()), timeout_s=30)
+        assert "goes two ways" in str(await end_of(member))
+        (shown,) = kept(member.store.directory)
+        assert shown.departure is Departure.FORKED
+
+    play(tmp_path, story)
+
+
+def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
+    async def story() -> None:
+        network = MemoryNetwork()
+        log = await MemoryLog(network).start()
+        log.give(PEERS[1])
+        log.commit()
+        store, now = PeerStore(tmp_path), [0.0]
+        client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
+        status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
+        heads = Heads(client, log.signed, store, StatusBoard(store, status), clock=lambda: now[0])
+        assert await heads.compare()  # it knows nothing yet
+        heads.remember((await client.news(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
+        assert await heads.compare()
+        await MemoryLog(network).start()
+        assert not await heads.compare()
+        now[0] = waits.WENT_BACK_S
+        heads.check_patience()
+        now[0] += 1
+        with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
+            heads.check_patience()
+
+    asyncio.run(story())

@@ -1,0 +1,361 @@
+"""A local step's lots on several workers, which come back in whatever order a test says, or not at all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.work import Pile
+from manta_swarm.peer.workers.crew import Done, WorkerLost
+from manta_swarm.protocol.errors import SamplesMissing
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signing import Identity, sha256
+from tests.memory_log import signed_manifest, until
+from tests.runs import FixedCourse
+
+PEER = Identity(b"\x0b" * 32)
+SIGNED = signed_manifest()
+START = Standing.start(SIGNED.open(), SIGNED.run)
+LOT = SIGNED.open().lot_samples
+ASKED = (TINY.largest(), TINY.smallest())
+MANY = 100
+
+
+class HeldCrew:
+    """Workers that end a lot when a test says so. Implements ``peer.workers.crew.Crew``."""
+
+    num_weights = 3
+    is_paused = False
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.gone: set[int] = set()
+        self.busy: dict[int, tuple[Lot, asyncio.Future[Done]]] = {}  # by worker
+        self.released: list[int] = []  # indices of lots, in the order in which they were added
+        self._on_change: Callable[[], None] = lambda: None
+
+    def present(self) -> Sequence[int]:
+        return [worker for worker in range(self.size) if worker not in self.gone]
+
+    def free(self) -> Sequence[int]:
+        return [worker for worker in self.present() if worker not in self.busy]
+
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
+        self._on_change = on_change
+
+    async def start(self) -> None: ...
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        future = asyncio.get_running_loop().create_future()
+        self.busy[worker] = lot, future
+        try:
+            done: Done = await future
+            return done
+        finally:
+            del self.busy[worker]
+
+    # The test's side.
+
+    def indices(self) -> dict[int, int]:
+        """Return by worker the index of the lot that it is at."""
+        return {worker: lot.index for worker, (lot, _) in self.busy.items()}
+
+    def ends(self, worker: int, took_ms: float = 10.0, value: float = 1.0) -> None:
+        lot, future = self.busy[worker]
+        gradient = torch.tensor([value, 2.0 ** -(3 * lot.index), 0.1 * (lot.index + 1)])
+        result = LotResult(gradient, 1.0, lot.samples)
+        future.set_result(Done(result, took_ms, lambda: self.released.append(lot.index)))
+
+    def dies(self, worker: int) -> None:
+        self.gone.add(worker)
+        self.busy[worker][1].set_exception(WorkerLost("signal 9"))
+
+    def misses(self, worker: int) -> None:
+        self.busy[worker][1].set_exception(SamplesMissing("the shard x is missing"))
+
+    def comes_back(self, worker: int) -> None:
+        self.gone.discard(worker)
+        self._on_change()
+
+
+@dataclass
+class Scene:
+    """A shift that runs, and what it leaves."""
+
+    crew: HeldCrew
+    pile: Pile
+    machine: RoundMachine
+    pace: Pace
+    seat: "asyncio.Future[Seat]"
+    shift: Shift
+    asked: list[tuple[int, int]] = field(default_factory=list)  # lots so far and worker, whenever it was asked
+    lots: int = MANY  # that may be started
+
+    async def at(self, **indices: int) -> None:
+        """Return once each of these workers is at the lot of this index."""
+        wanted = {int(name[1:]): index for name, index in indices.items()}
+        await until(lambda: self.crew.indices() == wanted)
+
+
+def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: int = MANY, most: int = MANY, seated: bool = True) -> Scene:
+    """Run a shift beside ``story``; ``lots``: how many there is time for."""
+
+    async def whole() -> Scene:
+        crew, pile, pace = HeldCrew(workers), Pile(3, ASKED), Pace()
+        machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
+        seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
+        if seated:
+            seat.set_result(Seat(PEER.public_key))
+
+        def may_start(step: int, done: int, ends: float | None, worker: int) -> bool:
+            scene.asked.append((done, worker))
+            return done < scene.lots
+
+        def lot_at(index: int) -> tuple[Lot, int]:
+            return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], LOT), index % 2
+
+        shift = Shift(Task(0, most, lot_at), 0, pile, crew, machine, pace, seat, may_start)
+        scene = Scene(crew, pile, machine, pace, seat, shift, lots=lots)
+        crew.watch(shift.look_again, print)
+        running = asyncio.create_task(shift.run())
+        async with asyncio.timeout(60):
+            try:
+                await story(scene)
+                await running
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+        return scene
+
+    return asyncio.run(whole())
+
+
+def one_after_the_other(count: int) -> Pile:
+    """What one worker makes of as many lots."""
+
+    async def story(scene: Scene) -> None:
+        for index in range(count):
+            await scene.at(w0=index)
+            scene.crew.ends(0)
+
+    return play(story, workers=1, lots=count).pile
+
+
+def test_lots_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        for index in range(2, 5):  # worker 1 is as fast as can be
+            scene.crew.ends(1)
+            await scene.at(w0=0, w1=index)
+        assert scene.crew.released == []
+        scene.crew.ends(1)
+        await scene.at(w0=0)
+        scene.crew.ends(0)
+
+    scene, alone = play(story, lots=5), one_after_the_other(5)
+    assert scene.crew.released == [0, 1, 2, 3, 4]
+    assert np.array_equal(scene.pile.gradient(), alone.gradient())
+    assert scene.pile.claimed(bytes(32)) == alone.claimed(bytes(32))
+    assert scene.machine.samples == scene.pile.samples == 5 * LOT
+    assert scene.shift.next_index == 5
+
+
+def test_a_lot_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        scene.crew.dies(0)
+        await scene.at(w1=1)
+        scene.crew.ends(1)
+        await scene.at(w1=0)
+        scene.crew.comes_back(0)
+        await scene.at(w0=2, w1=0)
+        scene.crew.ends(0)
+        scene.crew.ends(1)
+
+    scene = play(story, lots=3)
+    assert scene.crew.released == [0, 1, 2]
+    assert scene.pile.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
+    assert scene.machine.samples == 3 * LOT
+
+
+def test_lots_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
+    async def story(scene: Scene) -> None:
+        for index in range(5):
+            await scene.at(w0=index)
+            scene.crew.misses(0)
+        for index in (5, 6):
+            await scene.at(w0=index)
+            scene.crew.ends(0)
+
+    scene = play(story, workers=1, lots=2)
+    assert scene.crew.released == [5, 6]
+    assert scene.machine.samples == scene.pile.samples == 2 * LOT
+    assert scene.shift.next_index == 7
+
+
+def test_it_is_given_up_where_lot_after_lot_needs_samples_that_are_not_here() -> None:
+    async def story(scene: Scene) -> None:
+        for index in range(64):
+            await scene.at(w0=index)
+            scene.crew.misses(0)
+
+    with pytest.raises(SamplesMissing, match="64 lots in a row need samples that are not here, of the last one: the shard x is missing"):
+        play(story, workers=1)
+
+
+def test_a_lot_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        scene.lots = 1
+        scene.crew.dies(0)
+        scene.crew.ends(1)
+
+    scene = play(story)
+    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (LOT, LOT, [1])
+
+
+def test_a_lot_is_waited_for_while_its_worker_comes_back_in_time() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0)
+        scene.crew.dies(0)
+        await until(lambda: scene.crew.busy == {})
+        scene.crew.comes_back(0)
+        await scene.at(w0=0)
+        scene.crew.ends(0)
+
+    scene = play(story, workers=1, lots=1)
+    assert scene.pile.samples == LOT
+
+
+def test_where_no_worker_comes_back_in_time_there_is_no_lot() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0)
+        scene.crew.dies(0)
+        scene.lots = 0
+
+    scene = play(story, workers=1)
+    assert (len(scene.pile), scene.machine.samples) == (0, 0)
+
+
+def test_a_lot_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
+    async def story(scene: Scene) -> None:
+        for _ in range(3):
+            await scene.at(w0=0)
+            scene.crew.dies(0)
+            await until(lambda: scene.crew.busy == {})
+            scene.crew.comes_back(0)
+        await scene.at(w0=1)
+        scene.lots = 1
+        scene.crew.ends(0)
+
+    scene = play(story, workers=1)
+    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (LOT, LOT, [1])
+
+
+def test_a_step_in_which_every_lot_ends_its_worker_is_given_up() -> None:
+    async def story(scene: Scene) -> None:
+        for index in (0, 0, 0, 1, 1, 1, 2, 2, 2):
+            await scene.at(w0=index)
+            scene.crew.dies(0)
+            await until(lambda: scene.crew.busy == {})
+            scene.crew.comes_back(0)
+
+    scene = play(story, workers=1)
+    assert (len(scene.pile), scene.machine.samples) == (0, 0)
+
+
+def test_no_more_lots_are_under_way_than_a_claim_may_have() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1, w2=2)
+        for worker in (0, 2, 1):
+            scene.crew.ends(worker)
+
+    assert len(play(story, workers=4, most=3).pile) == 3
+
+
+def test_once_the_first_lot_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        scene.crew.ends(1)
+        await scene.at(w0=0)
+        await asyncio.sleep(0.01)
+        assert scene.crew.indices() == {0: 0}
+        scene.seat.set_result(Seat(PEER.public_key))
+        await scene.at(w0=0, w1=2)
+        scene.crew.ends(0)
+        scene.crew.ends(1)
+
+    assert len(play(story, lots=3, seated=False).pile) == 3
+
+
+def test_a_free_worker_that_is_faster_is_asked_first() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        scene.crew.ends(0, took_ms=500.0)
+        scene.crew.ends(1, took_ms=20.0)
+        await scene.at(w0=3, w1=2)
+        scene.crew.ends(0)
+        scene.crew.ends(1)
+
+    play(story, lots=4)
+
+
+def test_after_three_lots_in_a_row_that_make_no_sense_no_more_are_started() -> None:
+    async def story(scene: Scene) -> None:
+        for index, value in enumerate([1.0, float("inf"), float("nan"), 1.0, float("inf"), float("inf"), float("-inf")]):
+            await scene.at(w0=index)
+            scene.crew.ends(0, value=value)
+
+    scene = play(story, workers=1)
+    assert len(scene.crew.released) == 7
+    assert (len(scene.pile), scene.machine.samples) == (2, 2 * LOT)
+
+
+def test_lots_so_far_are_those_done_and_those_under_way() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        assert scene.asked[:2] == [(0, 0), (1, 1)]
+        scene.crew.ends(1)
+        await scene.at(w0=0, w1=2)
+        assert (2, 1) in scene.asked
+        scene.crew.ends(0)
+        scene.crew.ends(1)
+
+    play(story, lots=3)
+
+
+def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_lot_stays_under_way() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.at(w0=0, w1=1)
+        scene.crew.busy[0][1].set_exception(RuntimeError("a fault of ours"))
+
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        play(story)
+
+
+def test_a_digest_of_the_sum_does_not_depend_on_how_many_workers_there_are() -> None:
+    async def story(scene: Scene) -> None:
+        while len(scene.crew.released) < 7:
+            for worker in sorted(scene.crew.busy, reverse=True):
+                scene.crew.ends(worker)
+            await asyncio.sleep(0)
+
+    digests = {sha256(play(story, workers=workers, lots=7).pile.gradient().tobytes()) for workers in (1, 2, 3, 7)}
+    assert len(digests) == 1

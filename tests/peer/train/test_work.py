@@ -1,0 +1,243 @@
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.codec.coding import encode
+from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.peer.train.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
+from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
+from manta_swarm.protocol.rosters import MAX_LEFT_OUT, claim_bytes
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.shards import MAX_SHARDS
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Identity, sha256
+
+PEER = Identity(b"\x0b" * 32)
+LARGEST, SMALLEST = TINY.largest(), TINY.smallest()
+ASKED = (LARGEST, SMALLEST, LARGEST)  # a round may ask for the same twice
+
+
+def lot(index: int, architecture: Architecture, samples: int) -> Lot:
+    return Lot(7, sha256(b"base"), 0, PEER.public_key, index, architecture, samples)
+
+
+def result(gradient: list[float], samples: int, loss: float) -> LotResult:
+    return LotResult(gradient=torch.tensor(gradient), loss=loss, samples=samples)
+
+
+def three_lots() -> Pile:
+    pile = Pile(2, ASKED)
+    pile.add(lot(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0))
+    pile.add(lot(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0))
+    pile.add(lot(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789))
+    return pile
+
+
+def test_the_gradient_is_the_mean_over_samples_not_over_lots() -> None:
+    assert three_lots().gradient().tolist() == [(16 - 16) / 80, (48 * 4 + 16 * 8) / 80]
+
+
+def test_the_loss_is_the_mean_over_samples() -> None:
+    assert three_lots().loss == pytest.approx((16 * 2 + 48 * 1 + 16 * 0.123456789) / 80)
+
+
+def test_a_pile_has_as_many_lots_as_were_added() -> None:
+    assert len(Pile(2, ASKED)) == 0
+    assert len(three_lots()) == 3
+
+
+def test_lots_are_counted_by_the_place_of_their_architecture_in_what_the_round_asks_for() -> None:
+    assert Pile(2, ASKED).work == (0, 0, 0)
+    assert three_lots().work == (0, 1, 2)
+
+
+def test_the_lots_gradients_are_not_changed() -> None:
+    pile, one = Pile(2, ASKED), result([1.0, 2.0], 16, 1.0)
+    pile.add(lot(0, LARGEST, 16), 0, one)
+    pile.add(lot(1, LARGEST, 16), 0, result([5.0, 5.0], 16, 1.0))
+    assert one.gradient.tolist() == [1.0, 2.0]
+
+
+def test_a_gradient_that_was_taken_does_not_change_with_later_lots() -> None:
+    pile = three_lots()
+    taken = pile.gradient()
+    before = taken.copy()
+    pile.add(lot(4, LARGEST, 16), 0, result([100.0, 100.0], 16, 1.0))
+    assert (taken == before).all()
+
+
+def test_a_step_that_ended_is_kept_and_the_next_one_has_a_gradient_of_its_own() -> None:
+    pile = three_lots()
+    assert pile.means == ()
+    assert (pile.step_lots, pile.samples) == (3, 80)
+    first = pile.gradient()
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
+    assert (pile.step_lots, pile.samples, len(pile)) == (0, 80, 3)
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    assert pile.gradient().tolist() == [3.0, 5.0]
+    assert first.tolist() == [0.0, 4.0]
+    pile.end_step(sha256(b"own too"), sha256(b"own too"))
+    assert pile.means == (sha256(b"mean"), sha256(b"own too"))
+    assert [(step.vector, step.count) for step in pile.claimed(b"")] == [(sha256(b"own"), 3), (sha256(b"own too"), 1)]
+
+
+BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+ACCOUNT = Identity(b"\x51" * 32).public_key
+RUN = sha256(b"run")
+
+
+def claimed(pile: Pile, vector: Vector, **changes: Any) -> Signed[Claim]:
+    settings = {"founder": PEER.public_key, "given": sha256(b"given"), "residual": b"", "lot_ms": 12, **changes}
+    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
+
+
+def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    claim = claimed(pile, vector).open()
+    assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
+    assert (claim.key, claim.founder, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, b"", 12)
+    assert claim.steps == (ClaimStep(0, 3, (2,), sha256(vector.astype("<f4").tobytes())),)
+    assert (claim.payout, claim.work, claim.given) == (ACCOUNT, pile.work, sha256(b"given"))
+
+
+def two_steps() -> Pile:
+    """Two steps that have ended, of the indices 0, 1, 3 and 4."""
+    pile = three_lots()
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    pile.end_step(sha256(b"own too"), sha256(b"mean too"))
+    return pile
+
+
+def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None:
+    pile, founder = two_steps(), Identity(b"\x0c" * 32).public_key
+    claim = claimed(pile, np.ones(2, np.float32), founder=founder, residual=sha256(b"left")).open()
+    assert (claim.founder, claim.residual, claim.given) == (founder, sha256(b"left"), sha256(b"given"))
+    assert claim.steps == (ClaimStep(0, 3, (2,), sha256(b"own")), ClaimStep(4, 4, (), sha256(b"own too")))
+
+
+def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
+    pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
+    first = claim_so_far(BASE, "home", pile, sha256(b"own"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0, shards=2).open()
+    assert (first.run, first.round, first.base, first.key, first.founder, first.cohort) == (
+        RUN,
+        7,
+        BASE.commit,
+        PEER.public_key,
+        founder,
+        "home",
+    )
+    assert (first.steps, first.work, first.shards) == ((ClaimStep(0, 3, (2,), sha256(b"own")),), pile.work, 2)
+    assert (first.given, first.residual) == (b"", b"")
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    second = claim_so_far(BASE, "home", pile, sha256(b"own too"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0).open()
+    assert second.steps == (*first.steps, ClaimStep(4, 4, (), sha256(b"own too")))
+    assert second.steps == two_steps().claimed(sha256(b"learnt"))
+    assert second.work == pile.work
+
+
+def test_of_what_is_not_to_be_told_a_claim_s_steps_tell_no_digest() -> None:
+    pile = Pile(2, ASKED, is_blind=True)
+    pile.add(lot(0, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.end_step(sha256(b"own"), sha256(b"mean"))
+    assert (pile.claimed(b""), pile.means) == ((ClaimStep(0, 0, (), bytes(32)),), (bytes(32),))
+
+
+def test_a_step_has_room_for_lots_until_too_many_between_them_are_missing() -> None:
+    pile = Pile(2, ASKED, every=2)
+    assert pile.has_room(10**6)
+    pile.add(lot(4, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(lot(8, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    last = 8 + 2 * MAX_SKIPPED  # with 6 they are so many
+    assert pile.has_room(last)
+    assert not pile.has_room(last + 2)
+    pile.add(lot(last, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    (step,) = pile.claimed(sha256(b"own"))
+    assert (step.first, step.last, step.every, len(step.skipped), step.count) == (4, last, 2, MAX_SKIPPED, 3)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2, 5, 40, 512])
+def test_whoever_leaves_out_lots_as_long_as_there_is_room_has_a_claim_that_a_founder_takes(local_steps: int) -> None:
+    pile, index, left_out = Pile(2, [LARGEST] * 32), 2**17, 0  # indices of five bytes
+    for _ in range(local_steps):
+        gap = max(gap for gap in range(MAX_SKIPPED + 1) if gap + left_out <= MAX_LEFT_OUT)
+        pile.add(lot(index, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        assert pile.has_room(index + gap + 1)
+        assert not pile.has_room(index + gap + 2)
+        pile.add(lot(index + gap + 1, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        pile.end_step(sha256(b"own"), sha256(b"mean"))
+        index, left_out = index + gap + 2, left_out + gap
+    learnt = Learnt(BASE, "c" * 63, pile, np.ones(2, np.float32), None)
+    claim = claim_of(
+        learnt, PEER, RUN, payout=ACCOUNT, founder=ACCOUNT, given=RUN, residual=RUN, lot_ms=MAX_LOT_MS, shards=MAX_SHARDS - 1
+    ).open()
+    size = len(pack(replace(claim, partner=RUN)))
+    assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many lots of each architecture
+
+
+def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
+    mates = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda mate: mate.public_key)
+    learnt = Learnt(BASE, "home", two_steps(), np.ones(2, np.float32), None)
+    own = claimed(learnt.pile, learnt.vector)
+    whole = claim_of(learnt, mates[0], RUN, payout=mates[0].public_key, founder=PEER.public_key, given=bytes(32), residual=b"", lot_ms=1)
+    dropped = claim_so_far(
+        BASE, "home", three_lots(), sha256(b"own"), mates[1], RUN, payout=mates[1].public_key, founder=PEER.public_key, lot_ms=1
+    )
+    header = made_of([own, whole], learnt.vector, learnt, PEER, RUN, "int16", [dropped]).header
+    contribution, keys = header.contribution.open(), [claim.open().key for claim in header.claims]
+    assert keys == sorted([PEER.public_key, *(mate.public_key for mate in mates)])
+    assert contribution.claims == tuple(claim.digest for claim in header.claims)
+    without = 7 - (1 << keys.index(mates[1].public_key))
+    assert (contribution.counted, contribution.steps) == (without, (StepMean(sha256(b"mean"), 7), StepMean(sha256(b"mean too"), without)))
+
+
+def test_a_contribution_has_the_body_of_what_is_given() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    signed = claimed(pile, vector)
+    made = made_of([signed], vector, Learnt(BASE, "home", pile, vector, None), PEER, RUN, "int16")
+    contribution = made.header.contribution.open()
+    assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
+    assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
+    assert (contribution.counted, contribution.steps) == (1, (StepMean(vector_digest(vector), 1),))
+    assert made.header.claims == (signed,)
+    assert made.left is None
+    assert made.blob.join() == encode("int16", vector, -20)
+    assert contribution.body == made.blob.root
+    assert made.body.values(-20).tolist() == vector.tolist()  # these few bits fit
+
+
+def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_of_what_is_not() -> None:
+    given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
+    coverage = np.array([True, True, False, True])
+    pile = three_lots()
+    made = made_of([claimed(pile, given)], given, Learnt(BASE, "home", pile, given, coverage), PEER, RUN, "topk-1024-4")
+    assert made.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
+    assert made.left is not None
+    assert made.left.tolist() == [0.5, 0.0, 8.0, 0.25]
+    assert made.header.contribution.open().residual == residual_digest(made.left)
+
+
+def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
+    given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
+    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, "home", three_lots(), given, None), PEER, RUN, "topk-1024-4")
+    assert (made.left, made.header.contribution.open().residual) == (None, b"")
+
+
+def test_times_add_up_by_name_until_the_line_is_told() -> None:
+    lap = Lap()
+    for name in ("train", "wait", "train"):
+        lap.mark(name)
+    assert re.fullmatch(r"train_s=\d+\.\d\d wait_s=\d+\.\d\d", lap.line())
+    lap.mark("hand_in")
+    assert re.fullmatch(r"hand_in_s=\d+\.\d\d", lap.line())

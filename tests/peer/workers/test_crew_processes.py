@@ -1,0 +1,292 @@
+"""Real worker processes: the same bits as one worker in this process, whatever happens to them, and nothing left."""
+
+import asyncio
+import dataclasses
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.writing import shard_images
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.work import ComputeThread, Pile
+from manta_swarm.peer.workers.crew import Crew, InProcess, WorkerLost
+from manta_swarm.peer.workers.devices import Device
+from manta_swarm.peer.workers.processes import Patience, ProcessCrew
+from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.protocol.lots import place_of_lot, sample_indices
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.child import Restart
+from tests.automl.data.files import noise, write_picture
+from tests.memory_log import LOT, signed_manifest, until
+from tests.network.processes import DEADLINE_S, are_gone, wait_for
+from tests.runs import FixedCourse
+
+pytestmark = pytest.mark.swarm
+
+PEER = Identity(b"\x0b" * 32)
+SIGNED = signed_manifest()
+START = Standing.start(SIGNED.open(), SIGNED.run)
+ASKED = (TINY.largest(), TINY.smallest())
+PATIENT = Patience(least_s=240.0, again=Restart(0.01, 0.02, free=1))
+QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
+CPU = Device("cpu", 1)
+
+
+def weights_of(seed: int) -> Tensor:
+    supernet = build(TINY)
+    supernet.initialise(torch.Generator().manual_seed(seed))
+    return supernet.flat_weights_N
+
+
+def lot_at(index: int) -> tuple[Lot, int]:
+    place = place_of_lot(len(ASKED), START.commit, PEER.public_key, index)
+    return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[place], LOT), place
+
+
+async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
+    """Return the pile of so many lots on a crew, while ``beside`` goes on."""
+    pile, machine = Pile(crew.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
+    seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
+    seat.set_result(Seat(PEER.public_key))
+    shift = Shift(Task(0, lots, lot_at), 0, pile, crew, machine, Pace(), seat, lambda *_: True)
+    crew.watch(shift.look_again, lines.append)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(shift.run())
+        if beside is not None:
+            await beside()
+    assert machine.samples == pile.samples == lots * LOT
+    return pile
+
+
+lines: list[str] = []  # what a person would have read
+
+
+def alone(weights: Tensor, teacher: Tensor | None, lots: int, dataset: Dataset | None = None) -> Pile:
+    """What one worker makes of as many lots, in this process, on one thread."""
+
+    async def whole() -> Pile:
+        compute = ComputeThread()
+        crew = InProcess(Worker(TINY.name, dataset or digits()), compute)
+        try:
+            await crew.load(weights, teacher)
+            return await trained(crew, lots)
+        finally:
+            compute.close()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return asyncio.run(whole())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def same(one: Pile, other: Pile) -> bool:
+    """Whether two piles are the same, to the bit."""
+    return (
+        bool((one.gradient() == other.gradient()).all()) and one.claimed(bytes(32)) == other.claimed(bytes(32)) and one.loss == other.loss
+    )
+
+
+def play(
+    story: Callable[[ProcessCrew], Awaitable[None]],
+    *,
+    devices: tuple[Device, ...] = (CPU, CPU),
+    patience: Patience = PATIENT,
+    data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
+    cuda_graphs: bool = False,
+) -> None:
+    """Run ``story`` with a crew; at its end nothing of it is left."""
+    lines.clear()
+    descriptors = set(os.listdir("/proc/self/fd"))
+
+    async def whole() -> set[int]:
+        crew = ProcessCrew(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
+        crew.watch(lambda: None, lines.append)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await crew.start()
+                await story(crew)
+                return set(crew.pids.values())
+        finally:
+            await crew.close()
+
+    pids = asyncio.run(whole())
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    gc.collect()  # what is mapped goes with the crew
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert not [name for name in os.listdir("/dev/shm") if "manta" in name]
+
+
+async def busy(crew: ProcessCrew) -> None:
+    """Return once both workers are at a lot."""
+    await until(lambda: len(crew.present()) == 2 and not crew.free())
+
+
+def test_two_workers_train_the_same_lots_as_one_to_the_bit_on_each_state_and_teacher() -> None:
+    async def story(crew: ProcessCrew) -> None:
+        for weights, teacher, want in zip(states, teachers, expected, strict=True):
+            await crew.load(weights, teacher)
+            assert same(await trained(crew, 6), want)
+        assert lines == []
+
+    states, teachers = [weights_of(1), weights_of(2), weights_of(1)], [None, weights_of(3), None]
+    expected = [alone(weights, teacher, 6) for weights, teacher in zip(states, teachers, strict=True)]
+    assert not same(expected[0], expected[1])
+    play(story)
+
+
+def test_workers_read_shards_themselves_and_leave_out_the_lots_whose_samples_are_missing(tmp_path: Path) -> None:
+    for number in range(300):
+        write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
+    shard_images(tmp_path / "own", tmp_path / "some", lambda *_: None, shard_bytes=4 << 10)
+    dataset = load_dataset("shards-some", tmp_path)
+    assert isinstance(dataset, ShardedImages)
+    whole = alone(weights_of(1), None, 4, dataset)
+    needed = sample_indices(7, START.commit, 0, PEER.public_key, 2, dataset.num_train, LOT)[0]  # by the lot of index 2
+    dataset.shards.path(dataset.shards.number_of(needed)).unlink()
+    dataset = load_dataset("shards-some", tmp_path)
+    expected = alone(weights_of(1), None, 4, dataset)
+    assert not same(expected, whole)
+
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        assert same(await trained(crew, 4), expected)
+        assert lines == []  # no worker ended
+
+    play(story, data=lambda: WorkerData.of(dataset, tmp_path))
+
+
+def test_a_worker_that_is_killed_or_stands_still_in_a_lot_is_replaced_and_its_lot_done_again() -> None:
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        await until(lambda: len(crew.present()) == 2)
+        assert same(await trained(crew, 2), alone_2)  # both have an idea by now of how long a lot takes
+        for struck, number in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+            lines.clear()
+            before = dict(crew.pids)
+
+            async def strike(pid: int = before[struck], number: signal.Signals = number) -> None:
+                await busy(crew)
+                os.kill(pid, number)
+
+            assert same(await trained(crew, 8, strike), alone_8)
+            await until(lambda: len(crew.present()) == 2)
+            assert crew.pids[struck] != before[struck]
+            assert crew.pids[1 - struck] == before[1 - struck]
+            assert not psutil.pid_exists(before[struck])
+            assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
+
+    alone_2, alone_8 = alone(weights_of(1), None, 2), alone(weights_of(1), None, 8)
+    play(story, patience=QUICK)
+
+
+def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        await until(lambda: len(crew.present()) == 2)
+        lost = [asyncio.create_task(crew.train(worker, lot_at(worker)[0])) for worker in (0, 1)]
+        await busy(crew)
+        before = set(crew.pids.values())
+        await crew.pause()
+        assert not any(psutil.pid_exists(pid) for pid in before)
+        assert (crew.is_paused, list(crew.present()), list(crew.free())) == (True, [], [])
+        assert [type(each) for each in await asyncio.gather(*lost, return_exceptions=True)] == [WorkerLost, WorkerLost]
+        await crew.resume()
+        assert same(await trained(crew, 4), expected)
+        await until(lambda: len(crew.present()) == 2)
+        resumed = set(crew.pids.values())
+
+        async def equip() -> None:
+            await busy(crew)
+            await crew.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
+            assert not any(psutil.pid_exists(pid) for pid in resumed)
+
+        assert (await trained(crew, 8, equip)).samples == 8 * LOT  # the lots of those that were ended are done again
+        for pid in crew.pids.values():
+            assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
+        assert lines == []
+
+    expected = alone(weights_of(1), None, 4)
+    play(story)
+
+
+def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
+    async def story(crew: ProcessCrew) -> None:
+        await until(lambda: any("again and again" in line for line in lines))
+        await until(lambda: len(crew.pids) == 2)
+        assert sum("again and again" in line for line in lines) == 1
+        assert sum("worker 0" in line for line in lines) == 1
+        assert list(crew.present()) == []
+
+    play(story, devices=(Device("cuda:77", 1), Device("cuda:78", 1)))
+
+
+_PARENT = """
+import asyncio, sys
+from tests.peer.workers.test_crew_processes import CPU, Patience, ProcessCrew, TINY, WorkerData, digits
+
+async def main():
+    crew = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Patience())
+    changed = asyncio.Event()
+    crew.watch(changed.set, print)
+    await crew.start()
+    while len(crew.present()) < 2:
+        await changed.wait()
+        changed.clear()
+    print(*crew.pids.values(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> None:
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", _PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": root}) as parent:
+        assert parent.stdout is not None
+        try:
+            workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+            assert len(workers) == 2
+            workers[0].suspend()
+        finally:
+            parent.kill()
+    wait_for(lambda: are_gone(workers), "the workers have ended")
+    pids = {str(pid) for pid in (parent.pid, *(worker.pid for worker in workers))}
+    assert not [name for name in os.listdir("/dev/shm") if "manta" in name or not pids.isdisjoint(name.split("_"))]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pause(cuda_graphs: bool) -> None:
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        pile = await trained(crew, 6)
+        difference = torch.from_numpy(pile.gradient() - expected.gradient())
+        assert float(difference.norm()) < 0.1 * float(torch.from_numpy(expected.gradient()).norm())
+        await crew.pause()
+        assert not crew.pids
+
+    expected = alone(weights_of(1), None, 6)
+    gpus = tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count()))
+    play(story, devices=gpus, patience=Patience(), cuda_graphs=cuda_graphs)

@@ -1,0 +1,142 @@
+"""A crew that rests after its lots: how much of the time it computes, by a clock that the test turns."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from manta_swarm.automl.spaces.space import TINY
+from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.peer.workers.crew import Done, WorkerLost
+from manta_swarm.peer.workers.resting import RestingCrew
+from tests.network.virtual_time import now, run_virtual
+
+LOT = Lot(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
+
+
+class SlowCrew:
+    """Two workers whose lots take as long as a test says. Implements ``peer.workers.crew.Crew``."""
+
+    num_weights = 3
+    size = 2
+    is_paused = False
+
+    def __init__(self) -> None:
+        self.busy: set[int] = set()
+        self.busy_s = 0.0  # of all that is computed, in all
+        self.dies = False
+
+    def present(self) -> Sequence[int]:
+        return (0, 1)
+
+    def free(self) -> Sequence[int]:
+        return [worker for worker in (0, 1) if worker not in self.busy]
+
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        self.busy.add(worker)
+        took_s = 0.25 * (1 + worker)
+        await asyncio.sleep(took_s)
+        self.busy_s += took_s
+        self.busy.discard(worker)
+        if self.dies:
+            raise WorkerLost("signal 9")
+        return Done(LotResult(torch.zeros(3), 1.0, lot.samples), 1000 * took_s, lambda: None)
+
+
+def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
+    async def whole() -> None:
+        slow = SlowCrew()
+        crew = RestingCrew(slow, duty, busy_ms=(lambda: 1000 * slow.busy_s) if counts_all else None, clock=lambda: 1000 * now())
+        await story(crew, slow)
+        await crew.close()
+
+    run_virtual(whole())
+
+
+async def work(crew: RestingCrew, worker: int, until_s: float) -> float:
+    """Give a worker a lot whenever it is free; return the seconds that it computed."""
+    changed = asyncio.Event()
+    crew.watch(changed.set, print)
+    computed_ms = 0.0
+    while now() < until_s:
+        changed.clear()
+        if worker in crew.free():
+            computed_ms += (await crew.train(worker, LOT)).took_ms
+        else:
+            await changed.wait()
+    return computed_ms / 1000
+
+
+@pytest.mark.parametrize("duty", [1, 10, 60, 90, 100])
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_worker_computes_its_share_of_the_time(duty: int, worker: int) -> None:
+    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
+        computed_s = await work(crew, worker, 1000)
+        assert computed_s / now() == pytest.approx(duty / 100, rel=0.02)
+
+    play(story, duty)
+
+
+def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
+    async def story(crew: RestingCrew, slow: SlowCrew) -> None:
+        async def other_work() -> None:
+            while True:
+                await asyncio.sleep(4)
+                slow.busy_s += 0.5
+
+        others = asyncio.create_task(other_work())
+        await work(crew, 0, 1000)
+        others.cancel()
+        assert slow.busy_s / now() == pytest.approx(0.3, rel=0.05)
+
+    play(story, 30, counts_all=True)
+
+
+def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
+    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
+        await crew.train(0, LOT)
+        assert list(crew.free()) == [1]
+        await asyncio.sleep(0.3)
+        assert list(crew.free()) == [0, 1]
+        await asyncio.sleep(100)
+        await crew.train(0, LOT)
+        assert list(crew.free()) == [1]
+
+    play(story, 50)
+
+
+def test_another_share_holds_at_once() -> None:
+    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
+        await crew.train(0, LOT)
+        await asyncio.sleep(1)
+        assert list(crew.free()) == [1]
+        crew.duty = 100
+        assert list(crew.free()) == [0, 1]
+        await crew.train(0, LOT)
+        assert list(crew.free()) == [0, 1]
+
+    play(story, 1)
+
+
+def test_a_lot_that_was_lost_is_not_rested_for() -> None:
+    async def story(crew: RestingCrew, slow: SlowCrew) -> None:
+        slow.dies = True
+        with pytest.raises(WorkerLost):
+            await crew.train(0, LOT)
+        assert list(crew.free()) == [0, 1]
+
+    play(story, 10)
