@@ -21,6 +21,7 @@ from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Choice
 from manta_swarm.peer.contact.operators_word import OperatorsWord
 from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.context import ClaimTerms, Progress, RunContext
 from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.peer.faults import verdict
 from manta_swarm.peer.features.audit.auditor import Known
@@ -46,11 +47,10 @@ from manta_swarm.peer.sync.spread import Spread
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.base_work import BaseWork
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.peer.train.work import ComputeThread, Lap, nobody, now_ms
+from manta_swarm.peer.train.work import ComputeThread, nobody, now_ms
 from manta_swarm.peer.train.workbench import Workbench
 from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.records import Claim, Round
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.rounds import Phase, RoundMachine
@@ -104,11 +104,16 @@ class PeerLoop:
         self.node = node
         self.identity = identity
         self.run_id = signed.run
-        self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key, self.course)
         self.log = LogClient(node, self.manifest, self.run_id)
+        terms = ClaimTerms(payout or identity.public_key, shards, partner)
+        self.context = RunContext(
+            node, identity, signed, self.manifest, self.course, crew.num_weights, self.log, store, board, shelf, compute, terms
+        )
+        self.progress = Progress(RoundMachine(self.manifest, self.run_id, identity.public_key, self.course))
+        self.machine = self.progress.machine
         self._board = board
         self._shelf = shelf
-        self._pace = Pace()
+        self._pace = self.progress.pace
         self._others = Others(
             node,
             self.log.line,
@@ -200,12 +205,11 @@ class PeerLoop:
         self._handing.partner = partner
         self._gateway = gateway
         self.trains = trains
-        self._changed = asyncio.Event()  # a commit came, or the person wants to leave
-        self._leaving = asyncio.Event()
+        self._changed, self._leaving = self.progress.changed, self.progress.leaving
         self._word = OperatorsWord(self.log, board, self._run_is_over)
         self.on_commit: Callable[[], None] = lambda: None  # is called at each that becomes the newest
         self.guilty: Fault | None = None  # audits found it so
-        lap = Lap()
+        lap = self.progress.lap
         self._commits = Commits(
             self.manifest,
             self.log,

@@ -1,0 +1,82 @@
+"""What the parts of a peer share: what does not change while it is in a run, and where its work stands."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.train.work import ComputeThread, Lap, nobody
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.pace import Pace
+from manta_swarm.protocol.rounds import RoundMachine
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """What every claim of this peer says beside its work."""
+
+    payout: PublicKey  # the account that its credit adds up to
+    shards: int = 0  # of those that lots are drawn from (``Claim.shards``)
+    partner: Callable[[], bytes] = nobody  # returns who has the other view of this peer's samples at present (``Claim.partner``)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What does not change while a peer is in a run. Every part of the peer may have it."""
+
+    node: OwnNode
+    identity: Identity
+    signed: SignedManifest
+    manifest: Manifest  # what ``signed`` says
+    course: RunCourse  # what is trained, by the manifest
+    num_weights: int  # N, of the supernet
+    log: LogClient
+    store: PeerStore
+    board: StatusBoard
+    shelf: Shelf
+    compute: ComputeThread
+    terms: ClaimTerms
+    clock: Clock = SYSTEM_CLOCK
+
+    @property
+    def run(self) -> bytes:
+        """The run's id."""
+        return self.signed.run
+
+    @property
+    def key(self) -> PublicKey:
+        """This peer's key."""
+        return self.identity.public_key
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a peer's work in a run stands. The session and the parts that do the work change it, in one event loop."""
+
+    machine: RoundMachine  # decides what each event means
+    pace: Pace = field(default_factory=Pace)  # how long things take
+    lap: Lap = field(default_factory=Lap)  # where a round's time went
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # a commit came, or the person wants to leave: look again
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)  # the person wants to leave, or the run is over
+
+    def open_ms(self, manifest: Manifest) -> int:
+        """Return how long the round after the newest commit is open."""
+        newest = self.machine.newest.entry
+        return newest.open_ms if newest is not None else manifest.exchange.first_open_ms
+
+    @property
+    def newest_round(self) -> int:
+        """The newest round that is known to be committed; 0 before the first one."""
+        return self.machine.newest.round
+
+    @property
+    def held_round(self) -> int:
+        """The round whose state is held; 0 before there is one."""
+        return 0 if self.machine.held is None else self.machine.held.round
