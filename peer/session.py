@@ -33,7 +33,7 @@ from manta_swarm.peer.features.private.noise import Noise
 from manta_swarm.peer.limits.absence import Absences
 from manta_swarm.peer.status import YOU, StatusBoard
 from manta_swarm.peer.store import VECTORS, PeerStore
-from manta_swarm.peer.submit.commits import Commits
+from manta_swarm.peer.submit.commits import Commits, NewestCommits
 from manta_swarm.peer.submit.delivery import Delivery, open_ms
 from manta_swarm.peer.submit.handing import Handing
 from manta_swarm.peer.submit.residuals import Residuals
@@ -210,8 +210,10 @@ class PeerLoop:
         self.on_commit: Callable[[], None] = lambda: None  # is called at each that becomes the newest
         self.guilty: Fault | None = None  # audits found it so
         lap = self.progress.lap
+        self._newest = NewestCommits(self.manifest)
         self._commits = Commits(
             self.manifest,
+            self._newest,
             self.log,
             self.machine,
             self._pace,
@@ -231,11 +233,11 @@ class PeerLoop:
             store,
             board,
             mean_bytes=sum(vector_group_sizes(count)),
-            commitment=self._commits.commitment,
+            commitment=self._newest.commitment,
             on_guilty=self._found_guilty,
         )
         self._catching_up = CatchingUp(
-            self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving
+            self.manifest, self.machine, self._states, self._newest, self._checker, measuring, board, lap, self._changed, self._leaving
         )
         self._delivery = Delivery(
             self.manifest,
@@ -284,8 +286,8 @@ class PeerLoop:
             self._leaving,
             self.leave,
         )
-        heads = Heads(self.log, signed, store, board, known=self._commits.commitment)
-        self._one_history = OneHistory(node, self.run_id, self.log, self._others.neighbours, heads, store, self._commits.commitment)
+        heads = Heads(self.log, signed, store, board, known=self._newest.commitment)
+        self._one_history = OneHistory(node, self.run_id, self.log, self._others.neighbours, heads, store, self._newest.commitment)
         self._ear = Ear(
             node,
             self.log,

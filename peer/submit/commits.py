@@ -13,7 +13,6 @@ from manta_swarm.peer.train.work import Lap, now_ms
 from manta_swarm.protocol.exchange import MAX_AGE, codec_named
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.pace import Pace
-from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim, Round
 from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
 from manta_swarm.protocol.signed import Signed
@@ -23,12 +22,39 @@ _KEPT = MAX_AGE + 32  # commits: back to the oldest base of a table, and some th
 logger = logging.getLogger("manta.peer")
 
 
+class NewestCommits:
+    """The newest commits of the log, with what proves them, and the exponent floors that they set."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Know of none but the floor at the run's start."""
+        self._commitments: dict[int, Commitment] = {}  # by round
+        self._floors: dict[int, int] = {0: manifest.exchange.first_floor}  # by round
+
+    def add(self, commitment: Commitment) -> None:
+        """Remember a commit that is newer than all others; the oldest go."""
+        entry = commitment.proven.round
+        self._commitments[entry.round] = commitment
+        self._commitments = {round_: each for round_, each in self._commitments.items() if round_ > entry.round - _KEPT}
+        self._floors[entry.round] = entry.floor
+        self._floors = {round_: floor for round_, floor in self._floors.items() if round_ > entry.round - _KEPT}
+
+    @property
+    def floors(self) -> Mapping[int, int]:
+        """The exponent floors by round."""
+        return self._floors
+
+    def commitment(self, round_: int) -> Commitment | None:
+        """Return one of the newest commits with what proves it."""
+        return self._commitments.get(round_)
+
+
 class Commits:
     """The newest commits as this peer knows them, and what was promised to it."""
 
     def __init__(
         self,
         manifest: Manifest,
+        newest: NewestCommits,
         log: LogClient,
         machine: RoundMachine,
         pace: Pace,
@@ -59,23 +85,8 @@ class Commits:
         self.promises = Promises(self._asked, self._kept, self._broken, self._after_all, self._instead)
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
-        self._newest: dict[int, Commitment] = {}  # by round
-        self._floors: dict[int, int] = {0: manifest.exchange.first_floor}  # by round
+        self._newest = newest
         self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
-
-    @property
-    def floors(self) -> Mapping[int, int]:
-        """The exponent floors of the newest commits, by round."""
-        return self._floors
-
-    def commitment(self, round_: int) -> Commitment | None:
-        """Return one of the newest commits with what proves it."""
-        return self._newest.get(round_)
-
-    def proven(self, round_: int) -> ProvenRound | None:
-        """Return one of the newest commits."""
-        found = self._newest.get(round_)
-        return None if found is None else found.proven
 
     def take(self, told: Told) -> None:
         """Take note of what the log, or a neighbour, says of where the run stands."""
@@ -124,10 +135,7 @@ class Commits:
         if not commit.is_news:
             return
         self.promises.committed(entry.round)
-        self._newest[entry.round] = commitment
-        self._newest = {round_: each for round_, each in self._newest.items() if round_ > entry.round - _KEPT}
-        self._floors[entry.round] = entry.floor
-        self._floors = {round_: floor for round_, floor in self._floors.items() if round_ > entry.round - _KEPT}
+        self._newest.add(commitment)
         self._spread.committed(entry)
         if not told.left_ms and not told.is_from_log:
             self._opened(entry.open_ms)  # a neighbour told: it came a moment ago

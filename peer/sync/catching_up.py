@@ -6,7 +6,7 @@ import logging
 from manta_swarm.network import waits
 from manta_swarm.peer.features.private.measuring import Measuring
 from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.submit.commits import Commits
+from manta_swarm.peer.submit.commits import NewestCommits
 from manta_swarm.peer.submit.delivery import open_ms
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.states import States
@@ -27,7 +27,7 @@ class CatchingUp:
         manifest: Manifest,
         machine: RoundMachine,
         states: States,
-        commits: Commits,
+        commits: NewestCommits,
         checker: Checker,
         measuring: Measuring | None,
         board: StatusBoard,
