@@ -90,8 +90,8 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         """Take the place of the real one until the test ends."""
         self.now = 1_000_000
-        for module in ("intake", "commits", "news"):
-            patch.setattr(f"manta_swarm.aggregator.rounds.{module}.now_ms", self)
+        for module in ("intake.intake", "commit.commits", "commit.news"):
+            patch.setattr(f"manta_swarm.aggregator.{module}.now_ms", self)
 
     def __call__(self) -> int:
         return self.now

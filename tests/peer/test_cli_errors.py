@@ -21,7 +21,7 @@ from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node, peer_name
-from manta_swarm.peer import session
+from manta_swarm.peer import joining
 from manta_swarm.peer.cli import main
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.errors import UserError
@@ -74,7 +74,7 @@ def refusal_of(home: Home, directory: Path, signed: SignedManifest) -> str:
         async with serving(home, signed) as address:
             config = PeerConfig(gpus="none", listen=(LISTEN,), dir=directory, initial_peers=(address,))
             with pytest.raises(UserError) as refused:
-                await session.join(config)
+                await joining.join(config)
         assert not (directory / "last.json").exists()
         return str(refused.value)
 
@@ -321,8 +321,8 @@ def test_a_run_that_this_computer_cannot_train_is_not_joined(home: Home, directo
 )
 def test_why_this_computer_cannot_train_a_run_is_said_in_a_line(changes: dict[str, object], words: tuple[str, ...]) -> None:
     def prepare(wanted: Manifest) -> None:
-        session.check_supported(wanted)
-        session.load_data(wanted, PeerConfig(), None)
+        joining.check_supported(wanted)
+        joining.load_data(wanted, PeerConfig(), None)
 
     with pytest.raises(UserError) as refused:
         prepare(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]
