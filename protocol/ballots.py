@@ -278,19 +278,20 @@ class Takeover:
         return len(holders) + self._num_operators - len(self._promises) >= self._quorum
 
     def kept(self) -> list[tuple[Kept, tuple[bytes, ...]]]:
-        """Return all that is kept, by the newest ballot first, each with the operators that have it; old rounds may be among it.
+        """Return all contributions that are kept, by the newest ballot first, each with the operators that have it for its round.
 
-        Of two that exclude each other the one that comes first may have a ticket.
+        Of two that exclude each other the one that comes first may have a ticket. One that writers kept for several rounds comes once, as
+        its newest ballot has it: had an older writer's a ticket, the newer writer had taken that up. Old rounds may be among it.
         """
-        newest: dict[tuple[int, bytes], Kept] = {}
+        newest: dict[bytes, Kept] = {}
         having: dict[tuple[int, bytes], list[bytes]] = {}
         for key, promise in sorted(self._promises.items()):
             for kept in promise.kept:
-                place = kept.round, kept.contribution
-                newest[place] = max(newest.get(place, kept), kept, key=lambda each: each.ballot)
-                having.setdefault(place, []).append(key)
-        places = sorted(newest, key=lambda place: (newest[place].ballot, place), reverse=True)
-        return [(newest[place], tuple(having[place])) for place in places]
+                known = newest.get(kept.contribution, kept)
+                newest[kept.contribution] = max(known, kept, key=lambda each: (each.ballot, each.round))
+                having.setdefault((kept.round, kept.contribution), []).append(key)
+        found = sorted(newest.values(), key=lambda each: (each.ballot, each.round, each.contribution), reverse=True)
+        return [(each, tuple(having[each.round, each.contribution])) for each in found]
 
 
 class Voting:

@@ -1,7 +1,7 @@
 """Operators that agree on a log: simulated with everything that may happen to them, and the cases that chance seldom finds."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.protocol.ballots import (
@@ -40,6 +40,7 @@ def ballot(term: int, place: int = 0) -> Ballot:
 
 @settings(max_examples=120)
 @given(st.integers(0, 10**9), st.sampled_from([(3, 2), (4, 3)]))
+@example(122634, (3, 2))  # two writers keep a contribution for two rounds
 def test_whatever_happens_no_ticket_is_lost_and_no_two_histories_begin_and_a_majority_goes_on(seed: int, sizes: tuple[int, int]) -> None:
     n, quorum = sizes
     world = run(seed, n=n, quorum=quorum, steps=1500)
@@ -93,6 +94,14 @@ def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first(
     takeover.add(KEYS[0], Promise(0, (), (old,)))
     takeover.add(KEYS[1], Promise(0, (), (new,)))
     assert takeover.kept() == [(new, (KEYS[1],)), (old, (KEYS[0],))]
+
+
+def test_a_contribution_that_writers_kept_for_two_rounds_counts_in_that_of_the_newest_ballot() -> None:
+    older, newer = Kept(ballot(2), 0, 3, contribution(0, 12)), Kept(ballot(4), 0, 2, contribution(0, 12))
+    takeover = Takeover(ballot(7), 3, 2)
+    takeover.add(KEYS[0], Promise(0, (), (newer,)))
+    takeover.add(KEYS[1], Promise(0, (), (older,)))
+    assert takeover.kept() == [(newer, (KEYS[0],))]
 
 
 def test_a_promise_shuts_out_older_writers_and_one_of_the_same_term_with_a_smaller_key() -> None:
