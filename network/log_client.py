@@ -4,8 +4,9 @@ Its requests and the log's answers stand here, beside the records that are signe
 ``network.log_proofs``.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from manta_swarm.network import waits
@@ -217,6 +218,7 @@ class HandedIn:
     round: int
     signed: Signed[Ticket] | None  # with HAVE_TICKET
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
+    header_ms: float | None = field(default=None, compare=False)  # from the call until the log had the header; None: it wants no body
 
     @property
     def ticket(self) -> Ticket | None:
@@ -271,19 +273,18 @@ class LogClient:
         """The operator that is talked to now."""
         return self.line.operator
 
-    async def hand_in(self, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None] = lambda: None) -> HandedIn:
-        """Hand a contribution in, its body in ``groups``; ``header_in`` is called once the log has the header and asks for the body.
+    async def hand_in(self, header: Header, groups: Sequence[bytes | memoryview]) -> HandedIn:
+        """Hand a contribution in, its body in ``groups``.
 
         Raises:
             Unreachable: the log cannot be reached, or not in time.
             Refused: it does not take the header.
             RemoteFault: what it answers is nothing that it may.
         """
-        return await self.line.ask(lambda key: self._hand_in(key, header, groups, header_in))
+        begun_s = time.monotonic()
+        return await self.line.ask(lambda key: self._hand_in(key, header, groups, begun_s))
 
-    async def _hand_in(
-        self, key: PublicKey, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None]
-    ) -> HandedIn:
+    async def _hand_in(self, key: PublicKey, header: Header, groups: Sequence[bytes | memoryview], begun_s: float) -> HandedIn:
         said = await self._endpoint.call(key, "header", pack(header), timeout_s=waits.HEADER_S)
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
@@ -291,7 +292,7 @@ class LogClient:
             return self._with_ticket(answer.ticket[0], digest)
         if answer.status != HandIn.SEND_BODY:
             return HandedIn(HandIn(answer.status), answer.round, None, answer.blamed)
-        header_in()
+        header_ms = 1000 * (time.monotonic() - begun_s)
 
         async def send(place: int, group: bytes | memoryview) -> bytes:
             part = BodyPart(digest, place, group).pack()
@@ -302,11 +303,11 @@ class LogClient:
                 missing = (send(place, group) for place, group in enumerate(groups) if not answer.has(place))
                 answers = await together(*missing, at_once=GROUPS_IN_FLIGHT)
         except Refused:  # most likely it came too late; what the log says to the header next is what counts
-            return HandedIn(HandIn.LATER, answer.round, None)
+            return HandedIn(HandIn.LATER, answer.round, None, header_ms=header_ms)
         packed = next((each for each in answers if each), None)
         if packed is None:
             raise EncodingError("the log took all of a body and gave no ticket")
-        return self._with_ticket(unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES), digest)
+        return replace(self._with_ticket(unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms)
 
     async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.

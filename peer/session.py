@@ -14,7 +14,7 @@ from manta_swarm.codec.coding import group_sizes
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import Shelf
-from manta_swarm.network.log_client import Counted, LogClient
+from manta_swarm.network.log_client import Commitment, LogClient, Told
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.wrong_group import Measure
 from manta_swarm.peer.cohort.cohort import Cohort
@@ -33,11 +33,11 @@ from manta_swarm.peer.features.private.noise import Noise
 from manta_swarm.peer.limits.absence import Absences
 from manta_swarm.peer.status import YOU, StatusBoard
 from manta_swarm.peer.store import VECTORS, PeerStore
-from manta_swarm.peer.submit.commits import Commits, NewestCommits
-from manta_swarm.peer.submit.delivery import Delivery, open_ms
-from manta_swarm.peer.submit.handing import Handing
-from manta_swarm.peer.submit.residuals import Residuals
-from manta_swarm.peer.submit.seating import Seating
+from manta_swarm.peer.submit.attempts import Result
+from manta_swarm.peer.submit.commits import NewestCommits
+from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit, Promises
+from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
+from manta_swarm.peer.submit.submitter import Submitter
 from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import Heads
@@ -46,15 +46,14 @@ from manta_swarm.peer.sync.one_history import OneHistory
 from manta_swarm.peer.sync.spread import Spread
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.base_work import BaseWork
+from manta_swarm.peer.train.seating import Seating
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread, nobody, now_ms
 from manta_swarm.peer.train.workbench import Workbench
 from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.records import Claim, Round
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.rounds import Phase, RoundMachine
-from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.tasks import unless, within
 
@@ -156,6 +155,7 @@ class PeerLoop:
         crew.watch(self._crew_changed, board.say)
         if gateway is not None:
             gateway.payroll = Payroll(self.log, gateway.has_claim_of, is_audited=self.manifest.is_audited)
+        promises = Promises(self.log)
         self._evidence = Evidence.of(
             node,
             self.log.line,
@@ -166,7 +166,7 @@ class PeerLoop:
             board,
             has_light=gateway is not None,
             newest=lambda: self.machine.newest.round,
-            is_looked_for=lambda base: self._commits.promises.is_looking_for(base),
+            is_looked_for=promises.is_looking_for,
         )
         if gateway is not None:
             gateway.evidence = self._evidence
@@ -186,23 +186,7 @@ class PeerLoop:
             payout,
             partner,
         )
-        residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
-        self._handing = Handing(
-            self.manifest,
-            self.run_id,
-            identity,
-            self.machine,
-            self.log,
-            store,
-            residuals,
-            compute,
-            payout or identity.public_key,
-            self._spread,
-            self._states.keep_body,
-            self._evidence,
-        )
-        self._handing.shards = shards
-        self._handing.partner = partner
+        self._submitter = Submitter(self.context, self.progress, promises, self._states, self._evidence)
         self._gateway = gateway
         self.trains = trains
         self._changed, self._leaving = self.progress.changed, self.progress.leaving
@@ -211,20 +195,6 @@ class PeerLoop:
         self.guilty: Fault | None = None  # audits found it so
         lap = self.progress.lap
         self._newest = NewestCommits(self.manifest)
-        self._commits = Commits(
-            self.manifest,
-            self._newest,
-            self.log,
-            self.machine,
-            self._pace,
-            self._spread,
-            residuals,
-            board,
-            lap,
-            on_news=self._on_news,
-            on_counted=self._counted,
-            on_listed=self._listed,
-        )
         self._credit = Credit(
             signed,
             self.course,
@@ -239,34 +209,7 @@ class PeerLoop:
         self._catching_up = CatchingUp(
             self.manifest, self.machine, self._states, self._newest, self._checker, measuring, board, lap, self._changed, self._leaving
         )
-        self._delivery = Delivery(
-            self.manifest,
-            self.machine,
-            self._handing,
-            residuals,
-            self._commits,
-            self._pace,
-            board,
-            lap,
-            self._changed,
-            self._leaving,
-            self._word.show_away,
-            lambda: self._credit.ask(),
-        )
-        seating = Seating(
-            self.manifest,
-            identity.public_key,
-            self.machine,
-            self._states,
-            self._commits,
-            residuals,
-            self._handing,
-            self._pace,
-            compute,
-            self._others.cohort,
-            gateway,
-            self._changed,
-        )
+        seating = Seating(self.context, self.progress, self._states, self._submitter, self._others.cohort, gateway)
         self._work = BaseWork(
             self.manifest,
             self.course.plan,
@@ -276,8 +219,7 @@ class PeerLoop:
             self._bench,
             self._others.company,
             seating,
-            self._commits,
-            self._delivery,
+            self._submitter,
             self._pace,
             noise,
             board,
@@ -295,29 +237,67 @@ class PeerLoop:
             heads,
             round=lambda: self.machine.newest.round,
             left_ms=lambda: self._pace.left_ms(now_ms()),
-            take=self._commits.take,
+            take=self._take,
             show=self._word.show_away,
             far_ahead=self._one_history.look_soon,
             trains=trains,
         )
 
-    def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
-        """The table of a round has this peer's claim."""
-        self._credit.counted(round_, claim, found)
-        if self._gateway is not None and self._gateway.payroll is not None:
-            self._gateway.payroll.counted(round_, found)
+    # What the log says.
 
-    def _listed(self, round_: int, contribution: bytes, base: bytes) -> None:
-        """A round has a contribution with a claim of this peer."""
-        if self._evidence is not None:
-            self._evidence.listed(round_, contribution, base)
+    def _take(self, told: Told) -> None:
+        """Take note of what the log, or a neighbour, says of where the run stands.
 
-    def _on_news(self, entry: Round) -> None:
-        self._checker.committed(entry)
+        Raises:
+            LedgerError: it contradicts a commit known before.
+        """
+        commit = self._submitter.take(told)
+        if (left_ms := self._left_ms(told, commit)) > 0:
+            self._pace.opened(now_ms(), left_ms)
+            self._spread.headers_open(self.machine.round, left_ms)
+        for finding in self._submitter.findings():
+            self._found(finding)
+        if commit is not None and told.commitment is not None:
+            self._committed(commit, told.commitment)
+
+    def _left_ms(self, told: Told, commit: NewCommit | None) -> int:
+        """Return for how long headers of the round after the newest commit may still come, as that says; 0: it does not say it."""
+        entry = None if told.commitment is None else told.commitment.proven.round
+        if entry is not None and entry.round != self.machine.newest.round:
+            return 0
+        if commit is not None and not told.left_ms and not told.is_from_log:
+            return commit.entry.open_ms  # a neighbour told: it came a moment ago
+        return told.left_ms
+
+    def _committed(self, commit: NewCommit, commitment: Commitment) -> None:
+        """A commit is the newest one."""
+        self._newest.add(commitment)
+        self._spread.committed(commit.entry)
+        self.progress.lap.mark("wait")
+        logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())
+        show_commit(self._board, commit, dict(self.machine.dropped))
+        self._checker.committed(commit.entry)
         if self._evidence is not None:
             self._evidence.committed()
         self.on_commit()
         self._look_again()
+
+    def _found(self, finding: Finding) -> None:
+        """Something was found out of this peer's contributions."""
+        if isinstance(finding, Listed):
+            if self._evidence is not None:
+                self._evidence.listed(finding.round, finding.contribution, finding.base)
+            return
+        show_outcome(self._board, finding)
+        if finding.is_counted:
+            self._credit.counted(finding.round, finding.sealed.header.claims[0], finding.found)
+            if self._gateway is not None and self._gateway.payroll is not None:
+                self._gateway.payroll.counted(finding.round, finding.found)
+
+    async def _find(self) -> None:
+        """Pass on what asking the log finds out of this peer's contributions, until this is cancelled."""
+        while True:
+            self._found(await self._submitter.next_finding())
 
     def _look_again(self) -> None:
         """What decides what this peer does has changed."""
@@ -416,14 +396,17 @@ class PeerLoop:
                         self._one_history.telling(self._ear.listen),
                         self._one_history.telling(self._one_history.watch),
                         Absences(self._returned).watch(),
+                        self._find(),
                     )
                 ]
                 self._credit.ask()
-                await self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
+                await self._submitter.take_up()  # only now: what is too old may have counted long ago
                 if self._evidence is not None:
                     background.append(tasks.create_task(self._evidence.run()))
                 await self._rounds()
-                await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
+                await self._submitter.settle()  # a neighbour may have told of the last commit before the log did
+                for finding in self._submitter.findings():
+                    self._found(finding)
                 await self._credit.settle()
                 await self._bring_last(meeting)
                 for task in background:
@@ -433,7 +416,7 @@ class PeerLoop:
                 for task in background:
                     task.cancel()
                 self._catching_up.stop()
-                await self._commits.close()
+                await self._submitter.close()
                 await self._credit.close()
                 if self._gateway is not None and self._gateway.payroll is not None:
                     await self._gateway.payroll.close()
@@ -462,7 +445,6 @@ class PeerLoop:
             )
 
     def _run_is_over(self) -> None:
-        self._delivery.run_is_over()
         self.leave()
 
     def _found_guilty(self, fault: Fault) -> None:
@@ -480,7 +462,7 @@ class PeerLoop:
             phase = self.machine.phase
             self._board.update(phase=phase.value)
             if phase is Phase.SEALED:
-                if not await self._delivery.hand_in():
+                if not await self._hand_in():
                     return
             elif phase is Phase.FINISHED:
                 await self._catching_up.measure(is_last=True)
@@ -504,10 +486,31 @@ class PeerLoop:
             else:
                 await self._changed.wait()
 
+    async def _hand_in(self) -> bool:
+        """Try to hand in what is sealed; False: the log is away, and the person leaves, or the run is over."""
+        attempt = await self._submitter.hand_in()
+        is_away = attempt.result is Result.AWAY
+        if is_away and self.ended:
+            return False
+        self._word.show_away(is_away)
+        if is_away and self._leaving.is_set():
+            self._board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
+            return False
+        if attempt.brought is not None:
+            self._spread.own(attempt.brought.contribution, attempt.brought.ticket, attempt.brought.blob)
+            self._board.update(bytes_handed_in=self._submitter.bytes_handed_in)
+        if attempt.result in (Result.REFUSED, Result.LEFT):
+            show_lost(self._board, attempt, dict(self.machine.dropped))
+        if attempt.result is Result.REFUSED:
+            self._credit.ask()
+        if attempt.result in (Result.AGAIN, Result.AWAY):
+            await self._submitter.pause()
+        return True
+
     @property
     def _open_ms(self) -> int:
         """How long the round after the newest commit is open."""
-        return open_ms(self.machine, self.manifest)
+        return self.progress.open_ms(self.manifest)
 
     def _returned(self, absent_s: float) -> None:
         """This computer was away for a while: rounds went by without it, and it may be on another network now."""

@@ -6,13 +6,16 @@ So is what this peer gave up, but gave to a founder before, who may hand it in l
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import Counted
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
-from manta_swarm.protocol.rounds import Sealed
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
 
 _ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a contribution nor that there is none: its ticket is its word
 _REMEMBERED = 64
@@ -20,46 +23,113 @@ _REMEMBERED = 64
 logger = logging.getLogger("manta.peer")
 
 
+class Tables(Protocol):
+    """Knows what rounds counted (``network.log_client.LogClient``)."""
+
+    async def counted(self, round: int) -> Counted | None:
+        """Return the contribution of a committed round that has this peer's claim; None: the log says that it has none."""
+
+
+class Fate(Enum):
+    """What became of a contribution."""
+
+    COUNTED = "counted"  # it is in its table, or its claim is there in the cohort's
+    COUNTED_AFTER_ALL = "counted after all"  # this peer had given it up
+    BROKEN = "broken"  # the log said that it is in a table, and it is not
+    REPLACED = "replaced"  # it had no ticket, and other work of this peer on the same base is in the table
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A contribution of this peer, and what became of it."""
+
+    fate: Fate
+    round: int
+    sealed: Sealed
+    found: Counted | None = None  # as the log proved it; None with COUNTED: the log shows that table no more, its ticket is believed
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a table has it."""
+        return self.fate in (Fate.COUNTED, Fate.COUNTED_AFTER_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A round's table has a contribution with a claim of this peer, whoever handed it in."""
+
+    round: int
+    contribution: bytes  # Signed[Contribution].digest
+    base: bytes  # digest of the commit that it stands on
+
+
+Finding = Listed | Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class NewCommit:
+    """A commit that is the newest one from now on."""
+
+    entry: Round
+    is_counted: bool  # its table has this peer, as far as is known already
+    samples_lost: int  # that no round can take any more
+
+
 class Promises:
-    """Contributions that have to be in tables, by round, until that is known."""
+    """Contributions that have to be in tables, by round, until that is known. All methods run in one event loop."""
 
-    def __init__(
-        self,
-        counted: Callable[[int], Awaitable[Counted | None]],
-        on_kept: Callable[[int, Sealed, Counted | None], None],
-        on_broken: Callable[[int, Sealed], None],
-        on_after_all: Callable[[int, Sealed, Counted], None],
-        on_instead: Callable[[Sealed], None],
-    ) -> None:
-        """Expect nothing yet.
-
-        Args:
-            counted: asks the log for the contribution of a round that has this peer's claim; None: the log says that it has none.
-            on_kept: is told of each contribution that is in its table, or whose claim is there in the cohort's; with that one, or None
-                where the log shows no table any more and its ticket is believed.
-            on_broken: is told of each that is not.
-            on_after_all: is told of what was given up and is in a table.
-            on_instead: is told of what has no ticket and is in no table, since other work of this peer on the same base is.
-        """
-        self._counted = counted
-        self._on_kept = on_kept
-        self._on_broken = on_broken
-        self._on_after_all = on_after_all
-        self._on_instead = on_instead
+    def __init__(self, log: Tables) -> None:
+        """Expect nothing yet; ``log`` is asked for what its news do not bring."""
+        self._log = log
         self._expected: dict[int, Sealed] = {}
         self._unpromised: set[int] = set()  # rounds of these that have no ticket: the log says that some work of this peer is listed
         self._given_up: dict[bytes, Sealed] = {}  # by claim
         self._given: dict[bytes, int] = {}  # rounds of work that is not sealed, of which a founder has some steps, by the base's commit
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
-        self._found: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
+        self._claims: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
+        self._findings: deque[Finding] = deque()
+        self._has_findings = asyncio.Event()
+        self.listed_in = 0  # the newest round whose table is known to have this peer
+        self._listed: tuple[bytes, int] | None = None  # the contribution of that round and the round, until ``take_listed``
+
+    # What was found out.
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was found out since this or ``next_finding`` returned it, the oldest first."""
+        findings = list(self._findings)
+        self._findings.clear()
+        return findings
+
+    async def next_finding(self) -> Finding:
+        """Return the next thing that is found out, once there is one."""
+        while not self._findings:
+            self._has_findings.clear()
+            await self._has_findings.wait()
+        return self._findings.popleft()
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether ``take_listed`` has one."""
+        return self._listed is not None
+
+    def take_listed(self) -> tuple[bytes, int] | None:
+        """Return the newest contribution with this peer's claim that is known to be in a table, and its round; each is returned once."""
+        listed, self._listed = self._listed, None
+        return listed
+
+    def _find(self, finding: Finding) -> None:
+        self._findings.append(finding)
+        self._has_findings.set()
+
+    # What happened.
 
     def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
         """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late ticket.
 
         Not ``is_promised``: that some work of this peer on that base is.
         """
-        if sealed.claim not in self._found:
+        if sealed.claim not in self._claims:
             if is_promised:
                 self._unpromised.discard(round_)
             elif round_ not in self._expected:
@@ -91,32 +161,69 @@ class Promises:
         return bool(self._expected)
 
     def is_looking_for(self, base: bytes) -> bool:
-        """Whether a round that was not seen yet may have work of this peer on a base, the digest of its commit."""
+        """Whether a round may have work of this peer on a base, the digest of its commit, that nobody was told of: it was not seen yet, or
+        what was found of it was not taken.
+        """
         is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
-        return any(one.opened.base == base for one in self._expected.values()) or (is_wondered and bool(self._wondered))
+        is_expected = any(one.opened.base == base for one in self._expected.values())
+        is_found = any(isinstance(finding, Listed) and finding.base == base for finding in self._findings)
+        return is_expected or is_found or (is_wondered and bool(self._wondered))
+
+    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> NewCommit | None:
+        """Take note of a commit of the log, and of the contribution in its table with this peer's claim, if that is proven with it.
+
+        Returns:
+            What it means for this peer; None: it is no news.
+
+        Raises:
+            LedgerError: it contradicts a commit that ``machine`` knows.
+        """
+        listed = _listed_without_ticket(machine, counted)
+        commit = machine.committed(entry)
+        if commit.promised is not None:
+            assert commit.ticket is not None
+            self.expect(commit.ticket.round, commit.promised)
+        if listed is not None:
+            self.expect(entry.round, listed)
+        if counted is not None:
+            self.see(entry.round, counted)
+        if not commit.is_news:
+            return None
+        self.committed(entry.round)
+        is_counted = commit.promised is not None or listed is not None or counted is not None  # the last: counted before this start
+        return NewCommit(entry, is_counted, commit.samples_lost)
 
     def see(self, round_: int, found: Counted) -> None:
-        """Take note of a contribution that a round is proven to have counted."""
+        """Take note of a contribution with this peer's claim that a round is proven to have counted."""
+        self._find(Listed(round_, found.digest, found.contribution.base))
         sealed = self._expected.get(round_)
         if sealed is not None and sealed.claim in found.contribution.claims:
             self._keep(round_, found)
         for claim in self._given_up.keys() & set(found.contribution.claims):
-            self._found.append(claim)
-            self._on_after_all(round_, self._given_up.pop(claim), found)
+            self._count(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found))
 
     def _keep(self, round_: int, found: Counted | None) -> None:
         sealed = self._expected.pop(round_)
         self._unpromised.discard(round_)
-        self._found.append(sealed.claim)
-        self._on_kept(round_, sealed, found)
+        if found is None:
+            self._find(Listed(round_, (sealed.accepted or sealed.header.contribution).digest, sealed.opened.base))
+        self._count(Outcome(Fate.COUNTED, round_, sealed, found))
+
+    def _count(self, outcome: Outcome) -> None:
+        sealed, found = outcome.sealed, outcome.found
+        self._claims.append(sealed.claim)
+        if outcome.round >= self.listed_in:  # else a later one has left its residual already
+            promised = (sealed.accepted or sealed.header.contribution).digest
+            self.listed_in = outcome.round
+            self._listed = promised if found is None else found.digest, outcome.round
+        self._find(outcome)
 
     def _miss(self, round_: int, *, is_counted: bool) -> None:
         sealed, has_ticket = self._expected.pop(round_), round_ not in self._unpromised
         self._unpromised.discard(round_)
-        if is_counted and not has_ticket:
-            self._on_instead(sealed)
-        else:
-            self._on_broken(round_, sealed)
+        self._find(Outcome(Fate.REPLACED if is_counted and not has_ticket else Fate.BROKEN, round_, sealed))
+
+    # Asking.
 
     def look(self) -> None:
         """Ask the log for the listings that its news did not bring."""
@@ -143,7 +250,7 @@ class Promises:
         faults, pause_s = 0, waits.LOG_AGAIN_S[0]
         while round_ in self._expected or round_ in self._wondered:
             try:
-                found = await self._counted(round_)
+                found = await self._log.counted(round_)
             except Unreachable as error:
                 logger.info("listing not seen round=%d reason=%s", round_, error)
             except RemoteFault as error:
@@ -163,3 +270,12 @@ class Promises:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
+
+
+def _listed_without_ticket(machine: RoundMachine, found: Counted | None) -> Sealed | None:
+    """Return what was sealed, if it is proven to be in a table: the ticket for it was overtaken by the commit."""
+    sealed = machine.sealed
+    if found is None or sealed is None or machine.phase is not Phase.SEALED or sealed.claim not in found.contribution.claims:
+        return None
+    machine.listed()
+    return sealed

@@ -111,9 +111,10 @@ class Residuals:
         self._left.clear()
         await self._save()
 
-    def dropped(self) -> None:
-        """What was on its way comes to nothing: the residual stays."""
-        self._left.clear()
+    def dropped(self, *contributions: bytes) -> None:
+        """These come to nothing: the residual stays."""
+        for contribution in contributions:
+            self._left.pop(contribution, None)
 
     async def _save(self, new: Residual = ZEROS) -> None:
         left = tuple((contribution, each.digest) for contribution, each in self._left.items())

@@ -4,10 +4,10 @@ import asyncio
 import logging
 
 from manta_swarm.network import waits
+from manta_swarm.peer.context import open_ms
 from manta_swarm.peer.features.private.measuring import Measuring
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.submit.commits import NewestCommits
-from manta_swarm.peer.submit.delivery import open_ms
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Lap, now_ms

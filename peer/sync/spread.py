@@ -5,6 +5,7 @@ log at once, who they are follows from their keys and is another few each time; 
 where nobody else gives it. In a small run, or for something small, the few are all.
 """
 
+import asyncio
 import math
 import random
 import time
@@ -93,6 +94,7 @@ class Spread:
         )
         self._book.budget_bytes = mean_bytes
         self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
+        self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._contributions = 0  # of the newest commit
         self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
 
@@ -103,6 +105,8 @@ class Spread:
 
     async def close(self) -> None:
         """End all that is under way."""
+        if self._closing is not None:
+            self._closing.cancel()
         await self._gossip.close()
 
     # What happens here.
@@ -119,8 +123,14 @@ class Spread:
         """The body of this peer's cohort is here, but not its ticket: it is handed out once somebody with the ticket tells of it."""
         self._gossip.know(blob)
 
+    def headers_open(self, round_: int, left_ms: float) -> None:
+        """Headers of a round come for so long from now on, by this peer's clock."""
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = asyncio.get_running_loop().call_later(left_ms / 1000, self.headers_closed, round_)
+
     def headers_closed(self, round_: int) -> None:
-        """By this peer's clock the headers of a round are closed: nobody can hand in any more what it sees from here on."""
+        """The headers of a round are closed: nobody can hand in any more what it sees from here on."""
         self._gossip.close_headers(round_)
 
     def committed(self, entry: Round) -> None:

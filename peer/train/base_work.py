@@ -7,12 +7,12 @@ from collections.abc import Callable
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.network import waits
 from manta_swarm.peer.cohort.company import Company
+from manta_swarm.peer.context import open_ms
 from manta_swarm.peer.features.private.noise import Noise
 from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.submit.commits import Commits
-from manta_swarm.peer.submit.delivery import Delivery, open_ms
-from manta_swarm.peer.submit.seating import Seating
+from manta_swarm.peer.submit.submitter import Submitter
 from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.train.seating import Seating
 from manta_swarm.peer.train.work import Lap, now_ms
 from manta_swarm.peer.train.workbench import Workbench
 from manta_swarm.peer.workers.crew import Crew
@@ -41,8 +41,7 @@ class BaseWork:
         bench: Workbench,
         company: Company,
         seating: Seating,
-        commits: Commits,
-        delivery: Delivery,
+        submitter: Submitter,
         pace: Pace,
         noise: Noise | None,
         board: StatusBoard,
@@ -62,8 +61,7 @@ class BaseWork:
             bench: gives it the lots.
             company: says of which cohort they are.
             seating: this peer's place in it.
-            commits: what the log has.
-            delivery: seals what was learnt.
+            submitter: seals what was learnt.
             pace: says how much time is left.
             noise: is added to it; None: none is.
             board: shows it.
@@ -80,8 +78,7 @@ class BaseWork:
         self._bench = bench
         self._company = company
         self._seating = seating
-        self._commits = commits
-        self._delivery = delivery
+        self._submitter = submitter
         self._pace = pace
         self._noise = noise
         self._board = board
@@ -123,7 +120,7 @@ class BaseWork:
         if done is None and seat.done() and not seat.cancelled():
             seat.result().nothing_learnt()
             if seat.result().may_be_listed:
-                self._commits.promises.wonder(base.round + 1, base.commit, self._machine.newest.round)
+                self._submitter.wonder(base)
         self._lap.mark("train")
         if self._noise is not None:
             self._board.update(epsilon=self._noise.epsilon)
@@ -132,7 +129,10 @@ class BaseWork:
         if done is None:
             self._board.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
-            await self._delivery.seal(*done)
+            if await self._submitter.seal(*done):
+                self._board.update(loss=done[0].pile.loss)
+            else:
+                self._board.add(samples_lost=self._machine.discard())
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""
@@ -157,7 +157,7 @@ class BaseWork:
             return False
         if lots and self._seating.is_lease_only:
             return False
-        is_awaited = self._commits.listed_in == machine.newest.round > 0
+        is_awaited = self._submitter.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(
             now_ms(),
             lots,

@@ -18,9 +18,9 @@ from manta_swarm.automl.training.lots import Lot
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
 from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.context import open_ms
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.private.noise import Noise
-from manta_swarm.peer.submit.delivery import open_ms
 from manta_swarm.peer.train.shift import MayStart, Shift, Task
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread, Learnt, Pile, Vector, claim_so_far, nobody

@@ -37,7 +37,7 @@ from manta_swarm.peer.features.audit import opening
 from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
 from manta_swarm.peer.features.audit.evidence import Evidence
-from manta_swarm.peer.submit import handing
+from manta_swarm.peer.submit import making, submitter
 from manta_swarm.peer.train import workbench
 from manta_swarm.peer.train.shift import Task
 from manta_swarm.protocol.lots import work_of
@@ -211,10 +211,10 @@ def cheat(kind: str) -> None:
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
     elif kind == "poison":
-        handing.made_of = _poisoned(handing.made_of)
+        making.made_of = _poisoned(making.made_of)
         _bring_false_means()
     elif kind == "ghost":
-        handing.made_of = _haunted(handing.made_of)
+        making.made_of = _haunted(making.made_of)
         RoundMachine._of = _with_others  # type: ignore[method-assign]
         _bring_false_means()
     elif kind == "silent":
@@ -232,7 +232,7 @@ def cheat(kind: str) -> None:
 
         for kind_of_seat in (Seat, FounderSeat):  # it is alone in either
             kind_of_seat.average = averaged  # type: ignore[method-assign]
-        handing.Handing.may_go_alone = True  # type: ignore[method-assign, assignment]
+        submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
         workbench.Task = _dearest  # type: ignore[misc, assignment]
     elif kind == "picks":

@@ -1,6 +1,7 @@
 """What a log answers is believed with its proof and not otherwise: a small log by the real rules, and ones that lie."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -91,10 +92,12 @@ class Taking:
         self.line = line
         self.parts: dict[int, bytes] = {}
         self.most_at_once = self._now = 0
+        self.first_s = 0.0  # when the first group came
         self._ticket = pack(line.ticket()) if ticket is None else ticket
 
     async def body(self, request: bytes) -> bytes:
         self._now += 1
+        self.first_s = self.first_s or time.monotonic()
         self.most_at_once = max(self.most_at_once, self._now)
         await asyncio.sleep(0)
         part = BodyPart.open(request)
@@ -103,21 +106,22 @@ class Taking:
         self._now -= 1
         return self._ticket if len(self.parts) == len(GROUPS) else b""
 
-    async def hand_in(self, header_in: Callable[[], None] = lambda: None) -> HandedIn:
+    async def hand_in(self) -> HandedIn:
         await self.line.answers("header", pack(HeaderAnswer(int(HandIn.SEND_BODY), 1, 700, ())))
         await self.line.answers("body", self.body)
-        return await self.line.client.hand_in(self.line.header, GROUPS, header_in)
+        return await self.line.client.hand_in(self.line.header, GROUPS)
 
 
 def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
     async def story(line: Line) -> None:
-        heard: list[int] = []
         taking = Taking(line)
-        found = await taking.hand_in(lambda: heard.append(len(taking.parts)))
+        began_s = time.monotonic()
+        found = await taking.hand_in()
         assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.ticket())
         assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
-        assert heard == [0]  # the header was in before the first group left
+        assert found.header_ms is not None
+        assert found.header_ms <= 1000 * (taking.first_s - began_s)  # the header was in before the first group left
         assert 1 < taking.most_at_once <= GROUPS_IN_FLIGHT
 
     with_line(story)
@@ -151,7 +155,8 @@ def test_who_has_a_ticket_gets_it_again_and_sends_no_body() -> None:
     async def story(line: Line) -> None:
         await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.ticket(),))))
         await line.answers("body", AssertionError("it is there"))
-        found = await line.client.hand_in(line.header, GROUPS, lambda: pytest.fail("no body is asked for"))
+        found = await line.client.hand_in(line.header, GROUPS)
+        assert found.header_ms is None
         assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
 
     with_line(story)

@@ -1,6 +1,6 @@
 """A gateway's place in the roster of its light contributors: it works alone, and hands in what came back of their leases with its own.
 
-To ``peer.submit.handing`` it is a founder's like any other: a claim of a light contributor names the gateway as its founder.
+To ``peer.submit.submitter`` it is a founder's like any other: a claim of a light contributor names the gateway as its founder.
 """
 
 import asyncio

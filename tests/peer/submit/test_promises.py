@@ -10,7 +10,7 @@ import pytest
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import Counted
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.submit.promises import Promises
+from manta_swarm.peer.submit.promises import Fate, Listed, Outcome, Promises
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import Ledger
@@ -36,25 +36,45 @@ class Seen:
     def __init__(self, *answers: Counted | Exception | None) -> None:
         self._answers = iter(answers)
         self.asked: list[tuple[int, float]] = []
-        self.kept: list[tuple[int, Sealed]] = []
-        self.found: list[Counted | None] = []  # of what was kept
-        self.broken: list[tuple[int, Sealed]] = []
-        self.after_all: list[tuple[int, Sealed, Counted]] = []
-        self.instead: list[Sealed] = []
-        self.promises = Promises(
-            self.counted,
-            self._on_kept,
-            lambda *broken: self.broken.append(broken),
-            lambda *found: self.after_all.append(found),
-            self.instead.append,
-        )
+        self.promises = Promises(self)
+        self.outcomes: list[Outcome] = []
+        self.listed: list[Listed] = []
 
-    def _on_kept(self, round_: int, sealed: Sealed, found: Counted | None) -> None:
-        self.kept.append((round_, sealed))
-        self.found.append(found)
+    def look_again(self) -> None:
+        """Take what was found out meanwhile."""
+        for finding in self.promises.take_findings():
+            if isinstance(finding, Outcome):
+                self.outcomes.append(finding)
+            else:
+                self.listed.append(finding)
 
-    async def counted(self, round_: int) -> Counted | None:
-        self.asked.append((round_, now()))
+    def _of(self, fate: Fate) -> list[Outcome]:
+        self.look_again()
+        return [outcome for outcome in self.outcomes if outcome.fate is fate]
+
+    @property
+    def kept(self) -> list[tuple[int, Sealed]]:
+        return [(outcome.round, outcome.sealed) for outcome in self._of(Fate.COUNTED)]
+
+    @property
+    def found(self) -> list[Counted | None]:
+        """Of what was kept."""
+        return [outcome.found for outcome in self._of(Fate.COUNTED)]
+
+    @property
+    def broken(self) -> list[tuple[int, Sealed]]:
+        return [(outcome.round, outcome.sealed) for outcome in self._of(Fate.BROKEN)]
+
+    @property
+    def after_all(self) -> list[tuple[int, Sealed, Counted | None]]:
+        return [(outcome.round, outcome.sealed, outcome.found) for outcome in self._of(Fate.COUNTED_AFTER_ALL)]
+
+    @property
+    def instead(self) -> list[Sealed]:
+        return [outcome.sealed for outcome in self._of(Fate.REPLACED)]
+
+    async def counted(self, round: int) -> Counted | None:
+        self.asked.append((round, now()))
         answer = next(self._answers)
         if isinstance(answer, Exception):
             raise answer
@@ -232,6 +252,8 @@ def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_
         assert not found.promises.is_looking_for(sha256(b"another"))
         found.promises.look()
         await asyncio.wait(found.promises._looking.values())
+        assert found.promises.is_looking_for(base)  # until what was found is told
+        found.look_again()
         assert not found.promises.is_looking_for(base)
         found.promises.committed(MAX_AGE + 2)
         assert not found.promises.is_looking_for(base)

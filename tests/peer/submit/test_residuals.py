@@ -91,7 +91,7 @@ def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
         await residuals.sealed(FIRST, vector(1))
         await residuals.listed(FIRST, 1)
         await residuals.sealed(SECOND, vector(2))
-        residuals.dropped()
+        residuals.dropped(SECOND)
 
     assert play(tmp_path, story).held(2).digest == residual_digest(vector(1))
 

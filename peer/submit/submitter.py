@@ -1,0 +1,435 @@
+"""From what a peer learnt to the log's tables: it is sealed, handed in with the cohort or alone, and followed until its fate is known.
+
+What is sealed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
+comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from manta_swarm.codec.coding import Body, body_groups, parse
+from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.network import waits
+from manta_swarm.network.blobs import Blob
+from manta_swarm.network.log_client import HandedIn, HandIn, Told
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.store import Kept
+from manta_swarm.peer.submit.attempts import Attempt, Brought, Result
+from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, own_contribution
+from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome, Promises
+from manta_swarm.peer.submit.residuals import Residual, Residuals
+from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.train.work import Learnt, Made, Vector
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.records import Contribution, Header, Ticket
+from manta_swarm.protocol.rounds import Phase, Sealed, Standing
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.tasks import soon_after, within
+
+LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
+
+_REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
+_REMEMBERED = 8  # contributions of a founder, with how long they took
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What handing in with the cohort takes."""
+
+    seat: Seat
+    own: Own
+    learnt: Learnt
+
+
+@dataclass(slots=True)
+class _InHand:
+    """What is sealed, and how far it came."""
+
+    header: Header  # of this peer alone
+    blob: Blob
+    is_common: bool  # audits compute its steps again, and in some of them others had a part
+    shared: _Shared | None = None  # until the cohort was tried
+    refused: int = 0  # times that the log did
+    pause_s: float = waits.HAND_IN_AGAIN_S[0]  # until the next attempt
+
+
+class Submitter:
+    """One peer's contributions, one after the other. All methods run in one event loop."""
+
+    def __init__(
+        self, context: RunContext, progress: Progress, promises: Promises, states: States, evidence: Evidence | None = None
+    ) -> None:
+        """Take up the residuals that the store has; nothing is sealed yet.
+
+        Args:
+            context: of the run.
+            progress: is told of what becomes of contributions.
+            promises: what the log has to keep.
+            states: remember bodies that may be in a table soon.
+            evidence: keeps what audits may ask for; None: nothing is audited.
+
+        Raises:
+            StorageError: the files of the residuals are damaged.
+        """
+        self._context = context
+        self._progress = progress
+        self._promises = promises
+        self._states = states
+        self._evidence = evidence
+        self._machine = progress.machine
+        self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
+        self._residuals = Residuals(context.store, context.run, context.num_weights, context.course.sorts_after)
+        self._in_hand: _InHand | None = None
+        self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has a ticket
+        self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
+        self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
+
+    async def close(self) -> None:
+        """Ask for nothing any more."""
+        await self._promises.close()
+
+    # Sealing.
+
+    async def take_up(self) -> None:
+        """Take up the contribution of an earlier life, if it is this run's and this key's, and may still count.
+
+        Of one that may not nobody can say any more whether it did, and so which residual holds.
+
+        Raises:
+            StorageError: its file is damaged, or the disk refuses.
+        """
+        context, codec = self._context, self._context.manifest.exchange.codec
+        kept = context.store.sealed(context.run).load(Kept)
+        if kept is None or context.key not in [signed.open().key for signed in kept.header.claims]:
+            return  # the person may have a new identity
+        blob = Blob.of(body_groups(codec, kept.body, context.num_weights))
+        if blob.root != kept.header.contribution.open().body:
+            return
+        self._machine.restore(kept.header)
+        if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
+            await self._residuals.forget()
+        self._in_hand = _InHand(kept.header, blob, self._evidence is not None and is_common(kept.header))
+        self._states.keep_body(blob, parse(codec, kept.body, context.num_weights))
+
+    async def seal(self, learnt: Learnt, seat: Seat) -> bool:
+        """Make this peer's own contribution of all that was trained and is not sealed; durable when this returns, for nobody may see its
+        header before that.
+
+        False: it is too old by now, or its values are not finite.
+
+        Args:
+            learnt: of all these lots.
+            seat: this peer's place in its cohort.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        context, progress = self._context, self._progress
+        self._sealing_ms = context.clock.now_ms()
+        await self._settle_residual()
+        seat.work_over()
+        if is_alone := seat.hands_in_alone:
+            seat.close("it hands in alone")  # a mate that comes late would wait for nothing
+        residual, lot_ms = self._residuals.held(progress.newest_round), progress.pace.lot_ms
+        own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, lot_ms)
+        if own is None or not self._machine.seal(own.made.header):
+            return False
+        made = own.made
+        may_not_go_alone = self._evidence is not None and (seat.may_be_listed or is_common(made.header))
+        self._in_hand = _InHand(made.header, made.blob, may_not_go_alone, None if is_alone else _Shared(seat, own, learnt))
+        self._states.keep_body(made.blob, made.body)
+        await self._save(own, learnt, residual)
+        return True
+
+    async def _save(self, own: Own, learnt: Learnt, residual: Residual) -> None:
+        """Write down what was made, and all that it rests on; durable when this returns."""
+        made, store = own.made, self._context.store
+        if self._is_sparse:
+            await self._residuals.sealed(made.header.contribution.digest, made.left)
+        if self._evidence is not None:
+            await self._evidence.keep_claim(own.claim.unchecked(), learnt.vector, residual.values)
+            await self._evidence.keep_mean(made.header.contribution.unchecked(), own.given)
+        await asyncio.to_thread(lambda: store.sealed(self._context.run).save(Kept(made.header, made.blob.join())))
+
+    async def _settle_residual(self) -> None:
+        """Find out which residual holds: that depends on whether the contribution before is in its table."""
+        if not self._is_sparse:
+            return
+        await self._promises.settle()
+        is_listed = self._promises.has_listed
+        if not await self._take_residual() and not is_listed:
+            await self._residuals.forget()
+
+    async def _take_residual(self) -> bool:
+        """Let the residual hold that the newest contribution known to be listed left; False: a later one may have left another."""
+        listed = self._promises.take_listed()  # another may come to be known meanwhile
+        if listed is not None:
+            await self._residuals.listed(*listed)
+        return not self._promises.is_waiting
+
+    async def lendable(self) -> tuple[Residual, bytes] | None:
+        """Return the residual that holds, and the contribution that left it, empty where that is not known; None: nobody knows by now."""
+        if not self._is_sparse or not await self._take_residual():
+            return None
+        return self._residuals.held(self._progress.newest_round), self._residuals.left_by
+
+    # Handing in.
+
+    @property
+    def took_ms(self) -> float | None:
+        """How long it takes a founder from what its members gave to the word for them: the longest lately; None: never done yet."""
+        return max(self._took_ms, default=None)
+
+    @property
+    def may_go_alone(self) -> bool:
+        """Whether what is sealed may be handed in alone.
+
+        Where audits compute local steps again nobody can show what others gave in a step: it takes the cohort to hand that in.
+        """
+        return self._in_hand is None or not self._in_hand.is_common
+
+    async def hand_in(self) -> Attempt:
+        """Try to hand in what is sealed: with the cohort, once, if there is one, else alone. Call it again until the result is final."""
+        sealed, in_hand = self._machine.sealed, self._in_hand
+        assert sealed is not None
+        assert in_hand is not None
+        shared, in_hand.shared = in_hand.shared, None
+        if shared is not None:
+            attempt = await (self._as_founder(shared, sealed) if shared.seat.is_founder else self._as_member(shared, sealed))
+            if attempt is not None:
+                return attempt
+        if not self.may_go_alone:
+            why = "the cohort that they were learnt with did not hand them in"
+            return await self._lose(Result.LEFT, "its cohort fell apart", why)
+        if self._machine.phase is not Phase.SEALED:
+            return Attempt(Result.DONE)  # a commit has it meanwhile, or made it too old
+        self._progress.changed.clear()
+        return await self._alone(in_hand, sealed)
+
+    async def pause(self) -> None:
+        """Wait until it is time for another attempt, or a commit came; longer each time."""
+        in_hand = self._in_hand
+        assert in_hand is not None
+        await within(self._progress.changed, in_hand.pause_s)
+        in_hand.pause_s = min(2 * in_hand.pause_s, waits.HAND_IN_AGAIN_S[1])
+
+    async def _alone(self, in_hand: _InHand, sealed: Sealed) -> Attempt:
+        round_ = sealed.opened.round
+        try:
+            answer = await self._offer(in_hand.header, in_hand.blob)
+            if answer.status is HandIn.WITHOUT:
+                raise Refused("the log names a member who is not to be handed in, where there is one")
+        except Refused as error:
+            logger.info("header refused round=%d reason=%s", round_, error)
+            in_hand.refused += 1
+            if in_hand.refused < _REFUSED_BEFORE_DROPPED:
+                return Attempt(Result.AGAIN)
+            return await self._lose(Result.REFUSED, "refused by the log", f"the log refuses them ({error})")
+        except MantaError as error:  # it is away, or says what no log says
+            logger.info("not handed in round=%d reason=%s", round_, error)
+            return Attempt(Result.AWAY)
+        if answer.status is HandIn.LATER:
+            return Attempt(Result.AGAIN)
+        brought = None
+        if answer.signed is not None:
+            brought = self._brought(in_hand.header.contribution, answer.signed, in_hand.blob)
+            await self._promised(in_hand.header.contribution, answer.signed)
+        return self._done(sealed, answer, brought)
+
+    async def _offer(self, header: Header, blob: Blob) -> HandedIn:
+        """Hand a contribution in with this peer's claim.
+
+        Raises:
+            Unreachable, Refused, RemoteFault: as ``LogClient.hand_in``.
+        """
+        begun_ms = self._context.clock.now_ms()
+        answer = await self._context.log.hand_in(header, blob.pieces)
+        if answer.header_ms is not None:
+            self._header_in(begun_ms + answer.header_ms, header.contribution.unchecked().round, answer.round)
+        return answer
+
+    def _header_in(self, at_ms: float, made_for: int, counts_in: int) -> None:
+        """The log has the header of what is in hand since then: how long that takes says one that is in its own round."""
+        if self._sealing_ms is not None and made_for == counts_in:
+            self._progress.pace.header_took(at_ms - self._sealing_ms)
+
+    def _done(self, sealed: Sealed, answer: HandedIn, brought: Brought | None = None) -> Attempt:
+        """The log has the contribution: on its disk, or in a table already."""
+        if answer.status is HandIn.LISTED:
+            self._machine.listed()
+            self._promises.expect(answer.round, sealed, is_promised=False)
+            self._promises.look()
+            return Attempt(Result.DONE)
+        ticket = answer.ticket
+        assert ticket is not None
+        if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
+            self._progress.pace.ticket_took(self._context.clock.now_ms() - self._sealing_ms)
+        self._sealing_ms = None
+        self._machine.ticketed(ticket)  # where the cohort handed in, the machine knows already
+        self._progress.lap.mark("hand_in")
+        return Attempt(Result.DONE, brought)
+
+    async def _lose(self, result: Result, kind: str, why: str) -> Attempt:
+        # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
+        if self._is_sparse:
+            await self._residuals.forget()
+        sealed = self._machine.sealed
+        if sealed is not None:
+            self._promises.give_up(sealed, self._progress.newest_round)
+        return Attempt(result, samples_lost=self._machine.refused(kind), why=why)
+
+    # With the cohort.
+
+    async def _as_founder(self, shared: _Shared, sealed: Sealed) -> Attempt | None:
+        """Gather what the members learnt, and hand the cohort's contribution in, without those whom the log blames; tell the members what
+        became of it. None: it is to be handed in alone.
+        """
+        seat, own = shared.seat, shared.own
+        gathered = await seat.gather(own.claim, own.given, self._weight(shared.learnt))
+        if gathered is None:
+            seat.close("it hands in alone")
+            return None
+        begun_ms = self._context.clock.now_ms()
+        found = await self._gathered_in(gathered, shared.learnt)
+        if found is None:
+            await seat.tell(None)
+            return None
+        made, gathered, answer = found
+        assert answer.signed is not None
+        contribution = made.header.contribution
+        await self._taken(contribution, answer.signed, made.left)
+        if self._evidence is not None:
+            await self._evidence.keep_mean(contribution.unchecked(), gathered.mean)
+        await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
+        self._took_ms.append(self._context.clock.now_ms() - begun_ms)
+        self._machine.accepted(contribution, answer.signed.open_by(self._context.log.operators.keys))
+        self._states.keep_body(made.blob, made.body)
+        return self._done(sealed, answer, self._brought(contribution, answer.signed, made.blob))
+
+    async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
+        """Hand in what was gathered, without those whom the log blames; return what has a ticket then, None: nothing has."""
+        made: Made | None = None
+        answer: HandedIn | None = None
+        try:
+            while len(gathered.claims) + len(gathered.dropped) > 1:
+                made = await self._context.compute.run(cohort_contribution, self._context, gathered, learnt)
+                answer = await self._offer(made.header, made.blob)
+                if answer.status is not HandIn.WITHOUT or self._context.key in answer.blamed:
+                    break
+                logger.warning("members left out count=%d", len(answer.blamed))
+                gathered = await gathered.without(frozenset(PublicKey(key) for key in answer.blamed))
+        except (MantaError, ValueError) as error:
+            logger.info("the cohort's contribution is not taken reason=%s", error)
+            return None
+        return None if made is None or answer is None or answer.signed is None else (made, gathered, answer)
+
+    async def _as_member(self, shared: _Shared, sealed: Sealed) -> Attempt | None:
+        """Give what was learnt to the founder, whose contribution then lists this peer's claim. None: it is to be handed in alone."""
+        context, pace, own = self._context, self._progress.pace, shared.own
+        now_ms = context.clock.now_ms()
+        # When a member has to know, to be able to hand in alone; after a commit it does not wait much longer for one who may be dead.
+        until_ms = now_ms + pace.left_ms(now_ms) - self._progress.open_ms(context.manifest) / LAST_PART
+        handing_over = shared.seat.hand_over(own.claim, own.given, self._weight(shared.learnt), until_ms)
+        accepted = await soon_after(self._progress.changed, waits.WORD_S, handing_over)
+        if accepted is None:
+            return None
+        contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)
+        self._header_in(context.clock.now_ms(), sealed.opened.round, ticket.round)
+        await self._keep_mean(accepted)
+        coded = await self._coded(accepted, shared) if self._is_sparse else None
+        await self._taken(contribution, accepted.ticket, None if coded is None else coded[2])
+        self._machine.accepted(contribution, ticket)
+        brought = None
+        if coded is not None:
+            self._states.keep_body(coded[0], coded[1])
+            brought = Brought(contribution, accepted.ticket, coded[0])
+        return self._done(sealed, HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket), brought)
+
+    async def _keep_mean(self, accepted: Accepted) -> None:
+        """Keep the mean that the founder shows, for audits, where it is the one that its contribution names."""
+        opened, mean = accepted.contribution.open(), accepted.mean
+        if mean is None or self._evidence is None or len(opened.steps) != 1:
+            return
+        if await self._context.compute.run(vector_digest, mean) == opened.steps[0].mean:
+            await self._evidence.keep_mean(opened, mean)
+        else:
+            logger.warning("the founder shows another mean than it names round=%d", opened.round)
+
+    async def _coded(self, accepted: Accepted, shared: _Shared) -> tuple[Blob, Body, Vector] | None:
+        """Return the body of the cohort's mean, and what it leaves out (N,); None: the founder coded something else."""
+        mean, opened = shared.own.given if accepted.mean is None else accepted.mean, accepted.contribution.open()
+        coded = await self._context.compute.run(cohort_body, self._context.manifest.exchange.codec, shared.learnt, mean)
+        if coded[0].root == opened.body and residual_digest(coded[2]) == opened.residual:
+            return coded
+        logger.warning("the founder coded something else than it says round=%d", opened.round)
+        return None
+
+    async def _taken(self, contribution: Signed[Contribution], ticket: Signed[Ticket], left: Vector | None) -> None:
+        """The cohort's contribution, which leaves ``left`` (N,) to each member, has a ticket."""
+        if self._is_sparse:
+            await self._residuals.sealed(contribution.digest, left)
+        await self._promised(contribution, ticket)
+
+    async def _promised(self, contribution: Signed[Contribution], ticket: Signed[Ticket]) -> None:
+        """The log has a contribution with this peer's claim: audits may ask for what it rests on."""
+        if self._evidence is not None:
+            round_ = ticket.open_by(self._context.log.operators.keys).round
+            await self._evidence.handed_in(round_, contribution.digest, contribution.unchecked().base)
+
+    def _brought(self, contribution: Signed[Contribution], ticket: Signed[Ticket], blob: Blob) -> Brought:
+        self.bytes_handed_in += sum(map(len, blob.pieces))
+        return Brought(contribution, ticket, blob)
+
+    def _weight(self, learnt: Learnt) -> int:
+        """Return what the samples of what was learnt weigh in a cohort's mean."""
+        return min(learnt.pile.samples, self._context.manifest.exchange.weight_cap)
+
+    # What the log says.
+
+    def take(self, told: Told) -> NewCommit | None:
+        """Take note of what the log, or a neighbour, says; return the commit if that is news.
+
+        Raises:
+            LedgerError: it contradicts a commit known before.
+        """
+        entry = None if told.commitment is None else told.commitment.proven.round
+        commit = None if entry is None else self._promises.take(self._machine, entry, told.counted)
+        if told.is_from_log:
+            self._promises.look()
+        return commit
+
+    @property
+    def listed_in(self) -> int:
+        """The newest round whose table is known to have this peer."""
+        return self._promises.listed_in
+
+    def wonder(self, base: Standing) -> None:
+        """A founder has local steps of this peer's work on a base, which came to nothing here: look for it in tables, too."""
+        self._promises.wonder(base.round + 1, base.commit, self._progress.newest_round)
+
+    async def settle(self) -> None:
+        """Ask for what is still expected, but not for long."""
+        await self._promises.settle()
+
+    def findings(self) -> list[Finding]:
+        """Return what was found out of contributions since this or ``next_finding`` returned it, the oldest first."""
+        return [self._noted(finding) for finding in self._promises.take_findings()]
+
+    async def next_finding(self) -> Finding:
+        """Return the next thing that is found out of them, once there is one."""
+        return self._noted(await self._promises.next_finding())
+
+    def _noted(self, finding: Finding) -> Finding:
+        if isinstance(finding, Outcome) and finding.fate is Fate.BROKEN:
+            sealed = finding.sealed
+            self._residuals.dropped(*(each.digest for each in (sealed.header.contribution, sealed.accepted) if each is not None))
+        return finding
