@@ -492,7 +492,8 @@ class PeerLoop:
         is_away = attempt.result is Result.AWAY
         if is_away and self.ended:
             return False
-        self._word.show_away(is_away)
+        if is_away or attempt.is_answered:
+            self._word.show_away(is_away)
         if is_away and self._leaving.is_set():
             self._board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
             return False

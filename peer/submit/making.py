@@ -1,19 +1,22 @@
 """What a peer hands in, as bytes: its own contribution, and its cohort's. Pure, and heavy: for the compute thread."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
-from manta_swarm.codec.residuals import covered, given, left_over, vector_digest
+from manta_swarm.codec.residuals import covered, given, left_over, residual_digest, vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.peer.cohort.cohort import Gathered
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.submit.residuals import Residual
 from manta_swarm.peer.train.work import Learnt, Made, Vector, claim_of, made_of
-from manta_swarm.protocol.records import Claim, Header
+from manta_swarm.protocol.records import Claim, Contribution, Header
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
+
+logger = logging.getLogger("manta.peer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,24 @@ def cohort_contribution(context: RunContext, gathered: Gathered, learnt: Learnt)
     return made_of(gathered.claims, gathered.mean, learnt, context.identity, context.run, codec, gathered.dropped)
 
 
-def cohort_body(codec: str, learnt: Learnt, mean: Vector) -> tuple[Blob, Body, Vector]:
-    """Return the body of a cohort's mean (N,), as its founder coded it, and what that leaves out (N,)."""
-    data = encode(codec, covered(mean, learnt.coverage), learnt.base.floor)
+def cohort_body(context: RunContext, contribution: Contribution, mean: Vector, learnt: Learnt) -> tuple[Blob, Body, Vector] | None:
+    """Return the body of a cohort's ``contribution``, coded again from its ``mean`` (N,), and what that leaves out (N,).
+
+    None: its founder coded something else.
+    """
+    codec, floor = context.manifest.exchange.codec, learnt.base.floor
+    data = encode(codec, covered(mean, learnt.coverage), floor)
     body = parse(codec, data, len(mean))
-    return Blob.of(body_groups(codec, data, len(mean))), body, left_over(mean, body, learnt.base.floor)
+    blob, left = Blob.of(body_groups(codec, data, len(mean))), left_over(mean, body, floor)
+    if blob.root == contribution.body and residual_digest(left) == contribution.residual:
+        return blob, body, left
+    logger.warning("the founder coded something else than it says round=%d", contribution.round)
+    return None
+
+
+def weight_of(context: RunContext, learnt: Learnt) -> int:
+    """Return what the samples of what was learnt weigh in a cohort's mean."""
+    return min(learnt.pile.samples, context.manifest.exchange.weight_cap)
 
 
 def is_common(header: Header) -> bool:

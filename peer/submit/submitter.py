@@ -7,10 +7,10 @@ comes to the log's table, or both, the work counts once. What happens is returne
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import replace
 
-from manta_swarm.codec.coding import Body, body_groups, parse
-from manta_swarm.codec.residuals import residual_digest, vector_digest
+from manta_swarm.codec.coding import body_groups, parse
+from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import HandedIn, HandIn, Told
@@ -19,8 +19,8 @@ from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.store import Kept
-from manta_swarm.peer.submit.attempts import Attempt, Brought, Result
-from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, own_contribution
+from manta_swarm.peer.submit.attempts import Attempt, Brought, InHand, Result, Shared
+from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, own_contribution, weight_of
 from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome, Promises
 from manta_swarm.peer.submit.residuals import Residual, Residuals
 from manta_swarm.peer.sync.states import States
@@ -39,27 +39,6 @@ _REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
 _REMEMBERED = 8  # contributions of a founder, with how long they took
 
 logger = logging.getLogger("manta.peer")
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What handing in with the cohort takes."""
-
-    seat: Seat
-    own: Own
-    learnt: Learnt
-
-
-@dataclass(slots=True)
-class _InHand:
-    """What is sealed, and how far it came."""
-
-    header: Header  # of this peer alone
-    blob: Blob
-    is_common: bool  # audits compute its steps again, and in some of them others had a part
-    shared: _Shared | None = None  # until the cohort was tried
-    refused: int = 0  # times that the log did
-    pause_s: float = waits.HAND_IN_AGAIN_S[0]  # until the next attempt
 
 
 class Submitter:
@@ -88,7 +67,7 @@ class Submitter:
         self._machine = progress.machine
         self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
         self._residuals = Residuals(context.store, context.run, context.num_weights, context.course.sorts_after)
-        self._in_hand: _InHand | None = None
+        self._in_hand: InHand | None = None
         self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has a ticket
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
@@ -117,7 +96,7 @@ class Submitter:
         self._machine.restore(kept.header)
         if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
             await self._residuals.forget()
-        self._in_hand = _InHand(kept.header, blob, self._evidence is not None and is_common(kept.header))
+        self._in_hand = InHand(kept.header, blob, self._evidence is not None and is_common(kept.header))
         self._states.keep_body(blob, parse(codec, kept.body, context.num_weights))
 
     async def seal(self, learnt: Learnt, seat: Seat) -> bool:
@@ -145,7 +124,7 @@ class Submitter:
             return False
         made = own.made
         may_not_go_alone = self._evidence is not None and (seat.may_be_listed or is_common(made.header))
-        self._in_hand = _InHand(made.header, made.blob, may_not_go_alone, None if is_alone else _Shared(seat, own, learnt))
+        self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(seat, own, learnt))
         self._states.keep_body(made.blob, made.body)
         await self._save(own, learnt, residual)
         return True
@@ -222,7 +201,7 @@ class Submitter:
         await within(self._progress.changed, in_hand.pause_s)
         in_hand.pause_s = min(2 * in_hand.pause_s, waits.HAND_IN_AGAIN_S[1])
 
-    async def _alone(self, in_hand: _InHand, sealed: Sealed) -> Attempt:
+    async def _alone(self, in_hand: InHand, sealed: Sealed) -> Attempt:
         round_ = sealed.opened.round
         try:
             answer = await self._offer(in_hand.header, in_hand.blob)
@@ -238,7 +217,7 @@ class Submitter:
             logger.info("not handed in round=%d reason=%s", round_, error)
             return Attempt(Result.AWAY)
         if answer.status is HandIn.LATER:
-            return Attempt(Result.AGAIN)
+            return Attempt(Result.AGAIN, is_answered=True)
         brought = None
         if answer.signed is not None:
             brought = self._brought(in_hand.header.contribution, answer.signed, in_hand.blob)
@@ -268,7 +247,7 @@ class Submitter:
             self._machine.listed()
             self._promises.expect(answer.round, sealed, is_promised=False)
             self._promises.look()
-            return Attempt(Result.DONE)
+            return Attempt(Result.DONE, is_answered=True)
         ticket = answer.ticket
         assert ticket is not None
         if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
@@ -276,7 +255,7 @@ class Submitter:
         self._sealing_ms = None
         self._machine.ticketed(ticket)  # where the cohort handed in, the machine knows already
         self._progress.lap.mark("hand_in")
-        return Attempt(Result.DONE, brought)
+        return Attempt(Result.DONE, brought, is_answered=True)
 
     async def _lose(self, result: Result, kind: str, why: str) -> Attempt:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
@@ -289,12 +268,12 @@ class Submitter:
 
     # With the cohort.
 
-    async def _as_founder(self, shared: _Shared, sealed: Sealed) -> Attempt | None:
+    async def _as_founder(self, shared: Shared, sealed: Sealed) -> Attempt | None:
         """Gather what the members learnt, and hand the cohort's contribution in, without those whom the log blames; tell the members what
         became of it. None: it is to be handed in alone.
         """
         seat, own = shared.seat, shared.own
-        gathered = await seat.gather(own.claim, own.given, self._weight(shared.learnt))
+        gathered = await seat.gather(own.claim, own.given, weight_of(self._context, shared.learnt))
         if gathered is None:
             seat.close("it hands in alone")
             return None
@@ -332,27 +311,31 @@ class Submitter:
             return None
         return None if made is None or answer is None or answer.signed is None else (made, gathered, answer)
 
-    async def _as_member(self, shared: _Shared, sealed: Sealed) -> Attempt | None:
+    async def _as_member(self, shared: Shared, sealed: Sealed) -> Attempt | None:
         """Give what was learnt to the founder, whose contribution then lists this peer's claim. None: it is to be handed in alone."""
         context, pace, own = self._context, self._progress.pace, shared.own
         now_ms = context.clock.now_ms()
         # When a member has to know, to be able to hand in alone; after a commit it does not wait much longer for one who may be dead.
         until_ms = now_ms + pace.left_ms(now_ms) - self._progress.open_ms(context.manifest) / LAST_PART
-        handing_over = shared.seat.hand_over(own.claim, own.given, self._weight(shared.learnt), until_ms)
+        handing_over = shared.seat.hand_over(own.claim, own.given, weight_of(self._context, shared.learnt), until_ms)
         accepted = await soon_after(self._progress.changed, waits.WORD_S, handing_over)
         if accepted is None:
             return None
         contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)
         self._header_in(context.clock.now_ms(), sealed.opened.round, ticket.round)
         await self._keep_mean(accepted)
-        coded = await self._coded(accepted, shared) if self._is_sparse else None
+        coded = None
+        if self._is_sparse:
+            mean = own.given if accepted.mean is None else accepted.mean
+            coded = await context.compute.run(cohort_body, context, contribution.open(), mean, shared.learnt)
         await self._taken(contribution, accepted.ticket, None if coded is None else coded[2])
         self._machine.accepted(contribution, ticket)
         brought = None
         if coded is not None:
             self._states.keep_body(coded[0], coded[1])
             brought = Brought(contribution, accepted.ticket, coded[0])
-        return self._done(sealed, HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket), brought)
+        done = self._done(sealed, HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket), brought)
+        return replace(done, is_answered=False)  # its founder was
 
     async def _keep_mean(self, accepted: Accepted) -> None:
         """Keep the mean that the founder shows, for audits, where it is the one that its contribution names."""
@@ -363,15 +346,6 @@ class Submitter:
             await self._evidence.keep_mean(opened, mean)
         else:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
-
-    async def _coded(self, accepted: Accepted, shared: _Shared) -> tuple[Blob, Body, Vector] | None:
-        """Return the body of the cohort's mean, and what it leaves out (N,); None: the founder coded something else."""
-        mean, opened = shared.own.given if accepted.mean is None else accepted.mean, accepted.contribution.open()
-        coded = await self._context.compute.run(cohort_body, self._context.manifest.exchange.codec, shared.learnt, mean)
-        if coded[0].root == opened.body and residual_digest(coded[2]) == opened.residual:
-            return coded
-        logger.warning("the founder coded something else than it says round=%d", opened.round)
-        return None
 
     async def _taken(self, contribution: Signed[Contribution], ticket: Signed[Ticket], left: Vector | None) -> None:
         """The cohort's contribution, which leaves ``left`` (N,) to each member, has a ticket."""
@@ -388,10 +362,6 @@ class Submitter:
     def _brought(self, contribution: Signed[Contribution], ticket: Signed[Ticket], blob: Blob) -> Brought:
         self.bytes_handed_in += sum(map(len, blob.pieces))
         return Brought(contribution, ticket, blob)
-
-    def _weight(self, learnt: Learnt) -> int:
-        """Return what the samples of what was learnt weigh in a cohort's mean."""
-        return min(learnt.pile.samples, self._context.manifest.exchange.weight_cap)
 
     # What the log says.
 
