@@ -259,3 +259,51 @@ def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_
         assert not found.promises.is_looking_for(base)
 
     assert [round_ for round_, _ in seen(story, OTHER).asked] == [1]
+
+
+def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too() -> None:
+    async def rows(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, COHORTS)
+        found.promises.see(3, OTHER)
+
+    base = COUNTED.contribution.base
+    found = seen(rows)
+    found.look_again()
+    assert found.listed == [Listed(1, COHORTS.digest, base), Listed(3, OTHER.digest, base)]
+    found = seen(look, *[Refused("that table is not kept here any more")] * 3)
+    found.look_again()
+    assert found.listed == [Listed(1, COUNTED.digest, base)]
+
+
+def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found() -> None:
+    async def story(found: Seen) -> None:
+        promises = found.promises
+        assert (promises.listed_in, promises.has_listed, promises.take_listed()) == (0, False, None)
+        promises.expect(2, SEALED)
+        promises.see(2, COHORTS)
+        older = replace(SEALED, claim=OTHER.contribution.claims[0])
+        promises.expect(1, older)
+        promises.see(1, OTHER)
+        assert (promises.listed_in, promises.has_listed) == (2, True)
+        assert promises.take_listed() == (COHORTS.digest, 2)
+        assert (promises.listed_in, promises.take_listed()) == (2, None)
+
+    assert [round_ for round_, _ in seen(story).kept] == [2, 1]
+
+
+def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
+    async def story(found: Seen) -> None:
+        waiting = asyncio.create_task(found.promises.next_finding())
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        assert await waiting == Listed(1, COUNTED.digest, COUNTED.contribution.base)
+        assert await found.promises.next_finding() == Outcome(Fate.COUNTED, 1, SEALED, COUNTED)
+        assert found.promises.take_findings() == []
+        waiting = asyncio.create_task(found.promises.next_finding())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+    seen(story, COUNTED)

@@ -160,6 +160,22 @@ async def _commit(peer: Peer, entry: Round) -> None:
     peer.spread.committed(entry)
 
 
+def test_a_body_is_shown_once_the_time_for_headers_is_over_as_it_was_told_last() -> None:
+    async def work(scene: Scene) -> None:
+        await scene.all_do(lambda peer: _commit(peer, before(scene.given, 3)))
+        round_ = scene.given.entry.round
+        for peer in scene.peers:
+            peer.spread.headers_open(round_, 1000)
+            peer.spread.headers_open(round_, 3000)
+        scene.peers[0].spread.own(*scene.offer(0))
+        await asyncio.sleep(2.9)
+        assert [peer.spread.num_bodies(round_) for peer in scene.peers[1:]] == [0, 0, 0]
+        await asyncio.sleep(5)
+        assert [peer.spread.num_bodies(round_) for peer in scene.peers] == [1, 1, 1, 1]
+
+    story(work, 4)
+
+
 def test_where_all_bodies_are_more_than_the_mean_they_are_not_got() -> None:
     async def work(scene: Scene) -> None:
         body = scene.given.bodies[0].size_bytes
