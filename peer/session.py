@@ -251,11 +251,11 @@ class PeerLoop:
         Raises:
             LedgerError: it contradicts a commit known before.
         """
-        commit = self._submitter.take(told)
+        commit, findings = self._submitter.take(told)
         if (left_ms := self._left_ms(told, commit)) > 0:
             self._pace.opened(now_ms(), left_ms)
             self._spread.headers_open(self.machine.round, left_ms)
-        for finding in self._submitter.findings():
+        for finding in findings:
             self._found(finding)
         if commit is not None and told.commitment is not None:
             self._committed(commit, told.commitment)
@@ -404,8 +404,7 @@ class PeerLoop:
                 if self._evidence is not None:
                     background.append(tasks.create_task(self._evidence.run()))
                 await self._rounds()
-                await self._submitter.settle()  # a neighbour may have told of the last commit before the log did
-                for finding in self._submitter.findings():
+                for finding in await self._submitter.settle():  # a neighbour may have told of the last commit before the log did
                     self._found(finding)
                 await self._credit.settle()
                 await self._bring_last(meeting)
@@ -499,7 +498,7 @@ class PeerLoop:
             return False
         if attempt.brought is not None:
             self._spread.own(attempt.brought.contribution, attempt.brought.ticket, attempt.brought.blob)
-            self._board.update(bytes_handed_in=self._submitter.bytes_handed_in)
+            self._board.add(bytes_handed_in=attempt.brought.bytes_sent)
         if attempt.result in (Result.REFUSED, Result.LEFT):
             show_lost(self._board, attempt, dict(self.machine.dropped))
         if attempt.result is Result.REFUSED:

@@ -29,6 +29,7 @@ class Brought:
     contribution: Signed[Contribution]
     ticket: Signed[Ticket]
     blob: Blob
+    bytes_sent: int = 0  # of it, to the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,6 @@ class Submitter:
         self._in_hand: InHand | None = None
         self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has a ticket
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
-        self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
 
     async def close(self) -> None:
         """Ask for nothing any more."""
@@ -220,7 +219,7 @@ class Submitter:
             return Attempt(Result.AGAIN, is_answered=True)
         brought = None
         if answer.signed is not None:
-            brought = self._brought(in_hand.header.contribution, answer.signed, in_hand.blob)
+            brought = Brought(in_hand.header.contribution, answer.signed, in_hand.blob, in_hand.blob.size_bytes)
             await self._promised(in_hand.header.contribution, answer.signed)
         return self._done(sealed, answer, brought)
 
@@ -292,7 +291,7 @@ class Submitter:
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
         self._machine.accepted(contribution, answer.signed.open_by(self._context.log.operators.keys))
         self._states.keep_body(made.blob, made.body)
-        return self._done(sealed, answer, self._brought(contribution, answer.signed, made.blob))
+        return self._done(sealed, answer, Brought(contribution, answer.signed, made.blob, made.blob.size_bytes))
 
     async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
         """Hand in what was gathered, without those whom the log blames; return what has a ticket then, None: nothing has."""
@@ -359,14 +358,10 @@ class Submitter:
             round_ = ticket.open_by(self._context.log.operators.keys).round
             await self._evidence.handed_in(round_, contribution.digest, contribution.unchecked().base)
 
-    def _brought(self, contribution: Signed[Contribution], ticket: Signed[Ticket], blob: Blob) -> Brought:
-        self.bytes_handed_in += sum(map(len, blob.pieces))
-        return Brought(contribution, ticket, blob)
-
     # What the log says.
 
-    def take(self, told: Told) -> NewCommit | None:
-        """Take note of what the log, or a neighbour, says; return the commit if that is news.
+    def take(self, told: Told) -> tuple[NewCommit | None, list[Finding]]:
+        """Take note of what the log, or a neighbour, says; return the commit if that is news, and what was found out of contributions.
 
         Raises:
             LedgerError: it contradicts a commit known before.
@@ -375,7 +370,25 @@ class Submitter:
         commit = None if entry is None else self._promises.take(self._machine, entry, told.counted)
         if told.is_from_log:
             self._promises.look()
-        return commit
+        return commit, self._found()
+
+    async def next_finding(self) -> Finding:
+        """Return the next thing that asking the log finds out of contributions, once there is one."""
+        return self._noted(await self._promises.next_finding())
+
+    async def settle(self) -> list[Finding]:
+        """Ask the log for what is still expected, but not for long; return what was found out."""
+        await self._promises.settle()
+        return self._found()
+
+    def _found(self) -> list[Finding]:
+        return [self._noted(finding) for finding in self._promises.take_findings()]
+
+    def _noted(self, finding: Finding) -> Finding:
+        if isinstance(finding, Outcome) and finding.fate is Fate.BROKEN:
+            sealed = finding.sealed
+            self._residuals.dropped(*(each.digest for each in (sealed.header.contribution, sealed.accepted) if each is not None))
+        return finding
 
     @property
     def listed_in(self) -> int:
@@ -385,21 +398,3 @@ class Submitter:
     def wonder(self, base: Standing) -> None:
         """A founder has local steps of this peer's work on a base, which came to nothing here: look for it in tables, too."""
         self._promises.wonder(base.round + 1, base.commit, self._progress.newest_round)
-
-    async def settle(self) -> None:
-        """Ask for what is still expected, but not for long."""
-        await self._promises.settle()
-
-    def findings(self) -> list[Finding]:
-        """Return what was found out of contributions since this or ``next_finding`` returned it, the oldest first."""
-        return [self._noted(finding) for finding in self._promises.take_findings()]
-
-    async def next_finding(self) -> Finding:
-        """Return the next thing that is found out of them, once there is one."""
-        return self._noted(await self._promises.next_finding())
-
-    def _noted(self, finding: Finding) -> Finding:
-        if isinstance(finding, Outcome) and finding.fate is Fate.BROKEN:
-            sealed = finding.sealed
-            self._residuals.dropped(*(each.digest for each in (sealed.header.contribution, sealed.accepted) if each is not None))
-        return finding
