@@ -30,6 +30,8 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.context import Progress
+from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.shift import Shift, Task
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess
@@ -57,6 +59,9 @@ class Counting:
     def lot_started(self, *, to_finish: bool = False) -> None:
         """Take note of nothing."""
 
+    async def counted(self, round: int) -> None:
+        """Know no round."""
+
     def lot_trained(self, samples: int) -> bool:
         """Count every lot."""
         return samples > 0
@@ -77,7 +82,7 @@ async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: i
         place = index % len(asked)
         return Lot(1, _BASE, 0, _KEY, index, asked[place], samples), place
 
-    shift = Shift(Task(0, lots, lot_at), first, pile, crew, Counting(), Pace(), seat, lambda *_: True)  # type: ignore[arg-type]
+    shift = Shift(Task(0, lots, lot_at), first, pile, crew, Progress(Counting(), Promises(Counting()), Pace()), seat, lambda *_: True)  # type: ignore[arg-type]
     crew.watch(shift.look_again, lambda line: print(line, file=sys.stderr))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
     await shift.run()

@@ -10,6 +10,7 @@ from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.work import ComputeThread, Lap, nobody
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.pace import Pace
@@ -67,6 +68,7 @@ class Progress:
     """Where a peer's work in a run stands. The session and the parts that do the work change it, in one event loop."""
 
     machine: RoundMachine  # decides what each event means
+    promises: Promises  # contributions that have to be in tables
     pace: Pace = field(default_factory=Pace)  # how long things take
     lap: Lap = field(default_factory=Lap)  # where a round's time went
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # a commit came, or the person wants to leave: look again

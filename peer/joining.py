@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.shards.sharded_images import ShardedImages
 from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.lots import Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import self_test
@@ -27,7 +27,7 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.peer_status import SEEKING, PeerStatus
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.company import Choice
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.peer.cohort.token import load_token
 from manta_swarm.peer.commands.keys import own_identity
 from manta_swarm.peer.commands.tables import load_table, publish_table
@@ -35,25 +35,24 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
 from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.context import ClaimTerms, Progress, RunContext
 from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live
 from manta_swarm.peer.faults import advice
-from manta_swarm.peer.features.audit.opening import auditor_of, audits_open
 from manta_swarm.peer.features.audit.opening import check_run as check_audits
-from manta_swarm.peer.features.evaluation.opening import desk_of_evaluations
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
-from manta_swarm.peer.features.gateway.session import check_run, desk_of, gateway_open
-from manta_swarm.peer.features.private.measuring import Measuring
-from manta_swarm.peer.features.private.private import described, noise_of
+from manta_swarm.peer.features.feature import Features
+from manta_swarm.peer.features.gateway.session import check_run
+from manta_swarm.peer.features.plugged_in import Setting, features_of
 from manta_swarm.peer.features.shards.session import Held, data_here
 from manta_swarm.peer.features.two_views.views import SiteCrew, make_site_crew
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
-from manta_swarm.peer.session import PeerLoop
+from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.data import check_supported, load_data
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread, nobody
@@ -64,9 +63,10 @@ from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.cohorts import affinity_token, cohort_name
-from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
+from manta_swarm.protocol.errors import FoundGuilty, MantaError
 from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.disk import only_process
 from manta_swarm.runtime.tasks import unless
@@ -210,131 +210,103 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
-    noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
-    choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
-    desk = desk_of(config, node, identity, signed, dataset, crew.num_weights)
+    membership = _membership(config, manifest, signed.run)
+    log = LogClient(node, manifest, signed.run)
+    partner = crew.partner if isinstance(crew, SiteCrew) else nobody
+    terms = ClaimTerms(config.payout_key or identity.public_key, held.claimed, partner)
+    course = RunCourse(manifest)
+    context = RunContext(node, identity, signed, manifest, course, crew.num_weights, log, store, board, held.shelf, compute, terms)
+    progress = Progress(RoundMachine(manifest, signed.run, identity.public_key, course), Promises(log))
     board.update(
         run=signed.run.hex(),
         name=manifest.name,
-        cohort=cohort,
+        cohort=membership.label,
         device=devices.name,
         num_rounds=manifest.num_rounds,
         is_unaudited=manifest.is_private,
         account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
+    features = features_of(Setting(config, context, progress, held, dataset, crew, met.traffic))
+    sizing = _sizing_of(config, manifest, table, features)
     store.remember_run(signed.run, met.addresses)
     await serve_manifest(node, signed)
     if table is not None:
         await publish_table(node, identity, signed.run, held.shelf, table)
     with board:
-        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {board.status.peer[-8:]} {_in_cohort(choice, cohort)}")
-        if not config.audit_only:
-            board.say(f"computes on {devices.description}")
-        if (
-            not config.audit_only
-            and (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, crew.num_weights)) >= _WORTH_SAYING
-        ):
-            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
-        if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
-            board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
-        if board.status.account:
-            board.say(f"its credit adds up to account {board.status.account}")
-        measuring = None
-        if isinstance(dataset, ImageDataset) and manifest.is_private:
-            board.say(f"trains on images of its own, which stay here: {described(dataset)}")
-            log = LogClient(node, manifest, signed.run)
-            told = noise is None if config.tell_accuracy is None else config.tell_accuracy
-            # Here and not on a GPU: this process has none, so that a pause frees them all.
-            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
-        if noise is not None:
-            board.update(epsilon=noise.epsilon, delta=noise.delta)
-            board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
-        sizing = _sizing_of(config, manifest, table, desk)
+        _introduce(config, context, membership, dataset, "" if config.audit_only else devices.description)
         if sizing is None and config.size is not None:
             board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
-        loop = PeerLoop(
-            node,
-            identity,
-            signed,
-            resting,
-            cohort,
-            store,
-            board,
-            held.shelf,
-            compute,
-            token,
-            measuring,
-            choice,
-            noise,
-            desk,
-            sizing,
-            held.claimed,
-            config.payout_key,
-            partner=crew.partner if isinstance(crew, SiteCrew) else nobody,
-            trains=not config.audit_only,
-        )
-        if isinstance(crew, SiteCrew):
-            crew.reach(loop.near)
+        session = Session(context, progress, resting, membership, features, sizing, trains=not config.audit_only)
         processes = crew if isinstance(crew, ProcessCrew) else None
-        evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
-        evaluations.limit(limits.evaluation, limits.duty)
-        auditor = auditor_of(config, identity, signed, held, loop, board)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, auditor, met.traffic, board, limits, own.devices_for)
-        no_more = loop.leave if config.audit_only else lambda: None
-        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(auditor, limits, no_more):
-            await own.limiter.attach(limited)
-            watching = asyncio.create_task(own.limiter.watch())
-            watching.add_done_callback(limited.ends_with)
-            try:
-                await _until_told_to_stop(loop, board, limited)
-            finally:
-                watching.cancel()
-        if noise is not None:
-            board.say(f"given away of its images: {noise.line()}")
-        status = board.status
-        word = "run finished" if status.finished else "left the run"
-        board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
-        if loop.ended and loop.guilty is None:
-            board.say(f"{loop.ended}; your key and your credit stay as they are")
-        board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
-        if config.audit_only and auditor is not None and auditor.is_broken:
-            raise UserError("--audit-only: it could not audit any more")
-        if loop.guilty is not None:
-            raise FoundGuilty(f"{status.verdict}. {advice()}")
+        limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices_for)
+        await own.limiter.attach(limited)
+        watching = asyncio.create_task(own.limiter.watch())
+        watching.add_done_callback(limited.ends_with)
+        try:
+            await _until_told_to_stop(session, board, limited)
+        finally:
+            watching.cancel()
+        _say_end(session)
+        if session.guilty is not None:
+            raise FoundGuilty(f"{board.status.verdict}. {advice()}")
 
 
-def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
-    """Return what decides this peer's cohort, its label, and the token that its members prove to each other; None: it is alone.
+def _introduce(config: PeerConfig, context: RunContext, membership: Membership, dataset: Dataset, computes_on: str) -> None:
+    """Say which run this is, and with what the peer takes part."""
+    board, manifest = context.board, context.manifest
+    where = _in_cohort(membership.choice, membership.label)
+    board.say(f"run {manifest.name} ({context.run.hex()[:16]}) as peer {board.status.peer[-8:]} {where}")
+    if computes_on:
+        board.say(f"computes on {computes_on}")
+        if (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, context.num_weights)) >= _WORTH_SAYING:
+            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
+    if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
+        board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
+    if board.status.account:
+        board.say(f"its credit adds up to account {board.status.account}")
+
+
+def _say_end(session: Session) -> None:
+    """Say how it ended."""
+    board, status = session.context.board, session.context.board.status
+    word = "run finished" if status.finished else "left the run"
+    board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+    if session.ended and session.guilty is None:
+        board.say(f"{session.ended}; your key and your credit stay as they are")
+    board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+
+
+def _membership(config: PeerConfig, manifest: Manifest, run: bytes) -> Membership:
+    """Return what decides of which cohort this peer is.
 
     Raises:
         UserError: see ``load_token``.
     """
     label = cohort_name(config.cohort, socket.gethostname())
-    if has_noise:
-        return Choice.NOISE, label, None
+    if manifest.is_private and config.private_noise is not None:
+        return Membership(Choice.NOISE, label)
     if config.audit_only:
-        return Choice.AUDITOR, label, None
+        return Membership(Choice.AUDITOR, label)
     if config.gateway:
-        return Choice.GATEWAY, label, None
+        return Membership(Choice.GATEWAY, label)
     if config.alone:
-        return Choice.ALONE, label, None
+        return Membership(Choice.ALONE, label)
     if config.cohort is not None:
-        return Choice.LABEL, label, load_token()
+        return Membership(Choice.LABEL, label, load_token())
     if manifest.cohorts == "affinity":
-        return Choice.AFFINITY, label, affinity_token(run)
-    return Choice.HOST, label, load_token()
+        return Membership(Choice.AFFINITY, label, affinity_token(run))
+    return Membership(Choice.HOST, label, load_token())
 
 
-def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, desk: GatewayDesk | None) -> Sizing | None:
+def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, features: Features) -> Sizing | None:
     """Return what finds the size that this computer is fast enough for; None: in this run cohorts have none."""
     if manifest.algorithm != "model-parallel":
         return None
     latencies = None if table is None else LatencyTable.from_bytes(table)
     if latencies is not None and latencies.conditions.runtime != TORCH:
         latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
-    has_light = (lambda: False) if desk is None else (lambda: desk.is_lease_only or desk.has_contributors)
-    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=has_light)
+    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=lambda: features.has_helpers)
 
 
 def _in_cohort(choice: Choice, cohort: str) -> str:
@@ -343,11 +315,11 @@ def _in_cohort(choice: Choice, cohort: str) -> str:
     return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
 
 
-async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
-    """Run the loop; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
+async def _until_told_to_stop(session: Session, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
+    """Run the session; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
     the second Ctrl-C stops it at once."""
     events = asyncio.get_running_loop()
-    running = asyncio.create_task(loop.run())
+    running = asyncio.create_task(session.run())
     told = 0
 
     def stop() -> None:
@@ -356,9 +328,9 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: Limit
         board.update(is_leaving=True)
         if told == 1:
             board.say(
-                "leaving" if not loop.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
+                "leaving" if not session.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
             )
-            loop.leave()
+            session.leave()
         else:
             running.cancel()
 

@@ -6,7 +6,7 @@ So is the size that a cohort has in model-parallel: the least of those that its 
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from manta_swarm.network.distances import Distances
@@ -45,27 +45,35 @@ _WHY_ALONE = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What decides of which cohort a peer is."""
+
+    choice: Choice
+    label: str  # the cohort's name, where that decides
+    token: bytes | None = None  # what its members prove to each other (32 bytes); None: this peer is alone
+
+
 class Company:
     """The cohort of one peer from round to round."""
 
     def __init__(
         self,
         key: PublicKey,
-        choice: Choice,
-        label: str,
+        membership: Membership,
         neighbours: Neighbours,
         distances: Distances,
         operators: Collection[bytes],
         sizing: Sizing | None = None,
     ) -> None:
-        """Begin alone where affinity decides; else ``label`` names the cohort, for good. Without ``sizing`` it has no size."""
+        """Begin alone where affinity decides; else the membership's label names the cohort, for good. Without ``sizing`` it has no size."""
         self._key = key
-        self._choice = choice
+        self._choice = choice = membership.choice
         self._neighbours = neighbours
         self._distances = distances
         self._operators = operators
         self._sizing = sizing
-        self.name = first_name(key) if choice is Choice.AFFINITY else label  # the cohort's at present, without its size
+        self.name = first_name(key) if choice is Choice.AFFINITY else membership.label  # the cohort's at present, without its size
         self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
         self._slowest: PublicKey | None = None  # a mate of a lesser size than this peer's own
         self._seen_size: int | None = None  # the cohort's, at the newest look

@@ -8,19 +8,16 @@ import contextlib
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 from manta_swarm.network import waits
 from manta_swarm.network.connections import host_of
 from manta_swarm.network.lan import LocalNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.reach import ASKED, DialBackDesk, Reach, Reachable, measure
-from manta_swarm.network.rpc import LIBP2P, TLS, UNIX, OwnNode
+from manta_swarm.network.rpc import LIBP2P, TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Company
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together, within
@@ -36,39 +33,32 @@ class Presence:
 
     def __init__(
         self,
-        node: OwnNode,
-        line: OperatorLine,
+        context: RunContext,
+        progress: Progress,
         company: Company,
         cohort: Cohort,
         neighbours: Neighbours,
         local: LocalNetwork | None,
-        store: PeerStore,
-        board: StatusBoard,
-        *,
-        round: Callable[[], int],
     ) -> None:
         """Prepare; ``start`` answers others from then on.
 
         Args:
-            node: this peer's.
-            line: to the run's operators.
+            context: of the run.
+            progress: says whose state this peer holds.
             company: says which cohort it is of.
             cohort: this peer's part in it.
             neighbours: the others of the run.
-            local: its mates on the local network; None: it has no mates.
-            store: where peers of the run are remembered.
-            board: where it shows what it finds.
-            round: returns whose state this peer holds.
+            local: its cohort peers on the local network; None: it has none.
         """
-        self._node = node
-        self._line = line
+        self._node = node = context.node
+        self._line = context.log.line
         self._company = company
         self._cohort = cohort
         self._neighbours = neighbours
         self._local = local
-        self._store = store
-        self._board = board
-        self._round = round
+        self._store = context.store
+        self._board = context.board
+        self._progress = progress
         self._desk = DialBackDesk(node)
         self._reach = Reach()
         self._listens_at: list[str] = []  # when the reach was measured
@@ -111,7 +101,9 @@ class Presence:
 
     async def _announce(self) -> None:
         company = self._company
-        await self._neighbours.announce(cohort=company.name, round_=self._round(), position=company.position(), size=company.own_size)
+        await self._neighbours.announce(
+            cohort=company.name, round_=self._progress.held_round, position=company.position(), size=company.own_size
+        )
 
     async def leave_cohort(self) -> None:
         """Tell the mates that this peer trains no more; it can be called still."""

@@ -6,12 +6,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.features.audit.auditor import Auditor
-from manta_swarm.peer.features.evaluation.desk import EvaluationDesk
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.session import PeerLoop
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.session import Session
 from manta_swarm.peer.workers.devices import Devices
 from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
@@ -22,44 +18,32 @@ class LimitedPeer:
 
     def __init__(
         self,
-        loop: PeerLoop,
+        session: Session,
         crew: RestingCrew,
         processes: ProcessCrew | None,
-        compute: ComputeThread,
-        evaluations: EvaluationDesk,
-        audits: Auditor | None,
         traffic: Traffic,
-        board: StatusBoard,
         limits: Limits,
         devices_for: Callable[[int | None], Devices],
     ) -> None:
-        """Limit ``loop``.
+        """Limit ``session``.
 
         Args:
-            loop: the rounds.
-            crew: what trains their lots.
-            processes: the same where they are trained by worker processes.
-            compute: the thread of all else, and of the lots where there are none.
-            evaluations: what measures for others.
-            audits: what audits for the run; None: it has no audits that this peer could do.
+            session: the peer's, in a run.
+            crew: what computes its microbatches.
+            processes: the same where worker processes do.
             traffic: of the node.
-            board: shows it.
             limits: those that all this was made for.
             devices_for: gives the devices of the workers for so many threads; None: all there are.
         """
-        self._loop = loop
+        self._session = session
         self._crew = crew
         self._processes = processes
-        self._compute = compute
-        self._beside = (evaluations,) if audits is None else (evaluations, audits)
-        self._evaluations = evaluations
-        self._audits = audits
         self._traffic = traffic
-        self._board = board
+        self._board = session.context.board
         self._limits = limits
         self._devices_for = devices_for
-        self._leave: Callable[[], None] = loop.leave
-        self._stop: Callable[[], None] = loop.leave
+        self._leave: Callable[[], None] = session.leave
+        self._stop: Callable[[], None] = session.leave
 
     def leaves_by(self, leave: Callable[[], None], stop: Callable[[], None]) -> None:
         """Have ``leave`` called when the person leaves, and ``stop`` when that is to be at once."""
@@ -74,32 +58,26 @@ class LimitedPeer:
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""
-        for one in self._beside:
-            one.pause()
-        await self._loop.pause(why)
+        await self._session.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
-        await self._loop.resume()
-        for one in self._beside:
-            one.resume()
+        await self._session.resume()
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         before, self._limits = self._limits, limits
         self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
-        self._evaluations.limit(limits.evaluation, limits.duty)
-        if self._audits is not None:
-            self._audits.limit(limits.audit, limits.duty)
+        self._session.features.limit(limits)
         if self._crew.duty != limits.duty:
-            self._loop.rest(limits.duty)
+            self._session.rest(limits.duty)
             self._crew.duty = limits.duty
         if (before.cpu_threads, before.gpu_memory) != (limits.cpu_threads, limits.gpu_memory):
             devices = self._devices_for(limits.cpu_threads)
             if self._processes is not None:
                 await self._processes.equip(devices.workers, limits.gpu_memory)
             else:
-                await self._compute.run(torch.set_num_threads, devices.workers[0].threads)
+                await self._session.context.compute.run(torch.set_num_threads, devices.workers[0].threads)
             self._board.say(f"computes on {devices.description}")
         self._board.update(limits=limits.words())
         self._board.write()
@@ -110,7 +88,7 @@ class LimitedPeer:
 
     def show(self) -> None:
         """See ``Limited``."""
-        left_ms, open_ms = self._loop.clock()
+        left_ms, open_ms = self._session.clock()
         self._board.update(
             left_ms=left_ms,
             open_ms=open_ms,

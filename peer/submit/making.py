@@ -85,3 +85,14 @@ def is_common(header: Header) -> bool:
     """Return whether others had a part in one of several local steps of a contribution that lists one claim."""
     means, own = header.contribution.unchecked().steps, header.claims[0].unchecked().steps
     return len(own) > 1 and any(step.mean != each.vector for step, each in zip(means, own, strict=True))
+
+
+def named_by_claim(claim: Claim, learnt: Vector, residual: Vector | None) -> dict[bytes, Vector]:
+    """Return the vectors (N,) that a claim names and whoever checks it may ask for, by their digests.
+
+    These are the ``residual`` that was used, None: zeros; and with one local step what was ``learnt``. Of several steps the own vectors are
+    known as they are taken.
+    """
+    used = {claim.residual: residual} if claim.residual and residual is not None else {}
+    own = {claim.steps[0].vector: learnt} if len(claim.steps) == 1 else {}
+    return {**own, **used}

@@ -17,11 +17,11 @@ from manta_swarm.network.log_client import HandedIn, HandIn, Told
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.store import Kept
 from manta_swarm.peer.submit.attempts import Attempt, Brought, InHand, Result, Shared
-from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, own_contribution, weight_of
-from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome, Promises
+from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, named_by_claim, own_contribution, weight_of
+from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome
 from manta_swarm.peer.submit.residuals import Residual, Residuals
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Learnt, Made, Vector
@@ -44,26 +44,24 @@ logger = logging.getLogger("manta.peer")
 class Submitter:
     """One peer's contributions, one after the other. All methods run in one event loop."""
 
-    def __init__(
-        self, context: RunContext, progress: Progress, promises: Promises, states: States, evidence: Evidence | None = None
-    ) -> None:
+    def __init__(self, context: RunContext, progress: Progress, states: States, features: Features) -> None:
         """Take up the residuals that the store has; nothing is sealed yet.
 
         Args:
             context: of the run.
             progress: is told of what becomes of contributions.
-            promises: what the log has to keep.
             states: remember bodies that may be in a table soon.
-            evidence: keeps what audits may ask for; None: nothing is audited.
+            features: are told what was handed in, and keep vectors that claims name.
 
         Raises:
             StorageError: the files of the residuals are damaged.
         """
         self._context = context
         self._progress = progress
-        self._promises = promises
+        self._promises = progress.promises
         self._states = states
-        self._evidence = evidence
+        self._features = features
+        self._is_audited = context.manifest.is_audited
         self._machine = progress.machine
         self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
         self._residuals = Residuals(context.store, context.run, context.num_weights, context.course.sorts_after)
@@ -95,7 +93,7 @@ class Submitter:
         self._machine.restore(kept.header)
         if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
             await self._residuals.forget()
-        self._in_hand = InHand(kept.header, blob, self._evidence is not None and is_common(kept.header))
+        self._in_hand = InHand(kept.header, blob, self._is_audited and is_common(kept.header))
         self._states.keep_body(blob, parse(codec, kept.body, context.num_weights))
 
     async def seal(self, learnt: Learnt, seat: Seat) -> bool:
@@ -122,7 +120,7 @@ class Submitter:
         if own is None or not self._machine.seal(own.made.header):
             return False
         made = own.made
-        may_not_go_alone = self._evidence is not None and (seat.may_be_listed or is_common(made.header))
+        may_not_go_alone = self._is_audited and (seat.may_be_listed or is_common(made.header))
         self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(seat, own, learnt))
         self._states.keep_body(made.blob, made.body)
         await self._save(own, learnt, residual)
@@ -133,9 +131,9 @@ class Submitter:
         made, store = own.made, self._context.store
         if self._is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
-        if self._evidence is not None:
-            await self._evidence.keep_claim(own.claim.unchecked(), learnt.vector, residual.values)
-            await self._evidence.keep_mean(made.header.contribution.unchecked(), own.given)
+        claim = own.claim.unchecked()
+        await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values))
+        await self._keep_mean(made.header.contribution.unchecked(), own.given)
         await asyncio.to_thread(lambda: store.sealed(self._context.run).save(Kept(made.header, made.blob.join())))
 
     async def _settle_residual(self) -> None:
@@ -285,8 +283,7 @@ class Submitter:
         assert answer.signed is not None
         contribution = made.header.contribution
         await self._taken(contribution, answer.signed, made.left)
-        if self._evidence is not None:
-            await self._evidence.keep_mean(contribution.unchecked(), gathered.mean)
+        await self._keep_mean(contribution.unchecked(), gathered.mean)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
         self._machine.accepted(contribution, answer.signed.open_by(self._context.log.operators.keys))
@@ -322,7 +319,7 @@ class Submitter:
             return None
         contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)
         self._header_in(context.clock.now_ms(), sealed.opened.round, ticket.round)
-        await self._keep_mean(accepted)
+        await self._keep_shown(accepted)
         coded = None
         if self._is_sparse:
             mean = own.given if accepted.mean is None else accepted.mean
@@ -336,13 +333,18 @@ class Submitter:
         done = self._done(sealed, HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket), brought)
         return replace(done, is_answered=False)  # its founder was
 
-    async def _keep_mean(self, accepted: Accepted) -> None:
-        """Keep the mean that the founder shows, for audits, where it is the one that its contribution names."""
+    async def _keep_mean(self, contribution: Contribution, mean: Vector) -> None:
+        """Have features keep the mean (N,) of what was given, where there is one local step: a contribution names no other."""
+        if len(contribution.steps) == 1:
+            await self._features.keep(contribution.round, contribution.base, {contribution.steps[0].mean: mean})
+
+    async def _keep_shown(self, accepted: Accepted) -> None:
+        """Have features keep the mean that the founder shows, where it is the one that its contribution names."""
         opened, mean = accepted.contribution.open(), accepted.mean
-        if mean is None or self._evidence is None or len(opened.steps) != 1:
+        if mean is None or not self._is_audited or len(opened.steps) != 1:
             return
         if await self._context.compute.run(vector_digest, mean) == opened.steps[0].mean:
-            await self._evidence.keep_mean(opened, mean)
+            await self._keep_mean(opened, mean)
         else:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
 
@@ -354,9 +356,8 @@ class Submitter:
 
     async def _promised(self, contribution: Signed[Contribution], ticket: Signed[Ticket]) -> None:
         """The log has a contribution with this peer's claim: audits may ask for what it rests on."""
-        if self._evidence is not None:
-            round_ = ticket.open_by(self._context.log.operators.keys).round
-            await self._evidence.handed_in(round_, contribution.digest, contribution.unchecked().base)
+        round_ = ticket.open_by(self._context.log.operators.keys).round
+        await self._features.on_handed_in(round_, contribution.digest, contribution.unchecked().base)
 
     # What the log says.
 

@@ -1,11 +1,10 @@
-"""How a peer comes to hold the newest state: it fetches what leads there, checks it, and now and then looks how good it is."""
+"""How a peer comes to hold the newest state: it fetches what leads there, and checks it."""
 
 import asyncio
 import logging
 
 from manta_swarm.network import waits
 from manta_swarm.peer.context import open_ms
-from manta_swarm.peer.features.private.measuring import Measuring
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.submit.commits import NewestCommits
 from manta_swarm.peer.sync.check import Checker
@@ -29,7 +28,6 @@ class CatchingUp:
         states: States,
         commits: NewestCommits,
         checker: Checker,
-        measuring: Measuring | None,
         board: StatusBoard,
         lap: Lap,
         changed: asyncio.Event,
@@ -43,7 +41,6 @@ class CatchingUp:
             states: fetches it.
             commits: what the log has.
             checker: computes some of it again.
-            measuring: is for data of this peer's own; None: there are none.
             board: shows it.
             lap: counts the time.
             changed: a commit came, or the person wants to leave.
@@ -54,7 +51,6 @@ class CatchingUp:
         self._states = states
         self._commits = commits
         self._checker = checker
-        self._measuring = measuring
         self._board = board
         self._lap = lap
         self._changed = changed
@@ -94,9 +90,3 @@ class CatchingUp:
         if first:
             self._board.update(joined_at_round=target.round)
             self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
-
-    async def measure(self, *, is_last: bool = False) -> None:
-        """See how good the held state is on images of this peer's own, where it has some, every so often and at the end."""
-        held = self._machine.held
-        if self._measuring is not None and held is not None and not self._leaving.is_set():
-            await self._measuring.measure(held.round, self._states.held.parameters, is_last=is_last)

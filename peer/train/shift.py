@@ -16,11 +16,10 @@ import torch
 
 from manta_swarm.automl.training.lots import Lot
 from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.context import Progress
 from manta_swarm.peer.train.work import Pile
 from manta_swarm.peer.workers.crew import Crew, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
-from manta_swarm.protocol.pace import Pace
-from manta_swarm.protocol.rounds import RoundMachine
 
 MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
 
@@ -50,20 +49,19 @@ class Shift:
         first: int,
         pile: Pile,
         crew: Crew,
-        machine: RoundMachine,
-        pace: Pace,
+        progress: Progress,
         seat: "asyncio.Future[Seat]",
         may_start: MayStart,
     ) -> None:
-        """Prepare; ``first`` is the index of the step's first lot, ``machine`` and ``pace`` are told of each lot.
+        """Prepare; ``first`` is the index of the step's first lot, ``progress`` is told of each microbatch.
 
         ``seat`` is waited for once the first lot is done, while those that are under way go on.
         """
         self._task = task
         self._pile = pile
         self._crew = crew
-        self._machine = machine
-        self._pace = pace
+        self._machine = progress.machine
+        self._pace = progress.pace
         self._seat = seat
         self._may_start = may_start
         self._next = self._to_add = first

@@ -48,10 +48,10 @@ from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # n
 from manta_swarm.peer.cohort.founder import FounderSeat  # noqa: E402
 from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
 from manta_swarm.peer.cohort.seat import MemberSeat  # noqa: E402
-from manta_swarm.peer.session import PeerLoop  # noqa: E402
+from manta_swarm.peer.session import Session  # noqa: E402
 from manta_swarm.peer.sync.check import Checker  # noqa: E402
 from manta_swarm.peer.sync.states import States  # noqa: E402
-from manta_swarm.peer.train.base_work import BaseWork  # noqa: E402
+from manta_swarm.peer.train.loop import TrainingLoop  # noqa: E402
 from manta_swarm.protocol.errors import Unreachable  # noqa: E402
 from manta_swarm.protocol.records import Ticket  # noqa: E402
 from manta_swarm.protocol.rounds import RoundMachine  # noqa: E402
@@ -75,15 +75,15 @@ def is_third() -> bool:
 
 def dies_working() -> None:
     """Die in the first lot of the third round."""
-    true_work = BaseWork.work
+    true_work = TrainingLoop.work
     in_third = False
 
-    async def work(self: BaseWork) -> None:
+    async def work(self: TrainingLoop) -> None:
         nonlocal in_third
         in_third = is_third()
         await true_work(self)
 
-    BaseWork.work = work  # type: ignore[method-assign]
+    TrainingLoop.work = work  # type: ignore[method-assign]
 
     from manta_swarm.automl.training.lots import Worker
 
@@ -171,14 +171,14 @@ def alone() -> None:
 
 def late() -> None:
     """Begin only once three others are known."""
-    true_rounds: Callable[[PeerLoop], Coroutine[Any, Any, None]] = PeerLoop._rounds
+    true_rounds: Callable[[Session], Coroutine[Any, Any, None]] = Session._rounds
 
-    async def rounds(self: PeerLoop) -> None:
+    async def rounds(self: Session) -> None:
         while len(self._others.neighbours.members()) < 3:  # noqa: ASYNC110 - they tell nobody
             await asyncio.sleep(0.05)
         await true_rounds(self)
 
-    PeerLoop._rounds = rounds  # type: ignore[method-assign]
+    Session._rounds = rounds  # type: ignore[method-assign]
 
 
 def dies_joining() -> None:

@@ -38,7 +38,7 @@ from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.submit import making, submitter
-from manta_swarm.peer.train import workbench
+from manta_swarm.peer.train import trainer
 from manta_swarm.peer.train.shift import Task
 from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.records import Header
@@ -234,9 +234,9 @@ def cheat(kind: str) -> None:
             kind_of_seat.average = averaged  # type: ignore[method-assign]
         submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
-        workbench.Task = _dearest  # type: ignore[misc, assignment]
+        trainer.Task = _dearest  # type: ignore[misc, assignment]
     elif kind == "picks":
-        workbench.Task = _picking  # type: ignore[misc, assignment]
+        trainer.Task = _picking  # type: ignore[misc, assignment]
     elif kind in LIARS:
         _Lying.outcome = Outcome.GOOD if kind == "yes" else Outcome.VOID
         opening.Process = _Lying  # type: ignore[misc, assignment]

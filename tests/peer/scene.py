@@ -18,25 +18,33 @@ from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.evaluation.opening import desk_of_evaluations
+from manta_swarm.peer.context import Progress
+from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.features.evaluation.opening import Evaluation
+from manta_swarm.peer.features.feature import Feature, Features
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.session import Gateway
+from manta_swarm.peer.features.private.feature import NoisyVectors
 from manta_swarm.peer.features.private.noise import Noise
 from manta_swarm.peer.features.shards.session import Held
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.session import PeerLoop
+from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import InProcess
 from manta_swarm.peer.workers.devices import Device, Devices
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
+from tests.peer.contexts import context_of
 
 
 class QuickWorker:
@@ -81,13 +89,18 @@ class Member:
     store: PeerStore
     board: StatusBoard
     worker: QuickWorker
-    loop: PeerLoop
+    loop: Session
     limited: LimitedPeer
     task: "asyncio.Task[None]" = field(init=False)
 
     @property
     def status(self) -> PeerStatus:
         return self.board.status
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What this peer keeps for audits; None: nothing is audited."""
+        return next((one for one in self.loop.features if isinstance(one, Evidence)), None)
 
     @property
     def phase(self) -> Phase:
@@ -136,16 +149,19 @@ class Scene:
         sizing: Sizing | None = None,
         payout: bytes | None = None,
         trains: bool = True,
+        is_plain: bool = False,
     ) -> Member:
         """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates. Its claims name
-        ``payout``; None: its own key.
+        ``payout``; None: its own key. ``is_plain``: it has no features.
         """
         identity, signed = PEERS[number], self.log.signed
         store = PeerStore(self.directory / f"peer-{number}")
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing, payout, trains)
+        loop, limited = self._loop(
+            endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing, payout, trains, is_plain
+        )
         member = Member(identity, endpoint, store, board, worker, loop, limited)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
@@ -166,15 +182,27 @@ class Scene:
         sizing: Sizing | None = None,
         payout: bytes | None = None,
         trains: bool = True,
-    ) -> tuple[PeerLoop, LimitedPeer]:
+        is_plain: bool = False,
+    ) -> tuple[Session, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
         crew = RestingCrew(InProcess(worker, compute), busy_ms=lambda: compute.busy_ms)
-        others = {"noise": noise, "gateway": gateway, "sizing": sizing, "payout": payout, "trains": trains}
-        loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
+        context = context_of(
+            endpoint, identity, signed, board, compute, store=store, shelf=shelf, num_weights=worker.num_weights, payout=payout
+        )
+        manifest = context.manifest
+        progress = Progress(RoundMachine(manifest, signed.run, context.key, context.course), Promises(context.log))
+        held, rules = Held(shelf, None), manifest.audit_rules
+        features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
+        if rules is not None:
+            features.append(Evidence(context, progress, rules, has_light=gateway is not None))
+        if noise is not None:
+            features.append(NoisyVectors(context, noise))
+        if gateway is not None:
+            features.append(Gateway(context, progress, gateway))
+        membership = Membership(Choice.LABEL, "here", token)
+        session = Session(context, progress, crew, membership, Features(() if is_plain else features), sizing, trains=trains)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
-        settings = PeerConfig(dir=store.directory)
-        evaluations = desk_of_evaluations(settings, identity, signed, Held(shelf, None), worker.num_weights, board, loop.held_round)
-        return loop, LimitedPeer(loop, crew, None, compute, evaluations, None, Traffic(), board, Limits(), lambda _: devices)
+        return session, LimitedPeer(session, crew, None, Traffic(), Limits(), lambda _: devices)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

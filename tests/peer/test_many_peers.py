@@ -8,7 +8,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
-from manta_swarm.peer.cohort.company import Choice, Company
+from manta_swarm.peer.cohort.company import Choice, Company, Membership
 from manta_swarm.protocol.affinity import MAX_GROUP
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.network.virtual_time import now, run_virtual
@@ -33,7 +33,7 @@ class Region:
             near = Neighbours(endpoint, RUN, now, is_near=lambda _key: False, rng=random.Random(number))
             distances = Distances(endpoint, near, [OPERATOR], host, clock=now, networks=list, rng=random.Random(number))
             self.neighbours[key] = near
-            self.companies[key] = Company(key, Choice.AFFINITY, "", near, distances, OPERATOR)
+            self.companies[key] = Company(key, Membership(Choice.AFFINITY, ""), near, distances, OPERATOR)
         self._rng = random.Random(1)
         self._told: dict[PublicKey, str] = {}  # the name that each announced
 

@@ -4,13 +4,15 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
 
 from manta_swarm.automl.training.update import state_digest
-from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.session import PeerLoop
+from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.features.audit.opening import known_to
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
@@ -49,6 +51,21 @@ def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path
     play(tmp_path, story, num_rounds=3)
 
 
+def test_a_plain_swarm_trains_without_any_feature(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = [scene.join(number, is_plain=True) for number in range(3)]
+        assert not list(members[0].loop.features)
+        for _ in range(3):
+            await scene.log.wait_for(3)
+            scene.log.commit()
+        for member in members:
+            await member.ends()
+            assert has_gone_well(scene, member, 3)
+        assert len({member.status.state for member in members}) == 1
+
+    play(tmp_path, story, num_rounds=3)
+
+
 def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         trainer, auditor = scene.join(0), scene.join(1, trains=False)
@@ -59,7 +76,7 @@ def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_unt
         await trainer.ends()
         await auditor.reaches(3)
         assert auditor.status.state == scene.log.ledger.state.hex()
-        known = auditor.loop.known
+        known = known_to(auditor.loop)
         assert (known.round(), known.is_finished()) == (3, True)
         assert not auditor.task.done()
         assert (auditor.worker.lots, auditor.status.rounds_counted) == ([], 0)
@@ -495,4 +512,4 @@ def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
 
 
 def test_the_loop_needs_no_more_of_a_node_than_its_twin_has() -> None:
-    assert PeerLoop.__init__.__annotations__["node"].__name__ == "OwnNode"
+    assert get_type_hints(RunContext)["node"] is OwnNode

@@ -26,11 +26,11 @@ def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_
         member = scene.join(0)
         for killed in range(2):
             await counts(scene, member)
-            first = member.loop.log.operator
+            first = member.loop.context.log.operator
             scene.log.go_away(first)  # while the peer waits for a commit there
             await counts(scene, member)
-            await until(lambda first=first: member.loop.log.operator != first)
-            assert member.status.operator == peer_name(member.loop.log.operator)[-8:]
+            await until(lambda first=first: member.loop.context.log.operator != first)
+            assert member.status.operator == peer_name(member.loop.context.log.operator)[-8:]
             assert member.status.waiting_for == ""
             assert scene.log.ledger.round == 2 * killed + 2
         assert member.status.rounds_counted >= 3
@@ -41,7 +41,7 @@ def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_
         await late.reaches(5)
         await member.reaches(5)
         (left,) = set(scene.log.endpoints) & set(scene.network.endpoints)
-        assert member.loop.log.operator == late.loop.log.operator == left
+        assert member.loop.context.log.operator == late.loop.context.log.operator == left
         scene.log.go_away(left)
         await until(lambda: "cannot be reached" in member.status.waiting_for)
         scene.log.come_back(left)
@@ -58,10 +58,10 @@ def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await counts(scene, member)
-        silent = member.loop.log.operator
+        silent = member.loop.context.log.operator
         scene.network.delay_s = lambda _, receiver, __: 2 * DEADLINE_S if receiver == silent else 0.0
         await counts(scene, member)
-        assert member.loop.log.operator != silent
+        assert member.loop.context.log.operator != silent
 
     play(tmp_path, story, operators=OPERATORS)
 
@@ -70,12 +70,12 @@ def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(t
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await counts(scene, member)
-        stops = member.loop.log.operator
+        stops = member.loop.context.log.operator
         others = [key for key in scene.log.endpoints if key != stops]
         for is_over in (0, 1):
             farewell = pack(Farewell(scene.log.ledger.run, is_over, "as I say"))
             await scene.log.endpoints[stops].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)
-        assert member.loop.log.operator in others
+        assert member.loop.context.log.operator in others
         assert member.loop.ended == ""
         await counts(scene, member)
         await scene.log.endpoints[others[0]].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)

@@ -2,23 +2,29 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.audit.auditor import Auditor
+from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.features.audit.auditor import Auditor, Known
 from manta_swarm.peer.features.audit.computing import Process
 from manta_swarm.peer.features.audit.fetching import Fetching
 from manta_swarm.peer.features.audit.volunteers import Volunteers
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.shards.session import Held
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.session import PeerLoop
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import FETCHED, PeerStore
+from manta_swarm.peer.store import FETCHED
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_COHORT
-from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.records import Round
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.verdicts import AuditRules
+
+if TYPE_CHECKING:
+    from manta_swarm.peer.session import Session
 
 _VALUE_BYTES = 4
 
@@ -33,76 +39,128 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
         raise UserError(f"--audit-only: the run {manifest.name} has no audits; leave it out to train")
 
 
-def auditor_of(
-    config: PeerConfig, identity: Identity, signed: SignedManifest, held: Held, loop: PeerLoop, board: StatusBoard
-) -> Auditor | None:
-    """Return the auditor of a peer, which audits nothing before it was told its limits; None: it cannot, which is said if it was asked for.
+class Auditing(Feature):
+    """Computes contributions of others again, for a share of the time."""
 
-    Args:
-        config: the person's settings.
-        identity: signs what is found.
-        signed: the run's manifest.
-        held: has the data.
-        loop: knows the run.
-        board: shows what was done.
+    def __init__(self, context: RunContext, rules: AuditRules, held: Held, *, does_nothing_else: bool = False) -> None:
+        """Audit nothing before limits are told and it is open.
+
+        Args:
+            context: of the run.
+            rules: of its audits.
+            held: the data that are here.
+            does_nothing_else: this peer leaves once there is nothing to audit any more.
+        """
+        self._context = context
+        self._rules = rules
+        self._held = held
+        self._does_nothing_else = does_nothing_else
+        self._limits = Limits()
+        self._is_paused = False
+        self._auditor: Auditor | None = None  # while it is open
+
+    @contextlib.asynccontextmanager
+    async def open(self, session: "Session") -> AsyncIterator[None]:
+        """Audit meanwhile.
+
+        Raises:
+            StorageError: the disk refuses.
+            UserError: it does nothing else, and cannot do that any more.
+        """
+        auditor = self._auditor = self._made(session)
+        self.limit(self._limits)
+        if self._is_paused:
+            auditor.pause()
+        keeping = asyncio.create_task(self._keep(auditor, session))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+        if self._does_nothing_else and auditor.is_broken:
+            raise UserError("--audit-only: it could not audit any more")
+
+    async def _keep(self, auditor: Auditor, session: "Session") -> None:
+        try:
+            await auditor.keep()
+        finally:
+            if self._does_nothing_else:
+                session.leave()
+
+    def _made(self, session: "Session") -> Auditor:
+        context = self._context
+        vector_bytes, steps = _VALUE_BYTES * context.num_weights, context.manifest.exchange.local_steps
+        most = vector_bytes * (steps + MAX_COHORT * (steps + 1))  # of a contribution of which all is needed
+        directory = context.store.run_path(context.run)
+        fetched = VectorsFolder(directory / FETCHED, kept_rounds=self._rules.pending_rounds + 1, max_bytes=most)
+
+        async def start() -> Process:
+            context.board.say(f"computes contributions of others again for the run, for {auditor.share}% of the time at most")
+            return await Process.start(context.signed, directory / FETCHED, self._held.root)
+
+        line = context.log.line
+        auditor = Auditor(
+            context.identity,
+            context.run,
+            self._rules,
+            known_to(session),
+            line,
+            Fetching(context.node, line, fetched, vector_bytes),
+            start,
+            context.board,
+            Volunteers(directory / "distrusted"),
+            does_nothing_else=self._does_nothing_else,
+        )
+        return auditor
+
+    def on_commit(self, entry: Round) -> None:
+        """There may be something new to audit."""
+        if self._auditor is not None:
+            self._auditor.committed()
+
+    def limit(self, limits: Limits) -> None:
+        """Work at most for the share of the time that the person gives."""
+        self._limits = limits
+        if self._auditor is not None:
+            self._auditor.limit(limits.audit, limits.duty)
+
+    def pause(self) -> None:
+        """Compute nothing, and have no process, until ``resume``."""
+        self._is_paused = True
+        if self._auditor is not None:
+            self._auditor.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._is_paused = False
+        if self._auditor is not None:
+            self._auditor.resume()
+
+
+def known_to(session: "Session") -> Known:
+    """Return what audits of others need of what a session knows."""
+    progress, states = session.progress, session.states
+    return Known(lambda: progress.newest_round, session.is_finished, states.parameters, states.body)
+
+
+def auditing_of(config: PeerConfig, context: RunContext, held: Held) -> Auditing | None:
+    """Return what audits at a peer; None: it cannot, which is said if it was asked for.
 
     Raises:
         UserError: the peer is to do nothing else.
-        StorageError: the disk refuses.
     """
-    manifest = signed.open()
-    rules = manifest.audit_rules
+    rules = context.manifest.audit_rules
     why = _why_not(config, held) if rules is not None else "this run has no audits"
     if rules is None or why:
         if config.audit_only:
             raise UserError(f"--audit-only: it cannot audit, for {why}")
         if config.audit:
-            board.say(f"audits nothing: {why}")
+            context.board.say(f"audits nothing: {why}")
         return None
     if config.audit_only:
-        _talk_first(loop, config.initial_peers)
-
-    async def start() -> Process:
-        board.say(f"computes contributions of others again for the run, for {auditor.share}% of the time at most")
-        return await Process.start(signed, folder, held.root)
-
-    store, vector_bytes = PeerStore(config.dir), _VALUE_BYTES * loop.num_weights
-    folder = store.run_path(signed.run) / FETCHED
-    steps = manifest.exchange.local_steps
-    most = vector_bytes * (steps + MAX_COHORT * (steps + 1))  # of a contribution of which all is needed
-    fetched = VectorsFolder(folder, kept_rounds=rules.pending_rounds + 1, max_bytes=most)
-    line = loop.log.line
-    auditor = Auditor(
-        identity,
-        signed.run,
-        rules,
-        loop.known,
-        line,
-        Fetching(loop.node, line, fetched, vector_bytes),
-        start,
-        board,
-        Volunteers(store.run_path(signed.run) / "distrusted"),
-        does_nothing_else=config.audit_only,
-    )
-    loop.on_commit = auditor.committed
-    return auditor
-
-
-@contextlib.asynccontextmanager
-async def audits_open(auditor: Auditor | None, limits: Limits, over: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
-    """Audit, where there is an auditor, for as long as the context is entered; ``over`` is called where it has nothing to do any more."""
-    if auditor is None:
-        yield
-        return
-    auditor.limit(limits.audit, limits.duty)
-    keeping = asyncio.create_task(auditor.keep())
-    keeping.add_done_callback(lambda _: over())
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+        _talk_first(context, config.initial_peers)
+    return Auditing(context, rules, held, does_nothing_else=config.audit_only)
 
 
 def _why_not(config: PeerConfig, held: Held) -> str:
@@ -111,8 +169,9 @@ def _why_not(config: PeerConfig, held: Held) -> str:
     return "it has a part of the run's data (--data-limit)" if held.train else ""
 
 
-def _talk_first(loop: PeerLoop, addresses: tuple[str, ...]) -> None:
+def _talk_first(context: RunContext, addresses: tuple[str, ...]) -> None:
     """Have a peer talk to the operator first at whose address it was told that the run is."""
-    for key in loop.log.line.operators.keys:
+    line = context.log.line
+    for key in line.operators.keys:
         if any(address.endswith(f"/p2p/{peer_name(key)}") for address in addresses):
-            loop.log.line.prefer(key)
+            line.prefer(key)

@@ -16,11 +16,12 @@ from manta_swarm.automl.training.light import cheapest, covered_weights
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.peer.cohort.seat import Seat
-from manta_swarm.peer.features.audit.evidence import Evidence
+from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.payroll import Payroll
 from manta_swarm.peer.features.gateway.seat import GatewaySeat, Gift
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
+from manta_swarm.peer.submit.making import named_by_claim
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
@@ -94,7 +95,7 @@ class GatewayDesk:
         self.max_return_bytes = max_return_bytes(body_num_bytes(CODEC, num_weights))
         self.entrance: Entrance | None = None  # in a run that not everybody may take part in
         self.payroll: Payroll | None = None  # where the log can be asked
-        self.evidence: Evidence | None = None  # keeps what was learnt, where audits may ask for it
+        self.features = Features()  # keep the vectors that light contributors' claims name
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -279,8 +280,8 @@ class GatewayDesk:
         with work.seat.checking():
             try:
                 vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
-                if self.evidence is not None:
-                    await self.evidence.keep_claim(claim, learnt, self._terms.residual(work, leased).values)
+                named = named_by_claim(claim, learnt, self._terms.residual(work, leased).values)
+                await self.features.keep(claim.round, claim.base, named)
             except RemoteFault as error:
                 return _lost(f"refused: {error}")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._now_ms()):

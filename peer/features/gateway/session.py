@@ -1,26 +1,115 @@
-"""A gateway as a part of a peer's session: its door is open as long as the peer takes part.
+"""A gateway, as a feature: its door is open as long as the peer takes part, and light contributors have a place in its roster.
 
 HTTP's libraries are imported by those peers alone that are gateways.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.network.gate import Gate
-from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.cohort.seat import Seat
 from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.entrance import Entrance
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.train.work import now_ms
+from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.submit.promises import Outcome
+from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.light import why_no_leases
-from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.rounds import Standing
+from manta_swarm.runtime.door import Door
+
+if TYPE_CHECKING:
+    from manta_swarm.peer.session import Session
+
+
+class Gateway(Feature):
+    """One peer's light contributors, in one session."""
+
+    def __init__(
+        self, context: RunContext, progress: Progress, desk: GatewayDesk, door: Door | None = None, traffic: Traffic | None = None
+    ) -> None:
+        """Serve HTTP at ``door``, within ``traffic``; without a door ``desk`` is asked by other ways."""
+        self.is_lease_only = desk.is_lease_only
+        self._context = context
+        self._progress = progress
+        self._desk = desk
+        self._door = door
+        self._traffic = traffic or Traffic()
+        self._payroll = desk.payroll = Payroll(context.log, desk.has_claim_of, is_audited=context.manifest.is_audited)
+        self._session: Session | None = None  # while it is open
+
+    @contextlib.asynccontextmanager
+    async def open(self, session: "Session") -> AsyncIterator[None]:
+        """Answer light contributors meanwhile; those who ask when the run is finished are told so.
+
+        Raises:
+            UserError: see ``Door.listen``.
+        """
+        self._session, self._desk.features = session, session.features
+        if self._door is None:
+            yield
+            return
+        from manta_swarm.peer.features.gateway.http import say_goodbye, serving
+
+        board = self._context.board
+        async with serving(self._desk, self._door, self._traffic) as address:
+            board.update(leases_at=address)
+            board.write()
+            run, peer = board.status.run, board.status.peer
+            board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{peer} --run {run}")
+            yield
+            if board.status.finished and self._desk.leased:
+                await say_goodbye()
+
+    @property
+    def has_helpers(self) -> bool:
+        """Whether light contributors compute for this peer."""
+        return self.is_lease_only or self._desk.has_contributors
+
+    async def take_seat(self, base: Standing, group: Group, kept_ms: float) -> Seat:
+        """Return the place of this peer's work on a base, for which light contributors get leases from now on."""
+        session, context, pace = self._session, self._context, self._progress.pace
+        assert session is not None
+        whole_ms = self._progress.open_ms(context.manifest)
+        left_ms = pace.left_again_ms(context.clock.now_ms(), whole_ms, grace_ms(whole_ms))
+        # The residual that the log left to light contributors, too; none where that is not known by now.
+        lendable = await session.submitter.lendable()
+        lent = NOTHING_LENT if lendable is None else Lent(*lendable)
+        times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
+        return await self._desk.convene(base, session.states.held, group.name, lent, context.compute, **times)
+
+    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+        """See ``GatewayDesk.has_something_back``."""
+        return await self._desk.has_something_back(seat)
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Light contributors may ask what a round that counted this gateway paid them."""
+        if outcome.is_counted:
+            self._payroll.counted(outcome.round, outcome.found)
+
+    def leave(self) -> None:
+        """There are no more leases, and what is out may come back."""
+        self._desk.leave()
+
+    def finish(self) -> None:
+        """The run is over: there are no leases any more."""
+        self._desk.finish()
+
+    async def close(self) -> None:
+        """Give up what is out."""
+        await self._payroll.close()
+        self._desk.close()
 
 
 def check_run(config: PeerConfig, manifest: Manifest) -> None:
@@ -33,10 +122,8 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
         raise UserError(reason)
 
 
-def desk_of(
-    config: PeerConfig, node: OwnNode, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int
-) -> GatewayDesk | None:
-    """Return the desk of a peer that is to be a gateway; None: it is not. ``node`` is its node, held to whom the run admits.
+def gateway_of(config: PeerConfig, context: RunContext, progress: Progress, dataset: Dataset, traffic: Traffic) -> Gateway | None:
+    """Return the gateway that a person asked for; None: this peer is none. The context's node is held to whom the run admits.
 
     Raises:
         UserError: it cannot hand out samples of this data set.
@@ -45,36 +132,15 @@ def desk_of(
         return None
     if isinstance(dataset, ShardedImages):
         raise refuse_sharded_images(dataset.name)
-    manifest = signed.open()
-    desk = GatewayDesk(identity, signed, RunCourse(manifest), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
-    if isinstance(node, Gate):
-        desk.entrance = Entrance(node, node.known, manifest, signed.run, now_ms)
-    return desk
+    clock = context.clock
+    desk = GatewayDesk(
+        context.identity, context.signed, context.course, dataset, clock.now_ms, context.num_weights, is_lease_only=config.lease_only
+    )
+    if isinstance(context.node, Gate):
+        desk.entrance = Entrance(context.node, context.node.known, context.manifest, context.run, clock.now_ms)
+    return Gateway(context, progress, desk, config.door, traffic)
 
 
 def refuse_sharded_images(name: str) -> UserError:
     """Return what a person is told who wants a gateway for images in shards."""
     return UserError(f"samples of {name} are of many sizes and cannot be handed out: leave --gateway out")
-
-
-@contextlib.asynccontextmanager
-async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: StatusBoard, traffic: Traffic) -> AsyncIterator[None]:
-    """Answer light contributors meanwhile, within ``traffic``, if there is a desk; those who ask when the run is finished are told so.
-
-    Raises:
-        UserError: see ``Door.listen``.
-    """
-    if desk is None:
-        yield
-        return
-    from manta_swarm.peer.features.gateway.http import say_goodbye, serving
-
-    door = config.door
-    assert door is not None
-    async with serving(desk, door, traffic) as address:
-        board.update(leases_at=address)
-        board.write()
-        board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{board.status.peer} --run {board.status.run}")
-        yield
-        if board.status.finished and desk.leased:
-            await say_goodbye()

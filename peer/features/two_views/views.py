@@ -6,11 +6,13 @@ like any other. What goes wrong ends the lot at both; then the left site has to 
 """
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
 from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, Try
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
@@ -34,6 +37,9 @@ from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.recipe import MAX_PERCENT
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import unless
+
+if TYPE_CHECKING:
+    from manta_swarm.peer.session import Session
 
 BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
 MAX_PART_BYTES = PART_BYTES + 256
@@ -400,6 +406,19 @@ class SiteCrew(CrewOfOne):
         traffic.exchanges += attempt.place
         traffic.bytes_sent += attempt.bytes_sent
         traffic.bytes_received += attempt.bytes_received
+
+
+class TwoViews(Feature):
+    """The other site of a peer that has one view of the run's pairs: it is found among the peers of its cohort."""
+
+    def __init__(self, crew: SiteCrew) -> None:
+        self._crew = crew
+
+    @contextlib.asynccontextmanager
+    async def open(self, session: "Session") -> AsyncIterator[None]:
+        """Know the cohort from now on."""
+        self._crew.reach(session.cohort)
+        yield
 
 
 def load_site(manifest: Manifest, view: str, root: Path | None, *, is_alone: bool) -> StereoDataset:

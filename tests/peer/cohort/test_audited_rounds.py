@@ -68,7 +68,7 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
         await until_together(scene, 3)
         founder = min(members, key=lambda member: member.identity.public_key)
         others = [member for member in members if member is not founder]
-        hand_in, late, may_go_on = founder.loop.log.hand_in, list[Header](), asyncio.Event()
+        hand_in, late, may_go_on = founder.loop.context.log.hand_in, list[Header](), asyncio.Event()
 
         async def hand_in_late(header: Header, *arguments: Any) -> HandedIn:
             if len(header.claims) == 3 and not late:
@@ -78,7 +78,7 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
                 await may_go_on.wait()
             return await hand_in(header, *arguments)
 
-        founder.loop.log.hand_in = hand_in_late  # type: ignore[method-assign]
+        founder.loop.context.log.hand_in = hand_in_late  # type: ignore[method-assign]
         scene.log.left_ms = 3_000
         scene.log.commit()
         await until(lambda: all(member.status.dropped.get("its cohort fell apart") for member in others))
@@ -105,8 +105,8 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
             claim = next(signed.open() for signed in late[0].claims if signed.open().key == member.identity.public_key)
             asked = vectors_of(contribution, (claim,), failed=tuple(range(STEPS)))
             assert len(asked) >= 2 * STEPS
-            assert member.loop._evidence is not None
-            assert all(member.loop._evidence._folder.has(contribution.base, digest) for digest in asked)
+            assert member.evidence is not None
+            assert all(member.evidence._folder.has(contribution.base, digest) for digest in asked)
 
     play(tmp_path, story, exchange=THIN, audits=AUDITS)
 

@@ -32,7 +32,7 @@ async def three(scene: Scene) -> list[Member]:
 
 async def met(*members: Member) -> None:
     """Return once all of these have proven the cohort's token to each other."""
-    await until(lambda: all(len(member.loop.near.mates()) == len(members) - 1 for member in members))
+    await until(lambda: all(len(member.loop.cohort.mates()) == len(members) - 1 for member in members))
 
 
 def newest(scene: Scene) -> list[Header]:
@@ -106,7 +106,7 @@ def test_without_the_token_nobody_is_a_mate(tmp_path: Path) -> None:
         for _ in range(3):
             await until(lambda: num_claims(scene) >= 4)
             scene.log.commit()
-        assert stranger.loop.near.mates() == alone.loop.near.mates() == ()
+        assert stranger.loop.cohort.mates() == alone.loop.cohort.mates() == ()
         assert all(len(header.claims) <= 2 for header in newest(scene))
 
     play(tmp_path, story, exchange=DENSE)

@@ -245,7 +245,7 @@ def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) ->
         for data in (b"", b"\x80", pack(scene.log.receipt())[:-1], bytes(5000)):
             await scene.log.endpoint.publish(name_of(run), data, ttl_s=60)
             await stranger.publish(name_of(run), pack(scene.log.receipt()), ttl_s=60)  # under its own key
-            assert await look_up_newest(one.endpoint, run, one.loop.log) == []
+            assert await look_up_newest(one.endpoint, run, one.loop.context.log) == []
             await one.loop._one_history.look()
         assert not kept(one)
 

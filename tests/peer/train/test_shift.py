@@ -20,6 +20,7 @@ from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import signed_manifest, until
+from tests.peer.contexts import progress_of
 from tests.runs import FixedCourse
 
 PEER = Identity(b"\x0b" * 32)
@@ -131,7 +132,7 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
         def lot_at(index: int) -> tuple[Lot, int]:
             return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], LOT), index % 2
 
-        shift = Shift(Task(0, most, lot_at), 0, pile, crew, machine, pace, seat, may_start)
+        shift = Shift(Task(0, most, lot_at), 0, pile, crew, progress_of(machine, pace), seat, may_start)
         scene = Scene(crew, pile, machine, pace, seat, shift, lots=lots)
         crew.watch(shift.look_again, print)
         running = asyncio.create_task(shift.run())

@@ -31,13 +31,13 @@ from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import Patience, ProcessCrew
 from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.lots import place_of_lot, sample_indices
-from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.child import Restart
 from tests.automl.data.files import noise, write_picture
 from tests.memory_log import LOT, signed_manifest, until
 from tests.network.processes import DEADLINE_S, are_gone, wait_for
+from tests.peer.contexts import progress_of
 from tests.runs import FixedCourse
 
 pytestmark = pytest.mark.swarm
@@ -67,7 +67,7 @@ async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] |
     pile, machine = Pile(crew.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Task(0, lots, lot_at), 0, pile, crew, machine, Pace(), seat, lambda *_: True)
+    shift = Shift(Task(0, lots, lot_at), 0, pile, crew, progress_of(machine), seat, lambda *_: True)
     crew.watch(shift.look_again, lines.append)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())

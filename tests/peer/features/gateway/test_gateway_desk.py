@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.light import covered_weights
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
+from manta_swarm.peer.features.feature import Feature, Features
 from manta_swarm.peer.features.gateway import desk as gateway_desk
 from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
@@ -373,16 +374,16 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
 
 def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
     async def story(gateway: Gateway) -> None:
-        kept: list[tuple[Claim, Vector, Vector | None]] = []
+        kept: list[dict[bytes, Vector]] = []
 
-        class Evidence:
+        class Keeper(Feature):
             """Remembers what is to be kept."""
 
-            async def keep_claim(_self, claim: Claim, learnt: Vector, residual: Vector | None) -> None:
-                assert PublicKey(claim.key) not in seat._gifts
-                kept.append((claim, learnt, residual))
+            async def keep(self, round_: int, base: bytes, vectors: Mapping[bytes, Vector]) -> None:
+                assert len(seat._gifts) == len(kept)
+                kept.append(dict(vectors))
 
-        gateway.desk.evidence = Evidence()  # type: ignore[assignment]
+        gateway.desk.features = Features([Keeper()])
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         seat = await gateway.convene()
         await Light(gateway, 0).contribute()
@@ -394,9 +395,10 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
         seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
         kept.clear()
         done = [await Light(gateway, number).contribute() for number in range(2)]
-        for light, (opened, learnt, residual) in zip(done, kept, strict=True):
-            assert (opened, vector_digest(learnt)) == (light.back.claim.open(), opened.steps[0].vector)
-            assert (opened.given, opened.residual, residual) == (opened.steps[0].vector, b"", None)  # it knows the digest of what it gives
+        for light, vectors in zip(done, kept, strict=True):
+            opened = light.back.claim.open()
+            assert {vector_digest(vector) for vector in vectors.values()} == vectors.keys() == {opened.steps[0].vector}
+            assert (opened.given, opened.residual) == (opened.steps[0].vector, b"")  # it knows the digest of what it gives
             assert vector_digest(seat._gifts[PublicKey(opened.key)].vector) == opened.given
 
     play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))

@@ -12,17 +12,21 @@ from manta_swarm.automl.data.shards.sharded_images import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.gateway.session import check_run, desk_of
+from manta_swarm.peer.features.gateway.session import check_run, gateway_of
 from manta_swarm.peer.features.shards.download import Download
 from manta_swarm.peer.features.shards.holders import Holders
 from manta_swarm.peer.features.shards.session import _get
+from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity
 from tests.audited import RULES
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
+from tests.peer.contexts import context_of, progress_of
 from tests.runs import EXCHANGE, manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -40,8 +44,10 @@ def _images(folder: Path) -> ShardedImages:
 
 def test_a_gateway_of_images_in_shards_is_refused_in_a_line(tmp_path: Path) -> None:
     config, signed = PeerConfig(gateway=("127.0.0.1:0",)), SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
+    context = context_of(MemoryNetwork().endpoint(PEER.public_key), PEER, signed, board_in(tmp_path / "status"), ComputeThread())
+    machine = RoundMachine(context.manifest, context.run, context.key, context.course)
     with pytest.raises(UserError, match=REFUSAL):
-        desk_of(config, MemoryNetwork().endpoint(PEER.public_key), PEER, signed, _images(tmp_path), 10)
+        gateway_of(config, context, progress_of(machine), _images(tmp_path), Traffic())
 
 
 def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.update import initial_state
-from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.features.private import measuring as module
@@ -26,13 +25,15 @@ from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.peer.contexts import context_of
 from tests.runs import manifest_of
 
 OPERATOR, PEER = Identity(b"o" * 32), Identity(b"p" * 32)
-RUN = b"r" * 32
+SIGNED = SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
 STATE = initial_state(Plan("classifier-tiny", "sandwich", "data-parallel", usual("classification").optimizer, 3, 0))
 
 
@@ -45,7 +46,7 @@ def compute() -> Iterator[ComputeThread]:
 
 @pytest.fixture
 def board(tmp_path: Path) -> StatusBoard:
-    return StatusBoard(PeerStore(tmp_path / "peer"), PeerStatus("", "", RUN.hex(), "test", "here", "cpu", 3))
+    return StatusBoard(PeerStore(tmp_path / "peer"), PeerStatus("", "", SIGNED.run.hex(), "test", "here", "cpu", 3))
 
 
 class Operator:
@@ -71,9 +72,8 @@ def few() -> ImageDataset:
 
 
 def measuring(operator: Operator, compute: ComputeThread, board: StatusBoard, dataset: ImageDataset, *, is_told: bool = True) -> Measuring:
-    endpoint = operator.network.endpoint(PublicKey(PEER.public_key))
-    log = LogClient(endpoint, manifest_of(OPERATOR), RUN)
-    return Measuring("classifier-tiny", RUN, PEER, dataset, "cpu", compute, log, board, is_told=is_told)
+    context = context_of(operator.network.endpoint(PublicKey(PEER.public_key)), PEER, SIGNED, board, compute)
+    return Measuring(context, dataset, is_told=is_told)
 
 
 def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, board: StatusBoard) -> None:
@@ -88,7 +88,7 @@ def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: Com
     supernet = build(TINY)
     supernet.load(STATE.parameters)
     largest, smallest = (each["accuracy"] for each in evaluate(supernet, dataset, [TINY.largest(), TINY.smallest()]))
-    assert (measure.run, measure.key, measure.round, measure.samples) == (RUN, PEER.public_key, 2, 40)
+    assert (measure.run, measure.key, measure.round, measure.samples) == (SIGNED.run, PEER.public_key, 2, 40)
     assert (measure.largest / 40, measure.smallest / 40) == pytest.approx((largest, smallest))
     status = board.status
     assert (status.own_round, status.own_samples, status.own_largest, status.own_smallest) == (2, 40, largest, smallest)

@@ -5,91 +5,70 @@ How many lots there is time for is decided by the caller; what is done with what
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from manta_swarm.automl.spaces.space import Architecture
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.lots import Lot
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
 from manta_swarm.peer.cohort.cohort import Seat
-from manta_swarm.peer.context import open_ms
-from manta_swarm.peer.features.audit.evidence import Evidence
-from manta_swarm.peer.features.private.noise import Noise
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.train.shift import MayStart, Shift, Task
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.peer.train.work import ComputeThread, Learnt, Pile, Vector, claim_so_far, nobody
+from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_so_far
 from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.lots import place_of_lot
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.records import Claim
-from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey
 
 logger = logging.getLogger("manta.peer")
 
 
-class Workbench:
-    """One peer's crew and its lots."""
+class LocalTrainer:
+    """One peer's workers and what they compute."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        course: RunCourse,
-        run: bytes,
-        identity: Identity,
-        crew: Crew,
-        compute: ComputeThread,
-        machine: RoundMachine,
-        pace: Pace,
-        noise: Noise | None = None,
-        sizing: Sizing | None = None,
-        evidence: Evidence | None = None,
-        shards: int = 0,
-        payout: PublicKey | None = None,
-        partner: Callable[[], bytes] = nobody,
-    ) -> None:
-        """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any.
+    def __init__(self, context: RunContext, progress: Progress, crew: Crew, features: Features, sizing: Sizing | None = None) -> None:
+        """Prepare.
 
-        ``sizing`` is told how long lots took, where a cohort's size depends on it. ``evidence`` keeps what audits may ask of local steps.
-        ``shards`` is what claims say of those that lots are drawn from (``Claim.shards``), ``payout`` the account that they name; None:
-        the own key. ``partner`` returns who has the other view of this peer's samples (``Claim.partner``).
+        Args:
+            context: of the run.
+            progress: is told of each microbatch.
+            crew: computes them.
+            features: may change what was learnt, and keep vectors that claims name.
+            sizing: is told how long microbatches took, where a cohort's size depends on it.
         """
-        self._run = run
-        self._shards = shards
-        self._partner = partner
-        self._payout = payout or identity.public_key
-        self._evidence = evidence
-        self._noise = noise
-        self._sizing = sizing
-        self._manifest = manifest
-        self._course = course
-        self._identity = identity
+        self._context = context
+        self._progress = progress
         self._crew = crew
-        self._compute = compute
-        self._machine = machine
-        self._pace = pace
+        self._features = features
+        self._sizing = sizing
+        self._course = context.course
         self._shift: Shift | None = None  # under way
         self._loaded: bytes | None = None  # digest of the state that the crew has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is to be computed."""
+        return self._crew.is_paused
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """The workers that are there."""
+        return self._crew.present()
+
     def look_again(self) -> None:
         """What decides whether lots are started has changed."""
         if self._shift is not None:
             self._shift.look_again()
-
-    @property
-    def num_weights(self) -> int:
-        """N."""
-        return self._crew.num_weights
 
     def take_dropped(self) -> int:
         """Return how many samples were trained too late to be of use since this was asked last."""
@@ -108,9 +87,9 @@ class Workbench:
 
     def begin(self, base: Standing) -> None:
         """The next work is on this base: to be called before its cohort is looked up, whose size may depend on it."""
-        self._pace.base_began()
+        self._progress.pace.base_began()
         if self._sizing is not None:
-            self._sizing.opened(base.round + 1, open_ms(self._machine, self._manifest))
+            self._sizing.opened(base.round + 1, self._progress.open_ms(self._context.manifest))
 
     async def train(
         self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]", may_start: MayStart
@@ -127,12 +106,12 @@ class Workbench:
             may_start: whether another lot is to be started.
         """
         architectures = self._course.plan.architectures(base.round + 1, cohort)
-        length_ms = open_ms(self._machine, self._manifest)
+        length_ms = self._progress.open_ms(self._context.manifest)
         try:
             return await self._learn(base, state, cohort, architectures, seat, may_start)
         finally:
-            if self._sizing is not None and self._pace.on_base_ms:
-                self._sizing.worked(base.round + 1, architectures[0], self._pace.on_base_ms, length_ms)
+            if self._sizing is not None and self._progress.pace.on_base_ms:
+                self._sizing.worked(base.round + 1, architectures[0], self._progress.pace.on_base_ms, length_ms)
 
     async def _learn(
         self,
@@ -143,8 +122,8 @@ class Workbench:
         seat: "asyncio.Future[Seat]",
         may_start: MayStart,
     ) -> tuple[Learnt, Seat] | None:
-        plan, steps = self._course.plan, self._manifest.exchange.local_steps
-        pile = Pile(self._crew.num_weights, architectures, is_blind=self._noise is not None)
+        plan, steps = self._course.plan, self._context.manifest.exchange.local_steps
+        pile = Pile(self._context.num_weights, architectures, is_blind=self._features.is_blind)
         local = LocalSteps(state, plan) if steps > 1 else None
         index = 0
         for step in range(steps):
@@ -158,8 +137,7 @@ class Workbench:
                 await self._take_step(base, cohort, local, step, pile, seat.result())
         vector = pile.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
-        if self._noise is not None:  # nothing has left so far, and nothing leaves but what is made of the noisy vector
-            vector = await self._compute.run(self._noise.add, vector)
+        vector = await self._features.on_learnt(vector)  # nothing that a blind claim hides has left so far
         if not bool(np.isfinite(vector).all()):
             logger.error("lots dropped: what they taught is not finite round=%d", base.round + 1)
             return None
@@ -176,7 +154,8 @@ class Workbench:
         may_start: MayStart,
     ) -> int:
         """Train the lots of a local step, the first one of which has the index ``first``; return that of the next step's."""
-        manifest, steps, key = self._manifest, self._manifest.exchange.local_steps, self._identity.public_key
+        manifest, key = self._context.manifest, self._context.key
+        steps = manifest.exchange.local_steps
 
         def lot_at(index: int) -> tuple[Lot, int]:
             place = place_of_lot(len(architectures), base.commit, key, index)
@@ -186,7 +165,7 @@ class Workbench:
 
         most = manifest.exchange.max_claim_samples // manifest.lot_samples - (steps - 1 - step)
         task = Task(step, most, lot_at)
-        shift = self._shift = Shift(task, first, pile, self._crew, self._machine, self._pace, seat, may_start)
+        shift = self._shift = Shift(task, first, pile, self._crew, self._progress, seat, may_start)
         try:
             await shift.run()
         finally:
@@ -197,28 +176,28 @@ class Workbench:
     async def _take_step(self, base: Standing, cohort: str, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
         gradient: Vector = pile.gradient()
-        digests = await self._compute.run(part_digests, gradient)
+        context = self._context
+        digests = await context.compute.run(part_digests, gradient)
         own = digest_of_parts(digests)
 
         async def claimed() -> Signed[Claim]:
-            return await self._compute.run(
+            return await context.compute.run(
                 claim_so_far,
                 base,
                 cohort,
                 pile,
                 own,
-                self._identity,
-                self._run,
-                payout=self._payout,
+                context.identity,
+                context.run,
+                payout=context.terms.payout,
                 founder=seat.founder,
-                lot_ms=self._pace.lot_ms,
-                shards=self._shards,
-                partner=self._partner(),
+                lot_ms=self._progress.pace.lot_ms,
+                shards=context.terms.shards,
+                partner=context.terms.partner(),
             )
 
         mean = await seat.average(step, gradient, claimed, digests)
-        of_mean = own if mean is gradient else await self._compute.run(vector_digest, mean)
+        of_mean = own if mean is gradient else await context.compute.run(vector_digest, mean)
         pile.end_step(own, of_mean)
-        if self._evidence is not None:
-            await self._evidence.keep(base.round + 1, base.commit, {own: gradient, of_mean: mean})
-        await self._compute.run(lambda: local.step(torch.from_numpy(mean)))
+        await self._features.keep(base.round + 1, base.commit, {own: gradient, of_mean: mean})
+        await context.compute.run(lambda: local.step(torch.from_numpy(mean)))

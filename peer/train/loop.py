@@ -1,0 +1,169 @@
+"""A peer's work on one committed state after another: weights and teacher to the workers, microbatches until it is time to hand in, and
+then what was learnt is sealed.
+"""
+
+import asyncio
+import logging
+
+from manta_swarm.network import waits
+from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.features.feature import Features
+from manta_swarm.peer.submit.submitter import LAST_PART, Submitter
+from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.train.trainer import LocalTrainer
+from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.exchange import grace_ms
+from manta_swarm.protocol.rounds import Phase, Standing
+from manta_swarm.runtime.tasks import unless, within
+
+_LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
+
+logger = logging.getLogger("manta.peer")
+
+
+class TrainingLoop:
+    """One peer's, base after base."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        progress: Progress,
+        trainer: LocalTrainer,
+        states: States,
+        submitter: Submitter,
+        others: Others,
+        features: Features,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: of the run.
+            progress: says on which base there is something to do, and for how long.
+            trainer: computes.
+            states: have the base's state, and its teacher.
+            submitter: seals what was learnt.
+            others: have this peer's cohort, and its place in it.
+            features: may have a place for it of their own.
+        """
+        self._context = context
+        self._progress = progress
+        self._trainer = trainer
+        self._states = states
+        self._submitter = submitter
+        self._others = others
+        self._features = features
+        self._machine = progress.machine
+        self._pace = progress.pace
+
+    def works_ahead(self) -> bool:
+        """With an older contribution in this round, work on the newest base may begin if it is not done before the commit anyway."""
+        return self.may_work_ahead() and self.spare_s <= 0
+
+    @property
+    def spare_s(self) -> float:
+        """Seconds until headers of this round are closed, less what a microbatch takes."""
+        return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.lot_ms) / 1000
+
+    def may_work_ahead(self) -> bool:
+        """Only where a round has no time for two lots. Whoever is faster waits for the commit, and then has a whole round:
+        a lot begun near the deadline would be late again, and so on in every round, one lot in each.
+        """
+        return self._machine.may_work_ahead and 2 * self._pace.lot_ms > self._progress.open_ms(self._context.manifest)
+
+    async def work(self) -> None:
+        """Train lots until it is time to hand in, or a commit came; then seal what there is."""
+        base = self._machine.held
+        assert base is not None
+        if not await self._load_weights(base):
+            return
+        self._trainer.begin(base)
+        group = self._others.company.group  # for all of this work, whatever it will be by its end
+        seat = asyncio.create_task(self._take_seat(base, group))
+        try:
+            if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(seat)):
+                await within(self._progress.changed, _LEASE_AGAIN_S)
+                return
+            done = await self._trainer.train(base, self._states.held, group.name, seat, self._may_start_lot)
+        finally:
+            seat.cancel()
+        if done is None and seat.done() and not seat.cancelled():
+            seat.result().nothing_learnt()
+            if seat.result().may_be_listed:
+                self._submitter.wonder(base)
+        self._progress.lap.mark("train")
+        self._context.board.add(samples_lost=self._trainer.take_dropped())
+        if done is None:
+            self._context.board.add(samples_lost=self._machine.discard())
+        elif await self._is_through() and self._machine.samples:
+            if await self._submitter.seal(*done):
+                self._context.board.update(loss=done[0].pile.loss)
+            else:
+                self._context.board.add(samples_lost=self._machine.discard())
+
+    async def _take_seat(self, base: Standing, group: Group) -> Seat:
+        """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
+        context, progress = self._context, self._progress
+        if progress.machine.phase is not Phase.WORKING or base.round < progress.newest_round:
+            return Seat(context.key)
+        # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
+        whole_ms, took_ms = progress.open_ms(context.manifest), self._submitter.took_ms
+        kept_ms = whole_ms / LAST_PART + (whole_ms / LAST_PART if took_ms is None else took_ms)
+        if (seat := await self._features.take_seat(base, group, kept_ms)) is not None:
+            return seat
+        left_ms = self._pace.left_ms(context.clock.now_ms()) - kept_ms
+        return await self._others.cohort.convene(base, self._pace.lot_ms, left_ms, group)
+
+    async def _is_through(self) -> bool:
+        """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""
+        while self._machine.samples and self._machine.sealed is not None:
+            self._progress.changed.clear()
+            if not self._progress.leaving.is_set():
+                await self._progress.changed.wait()
+                continue
+            left_ms = max(0, round(self._pace.left_ms(self._context.clock.now_ms())))
+            await within(self._progress.changed, waits.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
+            if not self._progress.changed.is_set():
+                self._context.board.add(samples_lost=self._machine.discard())
+                return False
+        return True
+
+    def _may_start_lot(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another lot of a local step; steps that were begun are finished, with a lot each at least."""
+        machine, is_leaving = self._machine, self._progress.leaving.is_set()
+        if step and not lots:
+            return machine.samples > 0 and not (is_leaving and not self._trainer.workers)
+        if is_leaving or self._trainer.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
+            return False
+        if lots and self._features.is_lease_only:
+            return False
+        is_awaited = self._submitter.listed_in == machine.newest.round > 0
+        return self._pace.may_start_lot(
+            self._context.clock.now_ms(),
+            lots,
+            is_awaited=is_awaited,
+            step=step,
+            steps=self._context.manifest.exchange.local_steps,
+            ends=ends,
+            worker=worker,
+            workers=self._trainer.workers,
+        )
+
+    async def _load_weights(self, base: Standing) -> bool:
+        """Give the worker the held state, and its teacher where the round has one; False: the teacher could not be had, try again."""
+        if self._trainer.has(base.state):
+            return True
+        try:
+            teacher = await unless(self._progress.leaving, self._states.teacher())
+        except MantaError as error:
+            logger.info("no teacher round=%d reason=%s", base.round + 1, error)
+            self._context.board.wait_for(f"somebody who has the teacher, the state of round {self._context.course.plan.teacher_round}")
+            await within(self._progress.changed, waits.LOG_AGAIN_S[0])
+            return False
+        if self._progress.leaving.is_set():
+            return False
+        self._context.board.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
+        await self._trainer.load(base.state, self._states.held, teacher[1] if teacher else None)
+        return True
