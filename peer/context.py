@@ -10,7 +10,8 @@ from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.submit.promises import Promises
+from manta_swarm.peer.submit.promises import Promises, Tables
+from manta_swarm.peer.sync.commits import NewestCommits
 from manta_swarm.peer.train.work import ComputeThread, Lap, nobody
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.pace import Pace
@@ -69,10 +70,16 @@ class Progress:
 
     machine: RoundMachine  # decides what each event means
     promises: Promises  # contributions that have to be in tables
+    commits: NewestCommits  # of the log
     pace: Pace = field(default_factory=Pace)  # how long things take
     lap: Lap = field(default_factory=Lap)  # where a round's time went
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # a commit came, or the person wants to leave: look again
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # the person wants to leave, or the run is over
+
+    @classmethod
+    def at_start(cls, manifest: Manifest, machine: RoundMachine, log: Tables) -> "Progress":
+        """Return that of a peer that knows nothing of the run yet; ``log`` says later what rounds counted."""
+        return cls(machine, Promises(log), NewestCommits(manifest))
 
     def open_ms(self, manifest: Manifest) -> int:
         """Return how long the round after the newest commit is open."""

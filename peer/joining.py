@@ -52,7 +52,6 @@ from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.data import check_supported, load_data
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread, nobody
@@ -216,7 +215,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     terms = ClaimTerms(config.payout_key or identity.public_key, held.claimed, partner)
     course = RunCourse(manifest)
     context = RunContext(node, identity, signed, manifest, course, crew.num_weights, log, store, board, held.shelf, compute, terms)
-    progress = Progress(RoundMachine(manifest, signed.run, identity.public_key, course), Promises(log))
+    progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, course), log)
     board.update(
         run=signed.run.hex(),
         name=manifest.name,

@@ -1,7 +1,7 @@
 """A peer's life in a run: train lots, seal a contribution, hand it in, learn of the commit, fetch what leads there, again.
 
 ``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.sync.states`` the
-tensors, in ``peer.sync.news`` the commits.
+tensors, in ``peer.sync.subscriber`` the commits.
 """
 
 import asyncio
@@ -9,10 +9,7 @@ import logging
 import math
 from collections.abc import Mapping
 
-from manta_swarm.codec.coding import group_sizes
-from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network.log_client import Commitment, Told
-from manta_swarm.network.wrong_group import Measure
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Membership
 from manta_swarm.peer.contact.operators_word import OperatorsWord
@@ -24,17 +21,16 @@ from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.limits.absence import Absences
 from manta_swarm.peer.status import YOU
 from manta_swarm.peer.submit.attempts import Result
-from manta_swarm.peer.submit.commits import NewestCommits
 from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit
 from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
 from manta_swarm.peer.submit.submitter import Submitter
 from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import Heads
-from manta_swarm.peer.sync.news import Ear
 from manta_swarm.peer.sync.one_history import OneHistory
 from manta_swarm.peer.sync.spread import Spread
 from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
 from manta_swarm.peer.train.loop import TrainingLoop
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.trainer import LocalTrainer
@@ -81,71 +77,34 @@ class Session:
         self.guilty: Fault | None = None  # audits found it so
         self._crew = crew
         self._others = Others(context, progress, membership, sizing)
-        neighbours, count = self._others.neighbours, context.num_weights
-        self._spread = Spread(
-            context.node,
-            context.log,
-            context.manifest,
-            context.run,
-            context.shelf,
-            neighbours,
-            group_sizes(context.manifest.exchange.codec, count),
-            sum(vector_group_sizes(count)),
-        )
-        self.states = States(context.shelf, self._spread, context.manifest, context.course, count, context.compute)
-        self._checker = Checker(
-            context.node,
-            context.signed,
-            Measure(count, context.course.coverage),
-            context.shelf,
-            context.store.directory / "proofs",
-            weighed=self._spread.weighed,
-            sources=self._spread.sources,
-            on_wrong=self._spread.distrust,
-        )
+        neighbours = self._others.neighbours
+        self._spread = Spread(context, neighbours)
+        self.states = States(context, self._spread)
+        self._checker = Checker(context, self._spread)
+        self._catching_up = CatchingUp(context, progress, self.states, self._checker)
         self._trainer = LocalTrainer(context, progress, crew, self.features, sizing)
         self.submitter = Submitter(context, progress, self.states, self.features)
-        self._word = OperatorsWord(context.log, context.board, self.leave)
-        self._newest = NewestCommits(context.manifest)
-        self._credit = Credit(
-            context.signed,
-            context.course,
-            context.key,
-            context.log,
-            context.store,
-            context.board,
-            mean_bytes=sum(vector_group_sizes(count)),
-            commitment=self._newest.commitment,
-            on_guilty=self._found_guilty,
-        )
-        self._catching_up = CatchingUp(
-            context.manifest,
-            self.machine,
-            self.states,
-            self._newest,
-            self._checker,
-            context.board,
-            progress.lap,
-            progress.changed,
-            progress.leaving,
-        )
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
-        heads = Heads(context.log, context.signed, context.store, context.board, known=self._newest.commitment)
-        self._one_history = OneHistory(context.node, context.run, context.log, neighbours, heads, context.store, self._newest.commitment)
-        self._ear = Ear(
-            context.node,
-            context.log,
-            neighbours,
-            heads,
-            round=lambda: self.progress.newest_round,
-            left_ms=lambda: self.progress.pace.left_ms(self.context.clock.now_ms()),
-            take=self._take,
-            show=self._word.show_away,
-            far_ahead=self._one_history.look_soon,
-            trains=trains,
-        )
+        self._credit = Credit(context, progress)
+        self._word = OperatorsWord(context.log, context.board, self.leave)
+        heads = Heads(context, progress)
+        self._one_history = OneHistory(context, progress, neighbours, heads)
+        self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
+        crew.watch(self._crew_changed, context.board.say)
 
     # What the log says.
+
+    async def _hear(self) -> None:
+        """Take what the log and neighbours say of where the run stands, until this is cancelled."""
+        while True:
+            update = await self._subscriber.next_update()
+            if not isinstance(update, Update):
+                self._word.show_away(update.is_away)
+                continue
+            with update:
+                self._take(update.told)
+                if update.is_far_ahead:
+                    self._one_history.look_soon()
 
     def _take(self, told: Told) -> None:
         """Take note of what the log, or a neighbour, says of where the run stands.
@@ -173,7 +132,7 @@ class Session:
 
     def _committed(self, commit: NewCommit, commitment: Commitment) -> None:
         """A commit is the newest one."""
-        self._newest.add(commitment)
+        self.progress.commits.add(commitment)
         self._spread.committed(commit.entry)
         self.progress.lap.mark("wait")
         logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())
@@ -262,18 +221,18 @@ class Session:
     async def _take_part(self) -> None:
         node = self.context.node
         await self.context.shelf.serve(node)
-        await self._ear.start()
+        await self._subscriber.start()
         await self._one_history.start()
         await self._spread.start()
         await self._others.start()
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            background = [tasks.create_task(node.watch_daemon())]
+            background = [tasks.create_task(node.watch_daemon()), tasks.create_task(self._hear())]
             try:
                 await self._crew.start()
                 self._crew_changed()
-                await unless(self.progress.leaving, self._one_history.telling(self._ear.first_look))
+                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
                 background.append(meeting := tasks.create_task(self._others.presence.meet()))
@@ -281,10 +240,11 @@ class Session:
                     tasks.create_task(watch)
                     for watch in (
                         self._others.presence.watch(),
-                        self._one_history.telling(self._ear.listen),
+                        self._one_history.telling(self._subscriber.listen),
                         self._one_history.telling(self._one_history.watch),
                         Absences(self._returned).watch(),
                         self._find(),
+                        self._watch_guilt(),
                     )
                 ]
                 self._credit.ask()
@@ -310,18 +270,17 @@ class Session:
                 await self.features.close()
                 await self._others.cohort.close()
                 await self._spread.close()
-                await self._ear.close()
+                await self._subscriber.close()
                 await self._crew.close()
                 self.context.compute.close()
 
-    def _found_guilty(self, fault: Fault) -> None:
-        """Audits found this peer guilty: what it does counts no more, so it leaves."""
-        if self.guilty is None:
-            self.guilty = fault
-            line = verdict(fault)
-            self.context.board.update(verdict=line)
-            self.context.board.say(line)
-            self.leave()
+    async def _watch_guilt(self) -> None:
+        """Leave once audits found this peer guilty: what it does counts no more."""
+        self.guilty = await self._credit.guilt()
+        line = verdict(self.guilty)
+        self.context.board.update(verdict=line)
+        self.context.board.say(line)
+        self.leave()
 
     async def _rounds(self) -> None:
         while True:
@@ -387,5 +346,5 @@ class Session:
     def _returned(self, absent_s: float) -> None:
         """This computer was away for a while: rounds went by without it, and it may be on another network now."""
         self.context.board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
-        self._ear.wake()
+        self._subscriber.wake()
         self._others.presence.network_changed()

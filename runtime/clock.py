@@ -10,6 +10,9 @@ class Clock(Protocol):
     def now_ms(self) -> float:
         """Return the time in milliseconds by a clock that does not go back. Only differences mean something."""
 
+    def now_s(self) -> float:
+        """Return the same time in seconds."""
+
     def unix_ms(self) -> int:
         """Return the time of day in milliseconds since 1970, as people see it. It may go back."""
 
@@ -20,6 +23,10 @@ class SystemClock:
     def now_ms(self) -> float:
         """Return the time of the monotonic clock in milliseconds."""
         return time.monotonic_ns() / 1e6
+
+    def now_s(self) -> float:
+        """Return the time of the monotonic clock in seconds."""
+        return time.monotonic()
 
     def unix_ms(self) -> int:
         """Return the time of day in milliseconds since 1970."""

@@ -9,22 +9,21 @@ proofs: a pay slip for each round that counted this peer (``peer.credit.slips``)
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 
+from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import Commitment, Counted, CreditWord, LogClient
+from manta_swarm.network.log_client import Counted, CreditWord
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit_file import Kept
 from manta_swarm.peer.credit.slips import SlipFolder
 from manta_swarm.peer.faults import is_guilty
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import SLIPS, PeerStore
+from manta_swarm.peer.store import SLIPS
 from manta_swarm.peer.sync.check import SHARE
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, StorageError
-from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.reputation import Fault
@@ -49,46 +48,27 @@ class _Computed:
 class Credit:
     """One peer's, in one run."""
 
-    def __init__(
-        self,
-        signed: SignedManifest,
-        course: Course,
-        key: bytes,
-        log: LogClient,
-        store: PeerStore,
-        board: StatusBoard,
-        *,
-        mean_bytes: int,
-        commitment: Callable[[int], Commitment | None],
-        on_guilty: Callable[[Fault], None] = lambda _: None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, context: RunContext, progress: Progress, *, rng: random.Random | None = None) -> None:
         """Know what was kept at the last time.
 
         Args:
-            signed: the run's manifest.
-            course: what its rounds ask for.
-            key: whose credit it is.
-            log: the line to the log.
-            store: where it is kept.
-            board: shows it.
-            mean_bytes: of a round's mean: what the claims are dear beside.
-            commitment: returns one of the newest commits.
-            on_guilty: is told what audits found this peer guilty of, as often as the log says it.
+            context: of the run.
+            progress: has the newest commits.
             rng: draws which rounds are computed.
         """
-        self._manifest = signed.open()
-        self._course = course
-        self._key = key
-        self._log = log
-        self._store = store
-        self._run = signed.run
-        self._slips = SlipFolder(store.run_path(signed.run) / SLIPS)
-        self._slips.begin(signed)
-        self._board = board
-        self._mean_bytes = mean_bytes
-        self._commitment = commitment
-        self._on_guilty = on_guilty
+        self._manifest = context.manifest
+        self._course = context.course
+        self._key = context.key
+        self._log = context.log
+        self._store = context.store
+        self._run = context.run
+        self._slips = SlipFolder(context.store.run_path(context.run) / SLIPS)
+        self._slips.begin(context.signed)
+        self._board = context.board
+        self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # what claims are dear beside
+        self._commits = progress.commits
+        self._guilty: Fault | None = None  # what audits found this peer guilty of
+        self._is_guilty = asyncio.Event()
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -109,6 +89,12 @@ class Credit:
             found: its contribution as the log proved it; None: the log shows that round no more.
         """
         self._begin(self._counted(round_, claim, found))
+
+    async def guilt(self) -> Fault:
+        """Return what audits found this peer guilty of, once the log says so."""
+        await self._is_guilty.wait()
+        assert self._guilty is not None
+        return self._guilty
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(task := asyncio.create_task(work))
@@ -181,7 +167,7 @@ class Credit:
 
     def _proven(self, round_: int) -> ProvenRound | None:
         """Return a round under the tree head that its slip has, if there is one; None: the round is not known here any more."""
-        slip, commitment = self._unpaid.get(round_), self._commitment(round_)
+        slip, commitment = self._unpaid.get(round_), self._commits.commitment(round_)
         if slip is not None:
             return self._log.proven(slip.listing.receipt)
         return None if commitment is None else commitment.proven
@@ -199,7 +185,8 @@ class Credit:
         self._save()
         for each in word.faults:
             if is_guilty(each):
-                self._on_guilty(each)
+                self._guilty = each
+                self._is_guilty.set()
         said = word.earned[0] if word.earned else None
         newest_word = kept.word[0]
         if found is not None and said is not None and found != said:

@@ -8,22 +8,21 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from manta_swarm.codec.coding import group_sizes
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, ProvenPiece, Shelf
-from manta_swarm.network.fetch_calls import OnWrong
+from manta_swarm.network.blobs import Blob, ProvenPiece
 from manta_swarm.network.fetching import fetch_piece
-from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.sources import Sources
 from manta_swarm.network.wrong_group import Finding, Measure, RightGroup, WrongGroup
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Weather
 from manta_swarm.protocol.exchange import MAX_AGE
-from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import HASH_BYTES
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Receipt, Round, entry_of
@@ -32,6 +31,7 @@ from manta_swarm.protocol.table import Weighed, weighed_bytes
 from manta_swarm.runtime.disk import write_durably
 from manta_swarm.runtime.tasks import together
 
+PROOFS = "proofs"  # below the peer's folder
 SHARE = 10  # of the mean's bytes a check may cost one part, on average
 _PIECES_AT_ONCE = 8
 _TRIES = 2
@@ -44,47 +44,40 @@ class LogLied(MantaError):
     """The log committed what does not follow from what it lists; nobody can go on from there."""
 
 
+class Bodies(Protocol):
+    """Knows what committed contributions weigh, and who has their bodies (``peer.sync.spread.Spread``)."""
+
+    async def weighed(self, entry: Round) -> Sequence[Weighed]:
+        """Return what the contributions of a committed round weigh."""
+
+    def sources(self, root: bytes) -> Iterable[PublicKey]:
+        """Return who has a blob."""
+
+    def distrust(self, key: PublicKey, reason: str) -> None:
+        """Take note of who sent bytes that cannot be right."""
+
+
 class Checker:
     """Checks means of one run."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        signed: SignedManifest,
-        measured: Measure,
-        shelf: Shelf,
-        directory: Path,
-        *,
-        weighed: Callable[[Round], Awaitable[Sequence[Weighed]]],
-        sources: Callable[[bytes], Iterable[PublicKey]],
-        on_wrong: OnWrong = lambda _key, _reason: None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, context: RunContext, spread: Bodies, *, rng: random.Random | None = None) -> None:
         """Prepare.
 
         Args:
-            node: this peer's.
-            signed: the run's manifest.
-            measured: what the run's means depend on.
-            shelf: what is here.
-            directory: where a proof is kept.
-            weighed: gets what the contributions of a committed round weigh.
-            sources: says who has a blob.
-            on_wrong: is told who sent bytes that cannot be right.
+            context: of the run.
+            spread: knows what contributions weigh, and who has bodies.
             rng: decides what is checked.
         """
-        self._node = node
-        self._signed = signed
-        self._manifest = signed.open()
-        self._measured = measured
-        self._shelf = shelf
-        self._directory = directory
-        self._weighed = weighed
-        self._sources = sources
-        self._on_wrong = on_wrong
+        self._node = context.node
+        self._signed = context.signed
+        self._manifest = context.manifest
+        self._measured = Measure(context.num_weights, context.course.coverage)
+        self._shelf = context.shelf
+        self._directory = context.store.directory / PROOFS
+        self._spread = spread
         self._rng = rng or random.Random()
         self._entries: dict[int, Round] = {}  # of the newest rounds that were heard of
-        self._body_sizes = group_sizes(self._manifest.exchange.codec, measured.num_values)
+        self._body_sizes = group_sizes(self._manifest.exchange.codec, context.num_weights)
         self.outcomes: Counter[str] = Counter()  # of checks: "right", "wrong", or why there was none
 
     def committed(self, entry: Round) -> None:
@@ -129,7 +122,7 @@ class Checker:
 
     async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
         """Return what would prove a group of the mean wrong, if it is; None: a round before it is not known here."""
-        weighed = await self._weighed(entry)
+        weighed = await self._spread.weighed(entry)
         oldest = min(one.round for one in weighed) - 1
         before = [self._entries.get(round_) for round_ in range(entry.round - 1, max(0, oldest - 1), -1)]
         known = [each for each in before if each is not None]
@@ -148,7 +141,7 @@ class Checker:
         )
 
     async def _piece(self, root: bytes, place: int) -> ProvenPiece:
-        sources = Sources(self._sources(root), spare=map(PublicKey, self._manifest.operators))
+        sources = Sources(self._spread.sources(root), spare=map(PublicKey, self._manifest.operators))
         return await fetch_piece(
             self._node,
             root,
@@ -158,7 +151,7 @@ class Checker:
             deadline_s=waits.PIECE_S,
             tries=_TRIES,
             shelf=self._shelf,
-            on_wrong=self._on_wrong,
+            on_wrong=self._spread.distrust,
             rng=self._rng,
         )
 

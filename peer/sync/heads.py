@@ -5,16 +5,14 @@ keeps the proof, and waits a while for the whole log. A log that goes two ways n
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NoReturn
 
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import Commitment, LogClient
+from manta_swarm.network.log_client import Commitment
 from manta_swarm.network.log_proofs import departure_from
 from manta_swarm.network.operator_line import short
-from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OtherHistory, RemoteFault, StorageError
 from manta_swarm.protocol.histories import Departure, Histories, Shown, contradict
@@ -27,32 +25,14 @@ logger = logging.getLogger("manta.peer")
 class Heads:
     """What one peer knows that the log of its run has signed."""
 
-    def __init__(
-        self,
-        log: LogClient,
-        signed: SignedManifest,
-        store: PeerStore,
-        board: StatusBoard,
-        *,
-        known: Callable[[int], Commitment | None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Know what was kept at the last time.
-
-        Args:
-            log: the line to the log.
-            signed: the run's manifest.
-            store: where the newest commit is kept.
-            board: where it is said if the log is not whole.
-            known: returns one of the newest commits, by its round.
-            clock: seconds.
-        """
-        self._log = log
-        self._signed = signed
-        self._store = store
-        self._board = board
-        self._known = known
-        self._clock = clock
+    def __init__(self, context: RunContext, progress: Progress) -> None:
+        """Know what was kept at the last time; ``progress`` has the newest commits."""
+        self._log = context.log
+        self._signed = context.signed
+        self._store = context.store
+        self._board = context.board
+        self._commits = progress.commits
+        self._now_s = context.clock.now_s
         self._went_back_s: float | None = None  # since when the log shows less than it signed
         self._held = self._kept()
         self.proof: Histories | None = None  # that the log has two histories: anybody can check it
@@ -104,7 +84,7 @@ class Heads:
         if found is not Departure.WENT_BACK:
             self.accuse(evidence)
         if self._went_back_s is None:
-            self._went_back_s = self._clock()
+            self._went_back_s = self._now_s()
             words = self._accused(evidence)
             self._board.update(log_fault=words)
             self._board.say(f"{words}; it was told, and is waited for, {waits.WENT_BACK_S / 60:.0f} minutes at most")
@@ -118,7 +98,7 @@ class Heads:
         Raises:
             OtherHistory: it is.
         """
-        if self._went_back_s is not None and self._clock() - self._went_back_s > waits.WENT_BACK_S:
+        if self._went_back_s is not None and self._now_s() - self._went_back_s > waits.WENT_BACK_S:
             raise OtherHistory(self._board.status.log_fault)
 
     @property
@@ -153,7 +133,7 @@ class Heads:
             self.check_pair(known, other)
 
     def _beside(self, round_: int) -> Iterable[Commitment]:
-        found = [self._known(number) for number in (round_, round_ - 1, round_ + 1)]
+        found = [self._commits.commitment(number) for number in (round_, round_ - 1, round_ + 1)]
         return [each for each in (*found, self._held) if each is not None]
 
     def _accused(self, evidence: Histories) -> str:

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment, LogClient
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment
 from manta_swarm.network.log_proofs import proof_between
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.newest_head import look_up_newest
-from manta_swarm.network.rpc import OwnNode, Refused
-from manta_swarm.peer.store import PeerStore
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.sync.heads import Heads
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
@@ -35,34 +35,22 @@ logger = logging.getLogger("manta.peer")
 class OneHistory:
     """One peer's, of one run's log."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        run: bytes,
-        log: LogClient,
-        neighbours: Neighbours,
-        heads: Heads,
-        store: PeerStore,
-        known: Callable[[int], Commitment | None],
-    ) -> None:
+    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: Heads) -> None:
         """Know what was found to agree at the last time.
 
         Args:
-            node: this peer's.
-            run: the run's id.
-            log: the line to the log.
+            context: of the run.
+            progress: has the newest commits.
             neighbours: the others of the run.
             heads: hold the log to what it signed, and keep what shows that it does not.
-            store: where the newest head that agrees is kept.
-            known: returns one of the newest commits, by its round.
         """
-        self._node = node
-        self._run = run
-        self._log = log
+        self._node = context.node
+        self._run = context.run
+        self._log = context.log
         self._neighbours = neighbours
         self._heads = heads
-        self._store = store
-        self._known = known
+        self._store = context.store
+        self._commits = progress.commits
         self._soon = asyncio.Event()
         self._fault: OtherHistory | None = None  # others proved it
         self._refused = 0  # looks in a row at which the log refused a proof
@@ -212,7 +200,7 @@ class OneHistory:
         await together(*(push(key) for key in self._neighbours.mixed(_ASKED)))
 
     async def _on_asked(self, _caller: PublicKey, request: bytes) -> bytes:
-        found = self._known(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
+        found = self._commits.commitment(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
         if found is None:
             raise Unreachable("that commit is not known here")
         return pack(found.receipt)

@@ -8,22 +8,22 @@ where nobody else gives it. In a small run, or for something small, the few are 
 import asyncio
 import math
 import random
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from manta_swarm.codec.coding import group_sizes
+from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob
 from manta_swarm.network.gossip import Gossip, Spare
-from manta_swarm.network.log_client import AskRound, LogClient
+from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import BodyOffer
-from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.rumours import Book
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError, Unreachable
-from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Contribution, Round, Ticket
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -50,50 +50,32 @@ class SpreadCounts:
 class Spread:
     """One peer's part in it, in one run."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        log: LogClient,
-        manifest: Manifest,
-        run: bytes,
-        shelf: Shelf,
-        neighbours: Neighbours,
-        body_sizes: Sequence[int],
-        mean_bytes: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, context: RunContext, neighbours: Neighbours, *, rng: random.Random | None = None) -> None:
         """Prepare; ``start`` takes part from then on.
 
         Args:
-            node: this peer's.
-            log: its line to the log.
-            manifest: of the run.
-            run: its id.
-            shelf: from which this peer hands blobs out.
-            neighbours: the peers that it knows.
-            body_sizes: of the groups of a body.
-            mean_bytes: of a mean: bodies that are more together are not got, for then the mean is less.
-            clock: gives seconds, and does not go back.
+            context: of the run.
+            neighbours: the peers that this one knows.
             rng: of what is asked of whom.
         """
-        self._node = node
-        self._log = log
-        self._shelf = shelf
+        manifest = context.manifest
+        body_sizes = group_sizes(manifest.exchange.codec, context.num_weights)
+        self._node = context.node
+        self._log = context.log
+        self._shelf = context.shelf
         self._neighbours = neighbours
-        self._mean_bytes = mean_bytes
-        self._clock = clock
+        self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # bodies that are more together are not got: then the mean is less
+        self._now_s = context.clock.now_s
         self._body_bytes = sum(body_sizes)
         self._book = Book(
-            run,
+            context.run,
             manifest.operators,
             max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
             body_bytes=self._body_bytes,
             near_patience_s=waits.NEAR_GETS_S,
         )
-        self._book.budget_bytes = mean_bytes
-        self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
+        self._book.budget_bytes = self._mean_bytes
+        self._gossip = Gossip(context.node, self._book, context.shelf, neighbours, body_sizes, clock=self._now_s, rng=rng)
         self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._contributions = 0  # of the newest commit
         self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
@@ -191,12 +173,12 @@ class Spread:
         kept = self._weights.get(entry.round)
         if kept is not None:
             return open_weighed(kept, entry)
-        ends = self._clock() + self._turn_s(entry.weights, entry.contributions * _WEIGHED_BYTES)
+        ends = self._now_s() + self._turn_s(entry.weights, entry.contributions * _WEIGHED_BYTES)
         asked: dict[PublicKey, str] = {}
         while True:
             key = next((each for each in self._gossip.sources(entry.weights) if each not in asked), None)
-            if key is None and self._clock() < ends:
-                await self._gossip.hear(ends - self._clock())
+            if key is None and self._now_s() < ends:
+                await self._gossip.hear(ends - self._now_s())
                 continue
             last = (*self._log.line.in_turn, *self._neighbours.mixed(_NEIGHBOURS_ASKED))
             key = key or next((each for each in last if each not in asked), None)

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
 from manta_swarm.codec.coding import Body, body_num_bytes, group_sizes, parse
 from manta_swarm.codec.outcome import mean_of
 from manta_swarm.codec.vectors import joined, vector_group_sizes
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob
+from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.sync.spread import Spread
-from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rounds import Standing
@@ -88,23 +87,18 @@ def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifes
 class States:
     """One peer's state."""
 
-    def __init__(
-        self,
-        shelf: Shelf,
-        spread: Spread,
-        manifest: Manifest,
-        course: RunCourse,
-        num_weights: int,
-        compute: ComputeThread,
-    ) -> None:
-        """Hold no state yet; what others may need of what is held later goes on the ``shelf``."""
+    def __init__(self, context: RunContext, spread: Spread) -> None:
+        """Hold no state yet; ``spread`` gets what leads to one.
+
+        What others may need of what is held later goes on the context's shelf.
+        """
         self._spread = spread
-        self._manifest = manifest
-        self._course = course
-        self._plan = course.plan
-        self._num_weights = num_weights
-        self._compute = compute
-        self._shelf = shelf
+        self._manifest = context.manifest
+        self._course = context.course
+        self._plan = context.course.plan
+        self._num_weights = context.num_weights
+        self._compute = context.compute
+        self._shelf = context.shelf
         self._held: State | None = None
         self._teacher: tuple[bytes, Tensor] | None = None  # the digest of its state, and its parameters
         self._own_bodies: dict[bytes, tuple[Blob, Body]] = {}  # by root, the newest few

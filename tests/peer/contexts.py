@@ -1,5 +1,6 @@
 """A peer's context and progress for tests of its parts."""
 
+from collections.abc import Callable
 from typing import Any
 
 from manta_swarm.automl.training.course import RunCourse
@@ -9,6 +10,7 @@ from manta_swarm.peer.context import ClaimTerms, Progress, RunContext
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises
+from manta_swarm.peer.sync.commits import NewestCommits
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.pace import Pace
@@ -20,30 +22,41 @@ def context_of(
     node: Any,
     identity: Identity,
     signed: SignedManifest,
-    board: StatusBoard,
-    compute: ComputeThread,
+    board: StatusBoard | None = None,
+    compute: ComputeThread | None = None,
     *,
     store: PeerStore | None = None,
     shelf: Shelf | None = None,
     num_weights: int = 0,
     payout: bytes | None = None,
+    **changes: Any,
 ) -> RunContext:
-    """Return the context of a peer of the run that ``signed`` says."""
+    """Return the context of a peer of the run that ``signed`` says; what a test does not give, and does not need, is not there."""
     manifest = signed.open()
-    return RunContext(
-        node,
-        identity,
-        signed,
-        manifest,
-        RunCourse(manifest),
-        num_weights,
-        LogClient(node, manifest, signed.run),
-        store or board._store,
-        board,
-        shelf or Shelf(max_bytes=0),
-        compute,
-        ClaimTerms(PublicKey(payout or identity.public_key)),
-    )
+    given: dict[str, Any] = {
+        "course": RunCourse(manifest),
+        "log": LogClient(node, manifest, signed.run),
+        "store": store or (None if board is None else board._store),
+        "board": board,
+        "shelf": shelf or Shelf(max_bytes=0),
+        "compute": compute,
+        "terms": ClaimTerms(PublicKey(payout or identity.public_key)),
+        **changes,
+    }
+    return RunContext(node=node, identity=identity, signed=signed, manifest=manifest, num_weights=num_weights, **given)
+
+
+class VirtualClock:
+    """A clock that a test moves, or that an event loop in virtual time has."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.now_s = now_s
+
+    def now_ms(self) -> float:
+        return 1000 * self.now_s()
+
+    def unix_ms(self) -> int:
+        return round(1000 * self.now_s())
 
 
 class _NoTables:
@@ -53,4 +66,10 @@ class _NoTables:
 
 def progress_of(machine: RoundMachine, pace: Pace | None = None) -> Progress:
     """Return the progress of a peer that hands nothing in."""
-    return Progress(machine, Promises(_NoTables()), pace or Pace())
+    return Progress(machine, Promises(_NoTables()), NewestCommits(machine._manifest), pace or Pace())
+
+
+def progress_in(context: RunContext) -> Progress:
+    """Return the progress of a peer that has this context, and knows nothing of the run yet."""
+    machine = RoundMachine(context.manifest, context.run, context.key, context.course)
+    return Progress.at_start(context.manifest, machine, context.log)

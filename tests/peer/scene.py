@@ -34,7 +34,6 @@ from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import InProcess
@@ -190,7 +189,7 @@ class Scene:
             endpoint, identity, signed, board, compute, store=store, shelf=shelf, num_weights=worker.num_weights, payout=payout
         )
         manifest = context.manifest
-        progress = Progress(RoundMachine(manifest, signed.run, context.key, context.course), Promises(context.log))
+        progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.course), context.log)
         held, rules = Held(shelf, None), manifest.audit_rules
         features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
         if rules is not None:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from manta_swarm.peer.sync.check import SHARE, Checker, LogLied
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
 from tests.network.members import run
+from tests.peer.contexts import context_of
 
 OWN, HOLDER, LIAR = (PublicKey(sha256(b"node %d" % number)) for number in range(3))
 AGES = [0, 1, 2]
@@ -28,6 +30,20 @@ WRONG = {0: 0.5, 300_000: 0.5, NUM_VALUES - 1: 0.5}  # each group
 @cache
 def committed(*, is_wrong: bool) -> Committed:
     return commit(AGES, wrong=WRONG if is_wrong else None)
+
+
+class _Bodies:
+    """Stands for ``peer.sync.spread.Spread``."""
+
+    def __init__(self, scene: "Scene", weighed: Any) -> None:
+        self._scene = scene
+        self.weighed = weighed
+
+    def sources(self, _root: bytes) -> list[PublicKey]:
+        return self._scene.sources
+
+    def distrust(self, key: PublicKey, _reason: str) -> None:
+        self._scene.wrong.append(key)
 
 
 class Scene:
@@ -54,17 +70,16 @@ class Scene:
         await shelf.serve(endpoint)
 
     def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> Checker:
-        checker = Checker(
+        bodies = _Bodies(self, changes.get("weighed", self.weighed))
+        context = context_of(
             self.node,
+            Identity(b"p" * 32),
             self.given.signed,
-            measure(self.given.signed.open()),
-            self.shelf,
-            self.directory,
-            weighed=changes.get("weighed", self.weighed),
-            sources=lambda _root: self.sources,
-            on_wrong=lambda key, _reason: self.wrong.append(key),
-            rng=random.Random(seed),
+            shelf=self.shelf,
+            num_weights=NUM_VALUES,
+            store=SimpleNamespace(directory=self.directory.parent),
         )
+        checker = Checker(context, bodies, rng=random.Random(seed))
         for entry in reversed(self.given.before) if knows is None else knows:
             checker.committed(entry)
         checker.committed(self.given.entry)

@@ -18,6 +18,7 @@ from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import PEERS, MemoryLog, until
+from tests.peer.contexts import VirtualClock, context_of, progress_in
 from tests.peer.scene import Member, Scene, play
 
 
@@ -133,7 +134,9 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         store, now = PeerStore(tmp_path), [0.0]
         client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
         status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
-        heads = Heads(client, log.signed, store, StatusBoard(store, status), clock=lambda: now[0])
+        board, clock = StatusBoard(store, status), VirtualClock(lambda: now[0])
+        context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, board, log=client, clock=clock)
+        heads = Heads(context, progress_in(context))
         assert await heads.compare()  # it knows nothing yet
         heads.remember((await client.news(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
         assert await heads.compare()

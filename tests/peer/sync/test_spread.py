@@ -11,7 +11,7 @@ import pytest
 
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import Blob, Shelf
-from manta_swarm.network.log_client import AskRound, LogClient
+from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
@@ -25,6 +25,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
 from tests.network.test_rumours import offer_with
 from tests.network.virtual_time import now, run_virtual
+from tests.peer.contexts import VirtualClock, context_of
 
 LOG = PublicKey(OPERATOR.public_key)
 AGES = [0, 0, 1]
@@ -40,21 +41,10 @@ class Peer:
         self.endpoint = endpoint
         self.shelf = Shelf(max_bytes=2**28)
         self.neighbours = Neighbours(endpoint, given.signed.run, now, rng=random.Random(endpoint.key))
-        manifest = given.signed.open()
-        sizes = [len(piece) for piece in given.bodies[0].pieces]
-        log = LogClient(endpoint, manifest, given.signed.run)
         neighbours: Any = self.neighbours if size is None else _Larger(self.neighbours, size)
-        self.spread = Spread(
-            endpoint,
-            log,
-            manifest,
-            given.signed.run,
-            self.shelf,
-            neighbours,
-            sizes,
-            MEAN_BYTES,
-            clock=now,
-        )
+        identity = Identity(endpoint.key)
+        context = context_of(endpoint, identity, given.signed, shelf=self.shelf, num_weights=NUM_VALUES, clock=VirtualClock(now))
+        self.spread = Spread(context, neighbours)
 
 
 class _Larger:

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
-from manta_swarm.codec.coding import group_sizes, parse
-from manta_swarm.codec.vectors import vector_group_sizes
+from manta_swarm.codec.coding import parse
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import Ask, Blob, Shelf
-from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.sync.spread import Spread
@@ -26,6 +24,7 @@ from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
+from tests.peer.contexts import context_of
 from tests.runs import EXCHANGE, manifest_of
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -129,14 +128,14 @@ class Scene:
     async def peer_with_shelf(self, identity: Identity) -> tuple[States, Shelf]:
         endpoint, shelf, log = self.log.network.endpoint(identity.public_key), Shelf(max_bytes=2**28), self.log
         await shelf.serve(endpoint)
-        client = LogClient(endpoint, log.manifest, log.ledger.run)
-        sizes = group_sizes(log.manifest.exchange.codec, log.num_weights)
-        mean_bytes = sum(vector_group_sizes(log.num_weights))
         neighbours = await self.announce(endpoint)
         await neighbours.look()  # for those who came before
-        spread = Spread(endpoint, client, log.manifest, log.ledger.run, shelf, neighbours, sizes, mean_bytes)
+        context = context_of(
+            endpoint, identity, log.signed, compute=self.compute, shelf=shelf, num_weights=log.num_weights, course=log.course
+        )
+        spread = Spread(context, neighbours)
         await spread.start()
-        return States(shelf, spread, log.manifest, log.course, log.num_weights, self.compute), shelf
+        return States(context, spread), shelf
 
     async def announce(self, endpoint: MemoryEndpoint) -> Neighbours:
         """Announce whoever has this endpoint; return what it knows of others."""

@@ -1,17 +1,22 @@
-"""A peer's ear for commits: it waits for them at the log, passes them on to a few neighbours, and tells who asks it.
+"""Subscribes to commits: waits for them at the log by long polling, and forwards each one that is news to a few neighbours.
 
-Nobody tells everybody anything: each peer learns of a commit from the log's answer or from one of those who know already.
+Nobody tells everybody anything: each peer learns of a commit from the log's answer or from one of those who know already, and tells who
+asks it. What is heard comes out as updates, one after the other: whoever takes them says whether they hold.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from types import TracebackType
 
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import AfterRound, Commitment, LogClient, News, Told
+from manta_swarm.network.log_client import AfterRound, Commitment, News, Told
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.sync.heads import Heads
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
@@ -24,51 +29,73 @@ _MAX_REQUEST_BYTES = 128
 logger = logging.getLogger("manta.peer")
 
 
-class Ear:
-    """Learns of commits, whichever way is first."""
+@dataclass(frozen=True, slots=True)
+class LogIsAway:
+    """The log does not answer, or answers again."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        log: LogClient,
-        neighbours: Neighbours,
-        heads: Heads,
-        *,
-        round: Callable[[], int],
-        left_ms: Callable[[], float],
-        take: Callable[[Told], None],
-        show: Callable[[bool], None],
-        far_ahead: Callable[[], None] = lambda: None,
-        trains: bool = True,
-    ) -> None:
+    is_away: bool
+
+
+class Update:
+    """What the log or a neighbour says of where the run stands. Entered, it is taken; an error of ours goes back to whoever told it."""
+
+    def __init__(self, told: Told, *, is_far_ahead: bool) -> None:
+        """Wait to be taken; ``is_far_ahead``: somebody else than the log tells of a round that does not follow the newest."""
+        self.told = told
+        self.is_far_ahead = is_far_ahead
+        self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> "Update":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
+        if isinstance(error, MantaError):
+            self.refuse(error)
+            return True
+        if not self.taken.done():
+            self.taken.set_result(None)
+        return False
+
+    def refuse(self, error: MantaError) -> None:
+        """Say that it does not hold."""
+        if not self.taken.done():
+            self.taken.set_exception(error)
+
+
+class CommitSubscriber:
+    """Learns of commits, whichever way is first. All methods run in one event loop."""
+
+    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: Heads, *, trains: bool = True) -> None:
         """Prepare; ``start`` answers others from then on.
 
         Args:
-            node: this peer's.
-            log: the line to the log.
+            context: of the run.
+            progress: says which round is the newest that is known, and how long the one after it is still open.
             neighbours: the others of the run.
             heads: hold the log to what it signed.
-            round: returns the newest round known.
-            left_ms: returns how long the round after it still is open, as far as is known.
-            take: is told all that is heard, often of a commit that it knows.
-            show: is told whether the log is away.
-            far_ahead: is told when somebody else than the log tells of a round that does not follow the newest.
             trains: this peer is counted as one that takes part.
         """
-        self._node = node
-        self._log = log
+        self._node = context.node
+        self._log = context.log
+        self._clock = context.clock
+        self._progress = progress
         self._neighbours = neighbours
         self._heads = heads
-        self._round = round
-        self._left_ms = left_ms
-        self._take = take
-        self._show = show
-        self._far_ahead = far_ahead
         self._trains = trains
         self._newest: Commitment | None = None
         self._pushing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._fault: OtherHistory | None = None  # a neighbour's news prove it
+        self._updates: deque[Update | LogIsAway] = deque()
+        self._has_updates = asyncio.Event()
+        self._is_closed = False
+
+    async def next_update(self) -> Update | LogIsAway:
+        """Return what is heard next, once something is."""
+        while not self._updates:
+            self._has_updates.clear()
+            await self._has_updates.wait()
+        return self._updates.popleft()
 
     @property
     def newest(self) -> Commitment | None:
@@ -82,6 +109,10 @@ class Ear:
 
     async def close(self) -> None:
         """Pass nothing on any more."""
+        self._is_closed = True
+        for update in self._updates:
+            if isinstance(update, Update):
+                update.refuse(Unreachable("this peer leaves"))
         pushing = list(self._pushing)
         for task in pushing:
             task.cancel()
@@ -101,16 +132,16 @@ class Ear:
         while True:
             try:
                 await self._check_whole()
-                self._heard(await self._log.news(self._log.operator, 0, left_ms=None))
+                await self._hear(self._log.news(self._log.operator, 0, left_ms=None))
             except Unreachable as error:
                 logger.info("log not heard reason=%s", error)
-                self._show(True)
+                self._tell_away(True)
                 with contextlib.suppress(Unreachable):
                     await self._log.line.meet(self._node)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
                 continue
-            self._show(False)
+            self._tell_away(False)
             return
 
     async def listen(self) -> None:
@@ -134,23 +165,23 @@ class Ear:
                 if not knows_time:
                     await self._check_whole()
                 # A log that was away may have its round open for longer than was known here: it is asked for that before it is waited for.
-                left_ms = max(0, round(self._left_ms())) if knows_time else None
-                asked = self._round()
+                left_ms = max(0, round(self._progress.pace.left_ms(self._clock.now_ms()))) if knows_time else None
+                asked = self._progress.newest_round
                 told = await unless(self._woken, self._log.news(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains))
                 if told is None:
                     self._woken.clear()
                     has_met, knows_time = False, False
                     continue
-                self._heard(told)
+                await self._pass_on(told)
                 is_news = told.commitment is not None and told.commitment.proven.round.round > asked
                 if is_news or not knows_time:
                     pause_s, knows_time = waits.LOG_AGAIN_S[0], True
-                    self._show(False)
+                    self._tell_away(False)
                     continue
             except Unreachable as error:
                 has_met, knows_time = False, False
                 logger.info("log not heard reason=%s", error)
-                self._show(True)
+                self._tell_away(True)
                 self._heads.check_patience()
                 await self._ask_a_neighbour()
             except OtherHistory:
@@ -175,25 +206,45 @@ class Ear:
     async def _ask_a_neighbour(self) -> None:
         for key in self._neighbours.some(1):
             try:
-                self._heard(await self._log.news(key, self._round(), left_ms=None))
+                await self._hear(self._log.news(key, self._progress.newest_round, left_ms=None))
                 self._neighbours.met(key)
             except OtherHistory:
                 raise
             except MantaError:
                 self._neighbours.forget(key)
 
-    def _heard(self, told: Told) -> None:
+    def _tell_away(self, is_away: bool) -> None:
+        self._put(LogIsAway(is_away))
+
+    def _put(self, update: Update | LogIsAway) -> None:
+        self._updates.append(update)
+        self._has_updates.set()
+
+    async def _hear(self, news: Awaitable[Told]) -> None:
+        await self._pass_on(await news)
+
+    async def _pass_on(self, told: Told) -> None:
+        """Return once what was told is taken; forward a commit that is news.
+
+        Raises:
+            LedgerError: it contradicts a commit known before.
+            OtherHistory: that proves that the log has two histories.
+            Unreachable: this peer leaves.
+        """
+        if self._is_closed:
+            raise Unreachable("this peer leaves")
         commitment = told.commitment
-        is_news = commitment is not None and (self._newest is None or commitment.proven.round.round > self._newest.proven.round.round)
+        round_ = 0 if commitment is None else commitment.proven.round.round
+        before = None if self._newest is None else self._newest.proven.round.round
+        update = Update(told, is_far_ahead=not told.is_from_log and before is not None and round_ > before + 1)
+        self._put(update)
         try:
-            self._take(told)
+            await update.taken
         except LedgerError:
             if commitment is not None:
                 self._heads.check_contradiction(commitment)
             raise
-        if is_news and commitment is not None:
-            if not told.is_from_log and self._newest is not None and commitment.proven.round.round > self._newest.proven.round.round + 1:
-                self._far_ahead()
+        if commitment is not None and (self._newest is None or round_ > self._newest.proven.round.round) and not self._is_closed:
             self._newest = commitment
             self._heads.remember(commitment)
             for key in self._neighbours.mixed(_PUSHES):
@@ -209,7 +260,7 @@ class Ear:
 
     async def _on_pushed(self, sender: PublicKey, data: bytes) -> bytes:
         try:
-            self._heard(Told(self._log.open(data), None, 0))
+            await self._pass_on(Told(self._log.open(data), None, 0))
         except OtherHistory as fault:
             self._fault = fault
             self._woken.set()

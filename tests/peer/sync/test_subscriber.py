@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.log_client import AfterRound, Commitment, LogClient, News, Told
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.sync.news import Ear
+from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, SignatureError, Unreachable
 from manta_swarm.protocol.receipts import ProvenRound
@@ -18,6 +19,7 @@ from manta_swarm.protocol.records import Receipt, Round
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
 from tests.network.virtual_time import now, run_virtual
+from tests.peer.contexts import VirtualClock
 
 OPERATOR, OWN, *OTHERS = (PublicKey(sha256(b"%d" % number)) for number in range(6))
 DIGEST = sha256(b"any")
@@ -64,17 +66,31 @@ class Script:
         self.compared: list[float] = []  # when the log was asked for its head
         self.remembered: list[int] = []
 
-    def ear(self) -> Ear:
-        return Ear(
-            self,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            round=lambda: self.round,
-            left_ms=lambda: 250.0,
-            take=self.take,
-            show=self.shown.append,
-        )
+    def ear(self) -> CommitSubscriber:
+        self.made = CommitSubscriber(self.context(), self, self, self)  # type: ignore[arg-type]
+        return self.made
+
+    def context(self, node: Any = None, log: Any = None) -> Any:
+        """Return a peer's context with these, or itself in their place."""
+        return SimpleNamespace(node=node or self, log=log or self, clock=VirtualClock(now))
+
+    @property
+    def newest_round(self) -> int:
+        return self.round
+
+    @property
+    def pace(self) -> Any:
+        return SimpleNamespace(left_ms=lambda _now_ms: 250.0)
+
+    async def hear(self, ear: CommitSubscriber) -> None:
+        """Take what is heard, until this is cancelled."""
+        while True:
+            update = await ear.next_update()
+            if isinstance(update, Update):
+                with update:
+                    self.take(update.told)
+            else:
+                self.shown.append(update.is_away)
 
     def take(self, told: Told) -> None:
         self.taken.append(told)
@@ -147,15 +163,20 @@ class Script:
         self.forgotten.append(key)
 
 
-def hear(script: Script, how: Callable[[Ear], Awaitable[None]] = lambda ear: ear.listen()) -> Script:
+def hear(script: Script, how: Callable[[CommitSubscriber], Awaitable[None]] = lambda ear: ear.listen()) -> Script:
     """Listen until the script is over."""
 
     async def listen() -> None:
         ear = script.ear()
+        hearing = asyncio.create_task(script.hear(ear))
         try:
             await how(ear)
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # what is being passed on is on its way
+        finally:
+            for _ in range(3):  # so is what was heard
+                await asyncio.sleep(0)
+            hearing.cancel()
         await ear.close()
 
     run_virtual(listen())
@@ -182,7 +203,7 @@ def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
     class Pushed(Script):
         async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
             answer = await super().news(key, round, left_ms=left_ms, takes_part=takes_part)
-            await ear._on_pushed(OTHERS[0], b"")
+            await self.made._on_pushed(OTHERS[0], b"")
             return answer
 
         def open(self, _data: bytes) -> Commitment:
@@ -191,8 +212,7 @@ def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
             return found
 
     script = Pushed([told(1), told(2), told(3)])
-    ear = script.ear()
-    hear(script, lambda _: ear.listen())
+    hear(script)
     assert [at for *_, at in script.asked] == [0, 0, 0, 0]
 
 
@@ -257,9 +277,11 @@ def test_nothing_is_passed_on_after_the_end() -> None:
             return b""
 
         await network.endpoint(OTHERS[0]).serve("commit", never)
-        ear = Ear(node, script, script, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
+        ear = CommitSubscriber(script.context(node), script, script, script)  # type: ignore[arg-type]
+        hearing = asyncio.create_task(script.hear(ear))
         await ear.first_look()
         await reached.wait()
+        hearing.cancel()
         await ear.close()
         assert not ear._pushing
 
@@ -269,7 +291,7 @@ def test_nothing_is_passed_on_after_the_end() -> None:
 # What it tells others, over a network in memory.
 
 
-def with_two_ears(story: Callable[[MemoryLog, Ear, LogClient], Awaitable[None]]) -> None:
+def with_two_ears(story: Callable[[MemoryLog, CommitSubscriber, LogClient], Awaitable[None]]) -> None:
     """Run ``story`` with an ear that has heard of nothing, and another peer's line to it."""
 
     async def play() -> None:
@@ -277,16 +299,18 @@ def with_two_ears(story: Callable[[MemoryLog, Ear, LogClient], Awaitable[None]])
         log = await MemoryLog(network).start()
         node, other = (network.endpoint(peer.public_key) for peer in PEERS[:2])
         client, script = LogClient(node, log.manifest, log.ledger.run), Script([])
-        ear = Ear(node, client, script, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
+        ear = CommitSubscriber(script.context(node, client), script, script, script)  # type: ignore[arg-type]
+        hearing = asyncio.create_task(script.hear(ear))
         await ear.start()
         await story(log, ear, LogClient(other, log.manifest, log.ledger.run))
+        hearing.cancel()
         await ear.close()
 
     asyncio.run(play())
 
 
 def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
-    async def story(log: MemoryLog, ear: Ear, other: LogClient) -> None:
+    async def story(log: MemoryLog, ear: CommitSubscriber, other: LogClient) -> None:
         key = PublicKey(PEERS[0].public_key)
         assert (await other.news(key, 0, left_ms=None)).commitment is None
         log.give(PEERS[2])
@@ -302,7 +326,7 @@ def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
 
 
 def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
-    async def story(log: MemoryLog, ear: Ear, other: LogClient) -> None:
+    async def story(log: MemoryLog, ear: CommitSubscriber, other: LogClient) -> None:
         log.give(PEERS[2])
         log.commit()
         node, key = log.network.endpoint(OTHERS[0]), PublicKey(PEERS[0].public_key)
@@ -319,7 +343,7 @@ def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    async def story(log: MemoryLog, _ear: Ear, _other: LogClient) -> None:
+    async def story(log: MemoryLog, _ear: CommitSubscriber, _other: LogClient) -> None:
         for false in (b"", b"\xff", bytes(1000)):
             with pytest.raises(Refused):
                 await log.endpoint.call(PublicKey(PEERS[0].public_key), "commit-after", false, timeout_s=5)
@@ -369,11 +393,10 @@ def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
         async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
             if round:
                 with pytest.raises(OtherHistory):
-                    await ear._on_pushed(OTHERS[0], b"")
+                    await self.made._on_pushed(OTHERS[0], b"")
                 await asyncio.Event().wait()
             return await super().news(key, round, left_ms=left_ms, takes_part=takes_part)
 
     script = Forked([told(1)])
-    ear = script.ear()
     with pytest.raises(OtherHistory, match="two histories"):
-        hear(script, lambda _: ear.listen())
+        hear(script)
