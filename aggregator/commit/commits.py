@@ -7,129 +7,108 @@ this path.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from manta_swarm.aggregator.commit.settling import Settling
-from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.follow.follower import Follower, Next
-from manta_swarm.aggregator.intake.bodies import Bodies
-from manta_swarm.aggregator.intake.intake import Handed, Intake, now_ms
+from manta_swarm.aggregator.commit.deciding import Decider
+from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.follow.follower import Next
+from manta_swarm.aggregator.intake.intake import Handed, Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
-from manta_swarm.aggregator.log.log import Log
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.listed import Listed, open_ms_after, paid_once
 from manta_swarm.protocol.records import Round, entry_of
-from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.table import weights_root
-from manta_swarm.protocol.verdicts import Settlement, Verdict
+from manta_swarm.protocol.verdicts import Settlement
 from manta_swarm.runtime.tasks import within
 
 _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
 
 logger = logging.getLogger("manta.commits")
 Result = TypeVar("Result")
-Write = Callable[[Sequence[bytes], Next | None, Sequence[Blob]], Awaitable[None]]
-Others = Callable[[], Awaitable[Sequence[Signed[Verdict]]]]
 
 
 class Commits:
     """Drives ``Closing``, and commits what it closes."""
 
     def __init__(
-        self,
-        log: Log,
-        closing: Closing,
-        intake: Callable[[], Intake],
-        verdicts: Callable[[], Verdicts],
-        follower: Follower,
-        bodies: Bodies,
-        shelf: Shelf,
-        weights: Weights,
-        on_commit: Callable[[], None],
-        timeline: Timeline,
-        settling: Settling,
-        write: Write | None = None,
-        others: Others | None = None,
+        self, context: RunContext, closing: Closing, intake: Intake, verdicts: Verdicts, changed: asyncio.Event, decider: Decider
     ) -> None:
         """Prepare.
 
         Args:
-            on_commit: is called after each committed round, and after the settlement.
-            timeline: is told what happens when.
-            settling: says when the run may be settled.
-            write: returns once entries are in the log, given also what a round's table leads to and its bodies; None: they are appended.
-            others: returns the verdicts that wait at other operators; None: there are none.
+            context: of the run.
+            closing: the rounds.
+            intake: has what was handed in.
+            verdicts: have what auditors handed in.
+            changed: is set when a header, a body or a verdict came: a round may close then, or the run be settled.
+            decider: puts entries into the log.
         """
-        self._write = write or self._append
-        self._log = log
+        self._context = context
+        self._decider = decider
+        self._log = context.log
         self._closing = closing
         self._intake = intake
         self._verdicts = verdicts
-        self._follower = follower
-        self._bodies = bodies
-        self._shelf = shelf
-        self._weights = weights
-        self._on_commit = on_commit
-        self._timeline = timeline
-        self._settling = settling
-        self._others = others
-        self._changed = asyncio.Event()
+        self._follower = context.follower
+        self._shelf = context.shelf
+        self._timeline = context.timeline
+        self._settling = context.settling
+        self._changed = changed
         self._writing = asyncio.Lock()  # entries are made for the log as it is, and written before others are
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="rounds")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._saving: set[asyncio.Task[None]] = set()
-
-    def changed(self) -> None:
-        """A header, a body or a verdict came: look whether the round may close, or the run be settled."""
-        self._changed.set()
 
     def begin(self) -> None:
         """Open the round after the log's newest one; after a start of the program, the same that was open before."""
         ledger = self._log.ledger
         if ledger.finished:
             return
-        self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, None if ledger.round == 0 else now_ms())
+        self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, None if ledger.round == 0 else self._now())
         self._timeline.opened(ledger.round + 1, is_waiting_for_first=ledger.round == 0)
 
-    async def run(self) -> None:
-        """Close and commit rounds until the run is finished; then, where contributions are audited, settle it.
+    async def rounds(self) -> AsyncIterator[None]:
+        """Close and commit rounds until the run is finished, then, where contributions are audited, settle it; yield after each of them.
 
         Raises:
             StorageError: the disk failed; what was acknowledged is safe.
         """
         while not self._log.ledger.finished:
             self._changed.clear()
-            closed = self._closing.tick(now_ms())
+            closed = self._closing.tick(self._now())
             if closed is not None:
-                await self._commit([self._intake().handed(contribution) for contribution in closed], closed)
+                after = await self._commit([self._intake.handed(contribution) for contribution in closed], closed)
+                yield
+                await self._begin_saving(after)
                 continue
-            next_ms = self._closing.next_ms(now_ms())
+            next_ms = self._closing.next_ms(self._now())
             if next_ms is None:
                 await self._changed.wait()
             else:
                 await within(self._changed, max(next_ms, 1) / 1000)
         while self._settling.is_due:
             self._changed.clear()
-            left_s = self._settling.left_s(self._verdicts().opened())
+            left_s = self._settling.left_s(self._verdicts.opened())
             if left_s:
                 await within(self._changed, left_s)
             else:
                 await self._settle()
+                yield
+
+    def _now(self) -> int:
+        return round(self._context.clock.now_ms())
 
     async def _settle(self) -> None:
         """Put the verdicts that wait into the log, and the settlement after them: all that is not paid yet is paid with it."""
-        verdicts = await self._verdicts().for_settlement(self._others)
+        verdicts = await self._verdicts.for_settlement()
         async with self._writing:
             settlement = Settlement(self._log.ledger.run, self._log.ledger.last_commit)
-            await self._write([*map(entry_of, verdicts), entry_of(settlement)], None, ())
-        await self._verdicts().committed(verdicts)
-        self._on_commit()
+            await self._write([*map(entry_of, verdicts), entry_of(settlement)])
+        await self._verdicts.committed(verdicts)
 
     async def append(self, entry: bytes) -> None:
         """Put one entry that stands before a table into the log, by itself; it is on the disk when this returns.
@@ -139,26 +118,31 @@ class Commits:
             StorageError: the disk failed.
         """
         async with self._writing:
-            await self._write([entry], None, ())
+            await self._write([entry])
 
-    async def _append(self, entries: Sequence[bytes], _after: Next | None, _bodies: Sequence[Blob]) -> None:
-        await self._in(self._writer, self._log.commit, entries)
+    async def _write(self, entries: Sequence[bytes], after: Next | None = None, bodies: Sequence[Blob] = ()) -> None:
+        """Have entries decided; a storage failure stops the program at once."""
+        try:
+            await self._decider.write(entries, after, bodies)
+        except StorageError as error:
+            self._context.broken.stop(error)
+            raise
 
     async def close(self) -> None:
         """Finish what is being saved."""
         if self._saving:
             await asyncio.wait(self._saving)
-        for executor in (self._compute, self._writer, self._saver):
+        for executor in (self._compute, self._saver):
             executor.shutdown(wait=True)
 
-    async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> None:
+    async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> Next:
         self._timeline.closed()
         ledger = self._log.ledger
         round_ = ledger.round + 1
         listed = paid_once([ledger.listed(one.header, round_) for one in handed])
         computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
-        after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
-        verdicts = await self._verdicts().for_round()
+        after, _ = await asyncio.gather(computing, self._intake.synced(contributions))
+        verdicts = await self._verdicts.for_round()
         async with self._writing:  # where the contributions are to stand is a part of the round's entry
             entry = self._entry(listed, after, len(verdicts))
             entries = [*map(entry_of, verdicts), *(one.entry for one in handed), entry_of(entry)]
@@ -166,16 +150,19 @@ class Commits:
         self._timeline.done()
         self._follower.adopt(after.state)
         self._put_on_shelf(handed, after)
-        self._weights.remember(round_, after.weighed)
+        self._context.weights.remember(round_, after.weighed)
         ledger = self._log.ledger
         if not ledger.finished:
-            self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
+            self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, self._now())
             self._timeline.opened(ledger.round + 1)
-        self._intake().committed(round_)
-        await self._verdicts().committed(verdicts)
+        self._intake.committed(round_)
+        await self._verdicts.committed(verdicts)
         if after.outcome.num_clipped:
             logger.info("clipped round=%d contributions=%d", round_, after.outcome.num_clipped)
-        self._on_commit()
+        return after
+
+    async def _begin_saving(self, after: Next) -> None:
+        """Save what can be computed again; where the disk is slower than the rounds, wait for it."""
         self._saving.add(saving := asyncio.create_task(self._save(after)))
         saving.add_done_callback(self._saved)
         while len(self._saving) > _MAX_SAVING:
@@ -208,16 +195,16 @@ class Commits:
     async def _save(self, after: Next) -> None:
         head, note = self._log.head, self._log.tree_head
         await self._in(self._saver, self._follower.save, after.state, head, note)
-        await self._in(self._saver, self._bodies.prune, after.state.round)
+        await self._in(self._saver, self._context.bodies.prune, after.state.round)
 
     def _saved(self, saving: "asyncio.Task[None]") -> None:
         self._saving.discard(saving)
-        self._intake().stop(None if saving.cancelled() else saving.exception())
+        self._context.broken.stop(None if saving.cancelled() else saving.exception())
 
     async def _in(self, executor: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Result:
         """Return what blocking work returns, done in one of the threads; a storage failure stops the program at once."""
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*args))
         except StorageError as error:
-            self._intake().stop(error)
+            self._context.broken.stop(error)
             raise

@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.gate import NotAdmitted
-from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.admission import MAX_ADMISSION_BYTES, Admission, Pass
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError
-from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.signing import PublicKey
 
 METHOD = "admission"
 _MAX_REQUEST_BYTES = MAX_ADMISSION_BYTES + 128
@@ -33,22 +32,18 @@ class AdmissionDesk:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        identity: Identity,
-        ledger: Callable[[], Ledger],
+        context: RunContext,
         append: Callable[[bytes], Coroutine[Any, Any, None]],
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
-            endpoint: this node's.
-            identity: the operator's, which signs the passes.
-            ledger: returns the log's ledger as it is published.
+            context: of the run.
             append: returns once an entry is in the log.
         """
-        self._endpoint = endpoint
-        self._identity = identity
-        self._ledger = ledger
+        self._context = context
+        self._endpoint = context.endpoint
+        self._identity = context.identity
         self._append = append
         self._turn = asyncio.Lock()
         self._is_closed = False
@@ -67,14 +62,14 @@ class AdmissionDesk:
 
     async def _on_admission(self, caller: PublicKey, request: bytes) -> bytes:
         key = caller
-        if request or caller not in self._ledger().admitted:
+        if request or caller not in self._context.ledger.admitted:
             if not request:
                 raise NotAdmitted("this key is not in")
             if is_too_much(self.faults, caller):
                 raise NotAdmitted("too much that is no good came from this key: try again in a minute")
             with noted(self.faults, caller):
                 key = await self._admit(caller, unpack(Signed[Admission], request, max_bytes=_MAX_REQUEST_BYTES))
-        ledger = self._ledger()
+        ledger = self._context.ledger
         return pack(Signed.sign(Pass(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
 
     async def _admit(self, caller: PublicKey, signed: Signed[Admission]) -> PublicKey:
@@ -86,10 +81,10 @@ class AdmissionDesk:
             EncodingError, SignatureError, LedgerError: it lets nobody in, or another than a caller who is not in itself.
         """
         key = PublicKey(signed.open().key)
-        if key != caller and caller not in self._ledger().admitted:
+        if key != caller and caller not in self._context.ledger.admitted:
             raise EncodingError("an admission of another key than the one that brings it")
         async with self._turn:
-            ledger = self._ledger()
+            ledger = self._context.ledger
             if key in ledger.admitted:  # it asked twice, and waited for the first answer here
                 return key
             ledger.admitted.check(signed, ledger.round + 1)
@@ -98,5 +93,5 @@ class AdmissionDesk:
             self._writing = asyncio.create_task(self._append(entry_of(signed)))
             self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())  # who hung up does not hear of it
             await asyncio.shield(self._writing)  # a caller who hangs up does not end it
-            logger.info("key admitted entries=%d keys=%d", self._ledger().size, len(self._ledger().admitted.roles))
+            logger.info("key admitted entries=%d keys=%d", self._context.ledger.size, len(self._context.ledger.admitted.roles))
         return key

@@ -15,19 +15,20 @@ their work: the answer names whose, and the founder hands in without them.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.commit.deciding import Decider
+from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.intake.bodies import Kept
 from manta_swarm.aggregator.intake.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
 from manta_swarm.aggregator.intake.uploads import Upload, Uploads
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
-from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.closing import Closing, NotTaken
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, RemoteFault
@@ -37,7 +38,7 @@ from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import MAX_HEADER_BYTES, Claim, Header, Ticket, entry_of
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.signing import PublicKey
 
 logger = logging.getLogger("manta.intake")
 
@@ -50,9 +51,6 @@ class Handed:
     entry: bytes  # as the log is to have it
     blob: Blob
     body: Body
-
-
-Store = Callable[[Sequence[tuple[int, Kept]]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -73,37 +71,33 @@ class Intake:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        identity: Identity,
-        ledger: Callable[[], Ledger],
+        context: RunContext,
         closing: Closing,
-        bodies: Bodies,
-        num_weights: int,
-        on_change: Callable[[], None],
+        changed: asyncio.Event,
+        decider: Decider,
         address_of: Callable[[PublicKey], str] = lambda _key: "",
-        store: Store | None = None,
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
-            ledger: returns the log's ledger as it is published.
+            context: of the run.
             closing: the rounds; shared with ``aggregator.commit.commits``, in the same event loop.
-            on_change: is called when a header or a body came.
+            changed: is set when a header or a body came.
+            decider: has what gets a promise where it has to be before that.
             address_of: returns the network address that a caller's places are counted by; empty: none.
-            store: returns once contributions, each with its round, are where they have to be before a ticket is given, or raises NotTaken
-                where that will not be; None: once they are in ``bodies``.
         """
-        self._store = store or self._store_here
-        self._endpoint = endpoint
-        self._identity = identity
-        self._ledger = ledger
+        self._context = context
+        self._decider = decider
+        self._endpoint = context.endpoint
+        self._identity = context.identity
         self._closing = closing
-        self._bodies = bodies
-        self._on_change = on_change
+        self._changed = changed
         self._address_of = address_of
-        self._codec = ledger().manifest.exchange.codec
-        self._num_weights = num_weights
-        self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * ledger().manifest.exchange.max_rows)
+        self._codec = context.manifest.exchange.codec
+        self._num_weights = num_weights = context.num_weights
+        self._broken = context.broken
+        self._now_ms = context.clock.now_ms
+        self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * context.manifest.exchange.max_rows)
         self._handed: dict[bytes, Handed] = {}
         self._synced: dict[bytes, asyncio.Future[None]] = {}  # by contribution, from the arrival of its body on
         self._batch = _Batch()
@@ -112,9 +106,10 @@ class Intake:
         self._is_closed = False
         self._gone = asyncio.Event()  # something that was handed in has its place in a table, or can have none
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self.faults = Faults(time.monotonic)
-        self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()  # done once this program cannot go on
+
+    def _now(self) -> int:
+        return round(self._now_ms())
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -127,7 +122,6 @@ class Intake:
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._checks.shutdown(wait=True)
-        self._disk.shutdown(wait=True)
 
     def take_no_more(self) -> None:
         """Take nothing new from now on: it is told to come later."""
@@ -144,9 +138,9 @@ class Intake:
         keys = dict[bytes, list[Listed]]()
         for one in kept:
             try:
-                listed = self._ledger().listed(one.header, round)
+                listed = self._context.ledger.listed(one.header, round)
                 for key in listed.keys:
-                    if any(not go_beside(listed, other, self._ledger().manifest) for other in keys.get(key, ())):
+                    if any(not go_beside(listed, other, self._context.ledger.manifest) for other in keys.get(key, ())):
                         raise NotTaken("another contribution of these keys is in")
                 self.restore([one], round)
             except RemoteFault as error:
@@ -163,22 +157,17 @@ class Intake:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         over.set_result(None)
         for one in kept:
-            listed = self._ledger().listed(one.header, round)
+            listed = self._context.ledger.listed(one.header, round)
             digest = one.header.contribution.digest
             self._handed[digest] = self._checked(one.header, listed.body, one.body)
             self._uploads.restore(digest, one.header, listed)
             self._synced[digest] = over
-            self._closing.restore(listed.founder, listed.by_key, listed.round, digest, round, now_ms())
+            self._closing.restore(listed.founder, listed.by_key, listed.round, digest, round, self._now())
         self._let_go_superseded()
 
     def handed(self, contribution: bytes) -> Handed:
         """Return a contribution that is good."""
         return self._handed[contribution]
-
-    def stop(self, error: BaseException | None) -> None:
-        """Say that this program cannot go on; None says nothing. What comes from now on gets no ticket."""
-        if error is not None and not self.broken.done():
-            self.broken.set_result(error)
 
     async def synced(self, contributions: Sequence[bytes]) -> None:
         """Return once these are on the disk.
@@ -189,7 +178,7 @@ class Intake:
         try:
             await asyncio.gather(*(asyncio.shield(self._synced[each]) for each in contributions))
         except NotTaken:
-            raise self.broken.result() from None
+            raise self._broken.told.result() from None
 
     def committed(self, round: int) -> None:
         """A round was committed: forget what was in it, and what was handed in for it and came to nothing."""
@@ -215,7 +204,7 @@ class Intake:
         self._handed = {digest: handed for digest, handed in self._handed.items() if not self._closing.is_superseded(digest)}
 
     def _is_going_on(self) -> bool:
-        return not self._is_closed and not self.broken.done()
+        return not self._is_closed and not self._broken
 
     # Headers.
 
@@ -224,7 +213,7 @@ class Intake:
             return pack(self._take_header(caller, request))
 
     def _take_header(self, caller: PublicKey, request: bytes) -> HeaderAnswer:
-        ledger, now = self._ledger(), now_ms()
+        ledger, now = self._context.ledger, self._now()
         if is_too_much(self.faults, caller):  # later, not no: what it brings may be good, and another member's
             return self._answer(HandIn.LATER, self._closing.round, now)
         header = unpack(Header, request, max_bytes=MAX_HEADER_BYTES)
@@ -254,7 +243,7 @@ class Intake:
                 return self._answer(HandIn.WITHOUT, round_, now, blamed=error.keys)
             return self._answer(HandIn.LATER, round_, now)
         self._forget_gone()
-        self._on_change()
+        self._changed.set()
         if self._is_stored(digest):
             return self._answer(HandIn.HAVE_TICKET, round_, now, tickets=(self._ticket(round_, digest),))
         upload = self._uploads.get(digest)
@@ -267,7 +256,7 @@ class Intake:
         Raises:
             NotTaken: there is no place for it, or none that it may have beside others of its keys.
         """
-        digest, founder, ledger = header.contribution.digest, listed.founder, self._ledger()
+        digest, founder, ledger = header.contribution.digest, listed.founder, self._context.ledger
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
         bringer = self._uploads.bringer(digest, founder, bringer_of(caller), now, grace_ms(ledger.open_ms))
@@ -316,7 +305,7 @@ class Intake:
         """
         if self._closing.round_of(part.contribution) is None or not self._is_going_on():
             raise NotTaken("no header of this body was taken, or its round is closed: hand it in again")
-        upload = self._uploads.part(caller, bringer_of(caller), part, now_ms())
+        upload = self._uploads.part(caller, bringer_of(caller), part, self._now())
         if upload.missing:
             return None
         return self._synced.get(part.contribution) or self._take_body(part.contribution, upload)
@@ -333,7 +322,7 @@ class Intake:
         Raises:
             NotTaken: it came too late.
         """
-        round_ = self._closing.arrived(digest, now_ms())
+        round_ = self._closing.arrived(digest, self._now())
         self._synced[digest] = task = self._begin(self._check_and_store(digest, upload, round_))
         return task
 
@@ -344,13 +333,13 @@ class Intake:
         except RemoteFault:
             self._closing.bad(digest)
             self._forget_gone()
-            self._on_change()
+            self._changed.set()
             raise
         self._closing.good(digest)
         self._handed[digest] = handed
         self._let_go_superseded()
         upload.groups.clear()
-        self._on_change()
+        self._changed.set()
         batch = self._batch
         batch.kept.append((round_, Kept(upload.header, data)))
         if self._syncing is None or self._syncing.done():
@@ -369,7 +358,7 @@ class Intake:
         if blob.root != root:
             raise EncodingError("the body does not have the root that its header names")
         entry = entry_of(header)
-        self._ledger().verified.entry(entry)  # read here, beside the writing path: that finds it read
+        self._context.ledger.verified.entry(entry)  # read here, beside the writing path: that finds it read
         return Handed(header, entry, blob, parse(self._codec, data, self._num_weights))
 
     async def _sync(self) -> None:
@@ -379,21 +368,18 @@ class Intake:
         """
         while self._batch.kept:
             batch, self._batch = self._batch, _Batch()
-            if not self.broken.done():
-                storing = asyncio.ensure_future(self._store(batch.kept))
+            if not self._broken:
+                storing = asyncio.ensure_future(self._decider.store(batch.kept))
                 await asyncio.wait({storing})
                 error = storing.exception()
                 if isinstance(error, NotTaken):
                     batch.stored.set_exception(error)
                     continue
-                self.stop(error)
-            if self.broken.done():
+                self._broken.stop(error)
+            if self._broken:
                 batch.stored.set_exception(NotTaken("the log could not store it and stops: hand it in again when it is back"))
             else:
                 batch.stored.set_result(None)
-
-    async def _store_here(self, kept: Sequence[tuple[int, Kept]]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._disk, self._bodies.append, kept)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run ``work`` on its own; what it raises that is no stranger's fault stops the program."""
@@ -405,10 +391,10 @@ class Intake:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        self.stop(None if isinstance(error, RemoteFault) else error)
+        self._broken.stop(None if isinstance(error, RemoteFault) else error)
 
     def _ticket(self, round_: int, contribution: bytes) -> Signed[Ticket]:
-        return Signed.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
+        return Signed.sign(Ticket(self._context.ledger.run, round_, contribution), self._identity)
 
 
 def go_beside(one: Listed, other: Listed, manifest: Manifest) -> bool:

@@ -3,6 +3,7 @@
 The newest word of each key that is in the log is kept, ``MAX_KEPT`` at most; on the disk too, in a file that nothing depends on.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Measures:
         """Take up what the file has; one that is damaged is passed over, for peers measure again."""
         self._file = AtomicFile(path, _MAX_BYTES, "the peers measure again", is_synced=False)
         self._kept: dict[bytes, tuple[Signed[Measure], Measure]] = {}
+        self.changed = asyncio.Event()  # a peer said something new
         try:
             for signed in (self._file.load(_File) or _File(())).measures:
                 measure = signed.open()
@@ -64,6 +66,7 @@ class Measures:
         if before is None and len(self._kept) >= MAX_KEPT:
             raise LedgerError("too many have measured")
         self._kept[measure.key] = (signed, measure)
+        self.changed.set()
 
     def save(self) -> None:
         """Write the file. A disk that refuses it stops nothing here: where it matters, the log's own writes fail."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from manta_swarm.network.rpc import Endpoint
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.ledger import Ledger
@@ -28,15 +28,13 @@ class RevocationDesk:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        identity: Identity,
-        ledger: Callable[[], Ledger],
+        context: RunContext,
         append: Callable[[bytes], Coroutine[Any, Any, None]],
     ) -> None:
         """Prepare; ``start`` answers from then on. The arguments are those of ``aggregator.intake.admissions.AdmissionDesk``."""
-        self._endpoint = endpoint
-        self._identity = identity
-        self._ledger = ledger
+        self._context = context
+        self._endpoint = context.endpoint
+        self._identity = context.identity
         self._append = append
 
     async def start(self) -> None:
@@ -45,7 +43,7 @@ class RevocationDesk:
 
     async def _on_revoked(self, _caller: PublicKey, request: bytes) -> bytes:
         known = unpack(AskRevoked, request, max_bytes=_MAX_REQUEST_BYTES).known
-        return pack(Revoked(self._ledger().admitted.revocations[known : known + MAX_PAGE]))
+        return pack(Revoked(self._context.ledger.admitted.revocations[known : known + MAX_PAGE]))
 
     async def revoke(self, what: str, target: bytes) -> None:
         """Take back what is meant; it is in the log when this returns.
@@ -54,12 +52,12 @@ class RevocationDesk:
             LedgerError: there is nothing to take back.
             StorageError: the disk failed.
         """
-        ledger = self._ledger()
+        ledger = self._context.ledger
         if ledger.finished:
             raise LedgerError("the run is finished")
         signed = signed_revocation(ledger, self._identity, what, target)
         await self._append(entry_of(signed))
-        logger.info("admission taken back what=%s entries=%d", what, self._ledger().size)
+        logger.info("admission taken back what=%s entries=%d", what, self._context.ledger.size)
 
 
 def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: bytes) -> Signed[Revocation]:

@@ -6,54 +6,43 @@ unless the ledger would refuse it by then: it is not audited any more, or the au
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
+from manta_swarm.aggregator.commit.deciding import Decider
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
-from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.network.budget import Faults
-from manta_swarm.network.rpc import Busy, Endpoint
+from manta_swarm.network.rpc import Busy
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import LedgerError, StorageError, Unreachable
-from manta_swarm.protocol.ledger import MAX_VERDICTS, Ledger
+from manta_swarm.protocol.ledger import MAX_VERDICTS
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Verdict
 
 _PAGE = 64  # that others are asked to keep at once
 
-KeepVerdicts = Callable[[Sequence[Signed[Verdict]]], Awaitable[None]]
-
 
 class Verdicts:
     """Answers "audit.verdict", and keeps what was taken until the log has it."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        waiting: Waiting,
-        ledger: Callable[[], Ledger],
-        faults: Faults,
-        on_change: Callable[[], None],
-        keep: KeepVerdicts | None = None,
-    ) -> None:
+    def __init__(self, context: RunContext, faults: Faults, changed: asyncio.Event, decider: Decider) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
-            endpoint: where others call.
-            waiting: what waits on this operator's disk.
-            ledger: returns the log's ledger as it is published.
+            context: of the run, with what waits on this operator's disk.
             faults: of those who call.
-            on_change: is called when a verdict was taken.
-            keep: returns once other operators have them on their disks too, a quorum; None: there are none.
+            changed: is set when a verdict was taken.
+            decider: has other operators keep verdicts, where there are any.
         """
-        self._endpoint = endpoint
-        self._waiting = waiting
-        self._ledger = ledger
+        self._context = context
+        self._endpoint = context.endpoint
+        self._waiting = context.waiting
         self._faults = faults
-        self._on_change = on_change
-        self._keep = keep
+        self._changed = changed
+        self._decider = decider
         self._safe = set[bytes]()  # of what waits, where it may have to be kept by others
         self._keeping: asyncio.Task[None] | None = None
         self._over: Unreachable | StorageError | None = None
@@ -76,7 +65,7 @@ class Verdicts:
             NotTaken: too many wait, or the disk failed; later there may be room.
             Busy: this operator's turn to write ended before others had it.
         """
-        ledger = self._ledger()
+        ledger = self._context.ledger
         verdict = ledger.verified.verdict(signed)
         if signed.digest not in self._waiting:
             audit = ledger.reputation.audits.get(verdict.contribution)
@@ -85,37 +74,33 @@ class Verdicts:
             ledger.check_verdict(signed)
             self._check_room(verdict)
         await self._waiting.add([signed])
-        while self._keep is not None and signed.digest in self._waiting and signed.digest not in self._safe:
+        while self._decider.has_others and signed.digest in self._waiting and signed.digest not in self._safe:
             if self._over is not None:
                 raise Busy(str(self._over))
             if self._keeping is None or self._keeping.done():
-                self._keeping = asyncio.create_task(self._have_kept(self._keep))
+                self._keeping = asyncio.create_task(self._have_kept())
             await asyncio.shield(self._keeping)
-        self._on_change()
+        self._changed.set()
 
     def opened(self) -> list[Verdict]:
         """Return what is on the disk and waits, in the log's order."""
-        verified = self._ledger().verified
+        verified = self._context.ledger.verified
         return [verified.verdict(signed) for _, signed in sorted(self._waiting.stored.items())]
 
     async def for_round(self) -> list[Signed[Verdict]]:
         """Return what stands before the next round's contributions, in the log's order; what the ledger refuses by now is forgotten."""
-        await self._waiting.drop_refused(self._ledger)
+        await self._waiting.drop_refused(lambda: self._context.ledger)
         return [signed for _, signed in sorted(self._waiting.stored.items())][:MAX_VERDICTS]
 
-    async def for_settlement(self, others: Callable[[], Awaitable[Sequence[Signed[Verdict]]]] | None) -> list[Signed[Verdict]]:
-        """Return what stands before the settlement, in the log's order; nothing is taken any more.
-
-        Args:
-            others: returns what waits at other operators, a quorum with this one; None: there are none.
+    async def for_settlement(self) -> list[Signed[Verdict]]:
+        """Return what stands before the settlement, in the log's order, also what waits at other operators; nothing is taken any more.
 
         Raises:
             NotTaken: the disk failed.
             Busy: this operator's turn to write ended.
         """
         self._takes_no_more = True
-        if others is not None:
-            await self._waiting.add(await others())
+        await self._waiting.add(list(await self._decider.waiting_verdicts()))
         await self._waiting.add(self._waiting.all())
         return await self.for_round()
 
@@ -125,11 +110,11 @@ class Verdicts:
         self._safe &= self._waiting.stored.keys()
         await self._waiting.tidy()
 
-    async def _have_kept(self, keep: KeepVerdicts) -> None:
+    async def _have_kept(self) -> None:
         """Have others keep what only this operator has for certain."""
         page = [verdict for digest, verdict in self._waiting.stored.items() if digest not in self._safe][:_PAGE]
         try:
-            await keep(page)
+            await self._decider.keep_verdicts(page)
         except (Unreachable, StorageError) as error:
             self._over = error
         else:
@@ -143,7 +128,7 @@ class Verdicts:
         return b""
 
     def _check_room(self, verdict: Verdict) -> None:
-        ledger, waiting = self._ledger(), self._waiting.all()
+        ledger, waiting = self._context.ledger, self._waiting.all()
         if self._takes_no_more:
             raise NotTaken("the run is being settled")
         if len(waiting) >= (MAX_VERDICTS if ledger.finished else 2 * MAX_VERDICTS):

@@ -30,7 +30,7 @@ logger = logging.getLogger("manta.verdicts")
 class Waiting:
     """One operator's, for as long as its program runs."""
 
-    def __init__(self, directory: Path, stop: Callable[[BaseException], None]) -> None:
+    def __init__(self, directory: Path, stop: Callable[[BaseException | None], None]) -> None:
         """Take up what waits in a run's ``directory``.
 
         Args:

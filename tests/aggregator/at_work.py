@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.commit.commits import Commits
+from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.news import NewsDesk
 from manta_swarm.aggregator.commit.settling import Settling
-from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.follow.opening import filled_shelf
-from manta_swarm.aggregator.intake.intake import Intake
-from manta_swarm.aggregator.intake.verdicts import Verdicts
-from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, HandedIn, HeaderAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
@@ -29,6 +23,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.tasks import within
+from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Clock, Made
 from tests.aggregator.real_run import CONFIG, OPERATOR, opened
 
@@ -42,53 +37,31 @@ class Aggregator:
         """Open the run in ``directory``, as a start of the program does."""
         self.directory, self.clock, self.network = directory, clock, network
         self.run = opened(directory, config)
-        self.closing = Closing(self.run.log.ledger.manifest.exchange.max_rows)
-        self.shelf = filled_shelf(self.run.log, self.run.follower)
+        manifest = self.run.log.ledger.manifest
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
-        weights = Weights(self.run.log, self.run.bodies, self.run.follower.num_weights)
-        settling = Settling(lambda: self.ledger, config.trust.settle_s, lambda: clock.now / 1000)
-        settling.look()
-        self.commits = Commits(
-            self.run.log,
-            self.closing,
-            lambda: self.intake,
-            lambda: self.verdicts,
-            self.run.follower,
-            self.run.bodies,
-            self.shelf,
-            weights,
-            self._committed,
-            Timeline(unix_ms),
-            settling,
-        )
-        self.intake = Intake(
-            endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
-        )
-        self.waiting = Waiting(directory, self.intake.stop)
-        self.verdicts = Verdicts(endpoint, self.waiting, lambda: self.ledger, self.intake.faults, self._changed)
+        settling = Settling(lambda: self.ledger, config.trust.settle_s, clock.now_s)
+        self.context = context_of(self.run, directory, endpoint, OPERATOR, settling=settling, clock=clock)
+        self.shelf, self.waiting, weights = self.context.shelf, self.context.waiting, self.context.weights
+        self.closing = Closing(manifest.exchange.max_rows)
+        self.writing = Writing(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
+        self.commits, self.intake, self.verdicts = self.writing.commits, self.writing.intake, self.writing.verdicts
         self.news = NewsDesk(endpoint, self.run.log, self.closing.left_ms, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
 
     async def start(self) -> None:
         """Begin to work."""
-        self.commits.begin()
-        for round_ in (self.ledger.round + 1, self.ledger.round + 2):
-            self.intake.restore(self.run.bodies.read(round_, mend=True), round_)
         await self.shelf.serve(self._endpoint)
-        await self.intake.start()
-        await self.verdicts.start()
+        await self.writing.begin()
         await self.news.start()
-        self.working = asyncio.create_task(self.commits.run())
+        self.working = asyncio.create_task(self._work())
 
     async def stop(self) -> None:
         """End, as at Ctrl-C."""
         self.working.cancel()
         with contextlib.suppress(asyncio.CancelledError, MantaError):
             await self.working
-        await self.commits.close()
-        await self.intake.close()
-        await self.verdicts.close()
+        await self.writing.close()
         await self.waiting.close()
         self.run.log.close()
 
@@ -97,9 +70,9 @@ class Aggregator:
         """The log's, as it is published."""
         return self.run.log.ledger
 
-    def _changed(self) -> None:
-        self.commits.changed()
-        self._told.set()
+    async def _work(self) -> None:
+        async for _ in self.commits.rounds():
+            self._committed()
 
     def _committed(self) -> None:
         self.news.committed()
@@ -130,7 +103,7 @@ class Aggregator:
     def pass_time(self, ms: int) -> None:
         """Let so much time go by."""
         self.clock.now += ms
-        self.commits.changed()
+        self.writing.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return once that is so."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from manta_swarm.aggregator.commit.deciding import LoneDecider
+from manta_swarm.aggregator.context import Broken
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.codec.coding import body_num_bytes
@@ -20,7 +22,7 @@ from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.exchange import GROUP_VALUES
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -38,6 +40,18 @@ NUM_ROUNDS = 12
 COURSE = FixedCourse()
 
 
+class Told(asyncio.Event):
+    """An event that counts how often it is set."""
+
+    def __init__(self, desk: Any) -> None:
+        super().__init__()
+        self._desk = desk
+
+    def set(self) -> None:
+        self._desk.changes += 1
+        super().set()
+
+
 @dataclass
 class Desk:
     """A log's intake, and everybody who might call it."""
@@ -51,7 +65,7 @@ class Desk:
     bodies: Bodies = field(init=False)
     intake: Intake = field(init=False)
     changes: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)  # set at each change
+    news: asyncio.Event = field(init=False)  # set at each change
     is_open: bool = True  # whether a start opens the next round
     audits_steps: bool = False  # whether several local steps are audited
 
@@ -69,16 +83,34 @@ class Desk:
         self.closing = Closing(MAX_ROWS, shares_keys=self.audits_steps)
         self.bodies = Bodies(self.directory, body_bytes=body_num_bytes(CODEC, NUM_WEIGHTS), keep=4)
         endpoint = self.network.endpoint(OPERATOR.public_key)
-        self.intake = Intake(endpoint, OPERATOR, lambda: self.ledger, self.closing, self.bodies, NUM_WEIGHTS, self._changed)
+        self.decider = LoneDecider(self, self.bodies)  # type: ignore[arg-type]
+        self.broken = Broken()
+        self.changes, self.news = 0, Told(self)
+        self.intake = Intake(self.context(endpoint), self.closing, self.news, self.decider)
         if self.is_open:
             self._open()
         for round_ in (self.ledger.round + 1, self.ledger.round + 2):
             self.intake.restore(self.bodies.read(round_, mend=True), round_)
         await self.intake.start()
 
-    def _changed(self) -> None:
-        self.changes += 1
-        self.news.set()
+    def context(self, endpoint: Any) -> Any:
+        """Return what an operator's parts share; it has nothing but what the intake needs."""
+        desk = self
+
+        class Context:
+            identity, bodies, num_weights, broken, clock = OPERATOR, desk.bodies, NUM_WEIGHTS, desk.broken, desk.clock
+
+            @property
+            def ledger(self) -> Ledger:
+                return desk.ledger
+
+            @property
+            def manifest(self) -> Manifest:
+                return desk.ledger.manifest
+
+        context: Any = Context()
+        context.endpoint = endpoint
+        return context
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return once the intake has brought that about."""
@@ -133,6 +165,7 @@ class Desk:
     async def restart(self) -> None:
         """Kill this program and start it again on the same directory."""
         await self.intake.close()
+        self.decider.close()
         await self.start()
 
     def opened(self, packed: bytes) -> Ticket:

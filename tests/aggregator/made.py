@@ -90,8 +90,16 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         """Take the place of the real one until the test ends."""
         self.now = 1_000_000
-        for module in ("intake.intake", "commit.commits", "commit.news"):
-            patch.setattr(f"manta_swarm.aggregator.{module}.now_ms", self)
+        patch.setattr("manta_swarm.aggregator.commit.news.now_ms", self)
 
     def __call__(self) -> int:
+        return self.now
+
+    def now_ms(self) -> float:
+        return self.now
+
+    def now_s(self) -> float:
+        return self.now / 1000
+
+    def unix_ms(self) -> int:
         return self.now

@@ -40,12 +40,12 @@ def config_of(directory: Path, peer: Identity, told: str | None = None) -> PeerC
 
 async def entered(program: Program, peer: Identity, told: str | None = None, *, trains: bool = True) -> OwnNode:
     """Return a peer's node once the run has let it in."""
-    config, signed = config_of(program.directory.parent, peer, told), program.operator._run.signed
+    config, signed = config_of(program.directory.parent, peer, told), program.context.opened.signed
     return await enter(program.network.endpoint(peer.public_key), peer, PeerStore(config.dir), config, signed, trains=trains)
 
 
 async def handed_in(program: Program, node: OwnNode, peer: Identity) -> HandIn:
-    ledger = program.operator._log.ledger
+    ledger = program.context.log.ledger
     made = next(one for one in everybodys(ledger) if one.peer.public_key == peer.public_key)
     return (await LogClient(node, ledger.manifest, ledger.run).hand_in(made.header, made.groups)).status
 
@@ -81,7 +81,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
         await ended_by_hand(program)
 
     async def goes_on(program: Program) -> None:
-        assert program.operator._log.ledger.admitted.roles == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
+        assert program.context.log.ledger.admitted.roles == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
         assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_TICKET
         with pytest.raises(UserError, match="used up"):
             await entered(program, BOB, told[0])
@@ -95,7 +95,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
 
 def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
-        run = program.operator._run.signed.run
+        run = program.context.opened.signed.run
         token = Token.from_text(invitation(directory).text)
         of_bob, of_alice = pack(token.admission(BOB.public_key)), pack(token.admission(ALICE.public_key))
         with pytest.raises(Refused, match="another key than the one that brings it"):
@@ -103,10 +103,10 @@ def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory
         carol = await entered(program, CAROL, invitation(directory).text)
         for _ in range(2):
             answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
-            role_shown(unpack(Signed[Pass], answer, max_bytes=512), run, BOB.public_key, program.operator._log.ledger.manifest.operators)
+            role_shown(unpack(Signed[Pass], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators)
         with pytest.raises(Refused, match="used up"):
             await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
-        assert program.operator._log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
+        assert program.context.log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
         await ended_by_hand(program)
 
     run(directory, monkeypatch, story, INVITED)
@@ -117,8 +117,8 @@ def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(dire
         text = invitation(directory).text
         ends = await asyncio.gather(*(entered(program, peer, text) for peer in (ALICE, BOB)), return_exceptions=True)
         assert [isinstance(end, UserError) for end in ends].count(True) == 1
-        assert len(program.operator._log.ledger.admitted.roles) == 1
-        assert program.operator._log.head.size == 1
+        assert len(program.context.log.ledger.admitted.roles) == 1
+        assert program.context.log.head.size == 1
 
     run(directory, monkeypatch, story, INVITED)
 
@@ -126,7 +126,7 @@ def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(dire
 def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
         await entered(program, ALICE, invitation(directory).text)
-        run_ = program.operator._run.signed.run
+        run_ = program.context.opened.signed.run
         store = PeerStore(config_of(directory.parent, ALICE).dir)
         store.own_pass(run_).write(b"damaged")
         await entered(program, ALICE)
@@ -134,7 +134,7 @@ def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: 
         await entered(program, ALICE)
         with pytest.raises(NotThere, match="does not answer"):
             await entered(program, BOB)
-        assert program.operator._log.head.size == 1
+        assert program.context.log.head.size == 1
 
     run(directory, monkeypatch, story, INVITED)
 
@@ -154,7 +154,7 @@ def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, monkeypatch
         for _ in range(6):
             await refused(b"\x9b", "cut")
         await refused(pack(token.admission(BOB.public_key)), "try again in a minute")
-        assert program.operator._log.head.size == 0
+        assert program.context.log.head.size == 0
 
     run(directory, monkeypatch, story, INVITED)
 
@@ -169,7 +169,7 @@ def test_a_guest_looks_on_and_is_told_that_it_does_not_train(directory: Path, mo
         await bob.publish("members", b"bob", ttl_s=60)
         for node in (bob, guest):
             assert await node.lookup("members") == {BOB.public_key: b"bob"}
-        ledger = program.operator._log.ledger
+        ledger = program.context.log.ledger
         word = await LogClient(guest, ledger.manifest, ledger.run).credit(0, bob.key)  # which the log tells nobody who is not in
         assert word.faults == ()
         with pytest.raises(Refused, match="a guest, who trains nothing"):

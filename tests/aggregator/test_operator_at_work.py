@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import manta_swarm.aggregator.operator
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import tell_to_stop
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.verify import verify_directory
@@ -84,6 +85,11 @@ class Program:
         self.running = asyncio.create_task(operator.run())
         self.operator = operator
 
+    @property
+    def context(self) -> RunContext:
+        assert self.operator.session is not None
+        return self.operator.session.context
+
     def _say(self, line: str) -> None:
         self.lines.append(line)
         self._said.set()
@@ -98,7 +104,7 @@ class Program:
 
     async def a_round(self, num_peers: int = len(PEERS)) -> list[Made]:
         """Hand in what so many have for the next round; return once it is committed."""
-        ledger = self.operator._log.ledger
+        ledger = self.context.log.ledger
         round_, contributions = ledger.round + 1, everybodys(ledger)[:num_peers]
         clients = [LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run) for one in contributions]
         handed = await asyncio.gather(*(client.hand_in(one.header, one.groups) for client, one in zip(clients, contributions, strict=True)))
@@ -155,14 +161,14 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
     async def story(program: Program) -> None:
         key = program.node.key
         signed = await fetch_manifest(program.network.endpoint(PEERS[0].public_key), key)
-        assert signed == program.operator._run.signed
+        assert signed == program.context.opened.signed
         assert program.lines[0] == f"run real id {signed.run.hex()}"
         assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
         assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
         await program.shows(round=0, addresses=(ADDRESS,))
         for _ in range(2):
             contributions = await program.a_round()
-        ledger = program.operator._log.ledger
+        ledger = program.context.log.ledger
         status = await program.shows(round=2)
         assert (status.round, status.state, status.ledger_size) == (2, ledger.state.hex(), 8)
         assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {})
@@ -179,7 +185,7 @@ def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Pa
 
     async def first(program: Program) -> None:
         await program.a_round()
-        ledger = program.operator._log.ledger
+        ledger = program.context.log.ledger
         one = everybodys(ledger)[0]
         client = LogClient(program.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
         handed = await client.hand_in(one.header, one.groups)
@@ -189,7 +195,7 @@ def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Pa
     async def second(program: Program) -> None:
         (one, round_) = tickets[0]
         await program.says(f"round committed round={round_}")
-        table = program.operator._log.ledger.table_at(round_)
+        table = program.context.log.ledger.table_at(round_)
         assert table is not None
         assert one.digest in [listed.contribution for listed in table]
         await ended_by_hand(program)
@@ -261,7 +267,7 @@ def test_what_it_refuses_stands_in_its_status_by_reason_and_by_peer(directory: P
         await program.a_round()
         status = await program.shows(refused={"malformed": 1})
         assert list(status.refused_of.values()) == [{"malformed": 1}]
-        assert isinstance(open_entry(program.operator._log.entry(3)), Round)
+        assert isinstance(open_entry(program.context.log.entry(3)), Round)
 
     run(directory, monkeypatch, story)
 
@@ -270,7 +276,7 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(program: Program) -> None:
-        ledger = program.operator._log.ledger
+        ledger = program.context.log.ledger
         made, other = everybodys(ledger)[:2]
         peer = program.network.endpoint(made.peer.public_key)
         heard: list[Farewell] = []
@@ -284,7 +290,7 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         late = LogClient(program.network.endpoint(other.peer.public_key), ledger.manifest, ledger.run)
         assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
         await program.running
-        assert program.operator._log.ledger.round == 1  # what had a ticket is in
+        assert program.context.log.ledger.round == 1  # what had a ticket is in
         assert [(one.is_over, one.reason) for one in heard] == [(1, reason)]
         assert f"1 node was told that the log ends: {reason}" in program.lines
 

@@ -80,7 +80,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
     assert (code, "taken back before" in output) == (2, True), output
 
     async def goes_on(program: Program) -> None:
-        assert ALICE.public_key in program.operator._log.ledger.admitted.out
+        assert ALICE.public_key in program.context.log.ledger.admitted.out
         with pytest.raises(UserError, match="took the invitation back"):
             await entered(program, STRANGER, told[0])
         await ended_by_hand(program)

@@ -10,19 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.commit.commits import Commits
+from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.news import NewsDesk
-from manta_swarm.aggregator.commit.settling import Settling
-from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.intake import Intake
-from manta_swarm.aggregator.intake.verdicts import Verdicts
-from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
-from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.codec.coding import body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
@@ -34,6 +30,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
+from tests.aggregator.contexts import context_of
 from tests.contributions import header_of
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -82,37 +79,24 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         network = MemoryNetwork()
         endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(config.exchange.max_rows)
         with run.log as log:
-            weights = Weights(log, run.bodies, run.follower.num_weights)
-            news = NewsDesk(endpoint, log, closing.left_ms, weights.of)
-            shelf = filled_shelf(log, run.follower)
-            commits = Commits(
-                log,
-                closing,
-                lambda: intake,
-                lambda: verdicts,
-                run.follower,
-                run.bodies,
-                shelf,
-                weights,
-                news.committed,
-                Timeline(unix_ms),
-                Settling(lambda: log.ledger, 0),
-            )
-            intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
-            verdicts = Verdicts(endpoint, Waiting(directory, intake.stop), lambda: log.ledger, intake.faults, commits.changed)
-            commits.begin()
-            await intake.start()
+            context = context_of(run, directory, endpoint, OPERATOR)
+            news = NewsDesk(endpoint, log, closing.left_ms, context.weights.of)
+            writing = Writing(context, closing, LoneDecider(log, run.bodies))
+            await writing.begin()
             await news.start()
-            committing = asyncio.create_task(commits.run())
+
+            async def commit() -> None:
+                async for _ in writing.commits.rounds():
+                    news.committed()
+
+            committing = asyncio.create_task(commit())
             try:
                 async with asyncio.timeout(120):
-                    await story(Scene(lambda: log.ledger, network, intake, run.follower.num_weights, run, weights))
+                    await story(Scene(lambda: log.ledger, network, writing.intake, run.follower.num_weights, run, context.weights))
             finally:
                 committing.cancel()
                 await asyncio.wait([committing])
-                await commits.close()
-                await intake.close()
-                await verdicts.close()
+                await writing.close()
 
     asyncio.run(play())
 

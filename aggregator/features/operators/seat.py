@@ -9,10 +9,9 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.coming import Coming
 from manta_swarm.aggregator.features.operators.contributions import Contributions
 from manta_swarm.aggregator.features.operators.lending import (
@@ -28,16 +27,10 @@ from manta_swarm.aggregator.features.operators.lending import (
 from manta_swarm.aggregator.features.operators.replays import Replayed, Replays, folded
 from manta_swarm.aggregator.features.operators.store import MAX_BATCH_BYTES, Store
 from manta_swarm.aggregator.features.operators.verdicts import KeptVerdicts
-from manta_swarm.aggregator.follow.follower import Follower
 from manta_swarm.aggregator.follow.opening import put_state
 from manta_swarm.aggregator.follow.states_of_peers import take_states
-from manta_swarm.aggregator.intake import bodies
-from manta_swarm.aggregator.intake.waiting import Waiting
-from manta_swarm.aggregator.log.log import Log
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Shelf
-from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, StorageError, UserError
@@ -46,7 +39,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import TreeHead, sign_tree_head, split_note
 from manta_swarm.protocol.operators import Operators
-from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 logger = logging.getLogger("manta.operators")
 Result = TypeVar("Result")
@@ -71,63 +64,31 @@ class Offer:
 class Seat:
     """One operator's."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        identity: Identity,
-        directory: Path,
-        log: Log,
-        follower: Follower,
-        kept_bodies: bodies.Bodies,
-        shelf: Shelf,
-        waiting: Waiting,
-        settling: Settling,
-        *,
-        on_commit: Callable[[], None],
-        stop: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, context: RunContext) -> None:
         """Take up what was remembered.
-
-        Args:
-            endpoint: this node's; the other operators are called by it.
-            identity: the operator's.
-            directory: the run's.
-            log: the run's.
-            follower: computes what tables lead to.
-            kept_bodies: contributions on the disk.
-            shelf: what peers get by digest.
-            waiting: verdicts on the disk.
-            settling: says when the run may be settled.
-            on_commit: is called after each round, and the settlement, that others committed, or that was taken up from before.
-            stop: is told of a disk that fails, after which this program cannot go on.
 
         Raises:
             StorageError: what was remembered cannot be read.
         """
-        self.endpoint = endpoint
-        self.identity = identity
-        self.log = log
-        self.operators = Operators.of(log.ledger.manifest, log.ledger.run)
-        self.others = tuple(key for key in self.operators.keys if key != identity.public_key)
-        self.store = Store(directory)
-        self.stop = stop
-        self._directory = directory
-        self._follower = follower
-        self._bodies = kept_bodies
-        self._shelf = shelf
-        self._settling = settling
-        self._on_commit = on_commit
+        self.endpoint = context.endpoint
+        self.identity = context.identity
+        self.log = context.log
+        self.operators = Operators.of(context.manifest, context.ledger.run)
+        self.others = tuple(key for key in self.operators.keys if key != context.key)
+        self.store = Store(context.directory)
+        self._context = context
+        self._commits: asyncio.Queue[None] = asyncio.Queue()  # that others made, or that were taken up from before
         self._catching_up = asyncio.Lock()
         self._going_on = asyncio.Lock()  # the log
         # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="operators")
-        self.replays = Replays(log, follower)
+        self.replays = Replays(context.log, context.follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
-        self.coming = Coming(endpoint, log, self.store, self.others, self.on_disk)
-        self.verdicts = KeptVerdicts(endpoint, log, waiting)
-        body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
-        self.contributions = Contributions(endpoint, log, self.store, kept_bodies, self.on_disk, body_bytes)
+        self.coming = Coming(self.endpoint, self.log, self.store, self.others, self.on_disk)
+        self.verdicts = KeptVerdicts(self.endpoint, self.log, context.waiting)
+        body_bytes = body_num_bytes(context.manifest.exchange.codec, context.num_weights)
+        self.contributions = Contributions(self.endpoint, self.log, self.store, context.bodies, self.on_disk, body_bytes)
 
     @property
     def key(self) -> PublicKey:
@@ -138,6 +99,10 @@ class Seat:
     def run(self) -> bytes:
         """The run's id."""
         return self.log.ledger.run
+
+    async def next_commit(self) -> None:
+        """Return once a round, or the settlement, that others committed is in the log here; each is told once."""
+        await self._commits.get()
 
     async def close(self) -> None:
         """Finish what is being written."""
@@ -231,7 +196,7 @@ class Seat:
             if source is not None:
                 await self.settled()
                 await self.replays.check(batch, lambda listed, round_: self.contributions.of_table(listed, round_, source))
-                self._settling.check(batch.entries)
+                self._context.settling.check(batch.entries)
         await self.on_disk(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
@@ -330,10 +295,10 @@ class Seat:
         ledger = await self.replays.computed(folded, base, entries)
         if ledger.round > base.round:
             try:  # who wrote before may stand still, and some pieces would wait for it if all were asked
-                await take_states(self.endpoint, self._directory, ledger, sources)
+                await take_states(self.endpoint, self._context.directory, ledger, sources)
             except UserError as error:
                 logger.info("a state is looked for everywhere reason=%s", error)
-                await take_states(self.endpoint, self._directory, ledger, self.others)
+                await take_states(self.endpoint, self._context.directory, ledger, self.others)
 
     async def apply(self, first: int, entries: Sequence[bytes], note: str, *, is_own: bool = False) -> None:
         """Commit entries that count, and take the run's state to where they lead; once begun it is not left half done.
@@ -381,36 +346,36 @@ class Seat:
                     await self._load_state(ledger)
             await self.on_disk(self.contributions.forget, ledger.round)
         except StorageError as error:
-            self.stop(error)
+            self._context.broken.stop(error)
             raise
         if not is_own and (self.log.ledger.round > before or self.log.ledger.settled != was_settled):
-            self._on_commit()
+            self._commits.put_nowait(None)
 
     async def _adopt(self, replayed: Replayed, *, is_own: bool) -> None:
         after = replayed.after
-        self._follower.adopt(after.state)
+        self._context.follower.adopt(after.state)
         for blob in replayed.bodies:
-            self._shelf.put(blob, "body")
-        self._shelf.put(after.mean, "mean")
-        self._shelf.put(after.blob, "state")
-        if after.state.round == self._follower.plan.teacher_round:
-            self._shelf.pin(after.blob)
+            self._context.shelf.put(blob, "body")
+        self._context.shelf.put(after.mean, "mean")
+        self._context.shelf.put(after.blob, "state")
+        if after.state.round == self._context.follower.plan.teacher_round:
+            self._context.shelf.pin(after.blob)
         if is_own:
             return
-        await self.on_disk(self._follower.save, after.state, self.log.head, self.log.tree_head)
-        await self.on_disk(self._bodies.prune, after.state.round)
+        await self.on_disk(self._context.follower.save, after.state, self.log.head, self.log.tree_head)
+        await self.on_disk(self._context.bodies.prune, after.state.round)
 
     async def _load_state(self, ledger: Ledger) -> None:
         """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
-        state = await self.replays.computed(self._follower.snapshots.load, ledger.round, ledger.state)
-        self._follower.adopt(state)
-        await self.replays.computed(put_state, self._shelf, self.log, self._follower)
-        await self.on_disk(self._follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
+        state = await self.replays.computed(self._context.follower.snapshots.load, ledger.round, ledger.state)
+        self._context.follower.adopt(state)
+        await self.replays.computed(put_state, self._context.shelf, self.log, self._context.follower)
+        await self.on_disk(self._context.follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
 
     async def on_disk(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Return what blocking work returns that writes; a disk that fails stops the program."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: work(*arguments))
         except StorageError as error:
-            self.stop(error)
+            self._context.broken.stop(error)
             raise

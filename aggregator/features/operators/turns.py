@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
+from enum import Enum
 
-from manta_swarm.aggregator.commit.commits import Others, Write
+from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.seat import Seat
 from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
-from manta_swarm.aggregator.intake.bodies import Kept
-from manta_swarm.aggregator.intake.intake import Store, now_ms
-from manta_swarm.aggregator.intake.verdicts import KeepVerdicts
 from manta_swarm.aggregator.status import AmongOthers
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.ballots import Ballot
@@ -27,39 +26,35 @@ _LOOK_S = 1.0  # between two looks at who is heard
 logger = logging.getLogger("manta.operators")
 
 
+class Event(Enum):
+    """What happens to an operator among several."""
+
+    TURNED = "turned"  # it began to write, or ended, or heard of another that does
+    COMMITTED = "committed"  # the log has a new round, or the settlement
+
+
 class Turns:
     """One operator's."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        seat: Seat,
-        lease: Lease,
-        contact: Contact,
-        make: Callable[[Endpoint, Write, Store, KeepVerdicts, Others], Writing],
-        work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
-        changed: Callable[[], None],
-        say: Callable[[str], None],
+        self, context: RunContext, seat: Seat, lease: Lease, contact: Contact, make: Callable[[Endpoint, Decider], Writing]
     ) -> None:
         """Prepare; ``start`` answers from then on, ``keep`` takes turns.
 
         Args:
-            endpoint: where peers and the other operators call.
+            context: of the run.
             seat: this operator's.
             lease: says whose turn it is.
             contact: says who of the others is there.
-            make: returns the desks of a writer.
-            work: has them serve, with what operators kept, until it is cancelled.
-            changed: is called when this operator began to write, or ended.
-            say: prints a line for the person.
+            make: returns a writer's services, at an endpoint and with a decider.
         """
+        self._context = context
         self._seat = seat
         self._lease = lease
         self._contact = contact
         self._make = make
-        self._work = work
-        self._changed = changed
-        self._say = say
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        endpoint = context.endpoint
         self._writer: Writer | None = None
         self.desk = OperatorsDesk(endpoint, seat, self._holds_lease, self._on_heard)
         self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key, lambda: not contact.is_quorum())
@@ -99,6 +94,18 @@ class Turns:
         await self.desk.start()
         await self.switch.start(self.desk.among_operators)
 
+    async def next_event(self) -> Event:
+        """Return what happens next; each is told once, in order."""
+        return await self._events.get()
+
+    def _changed(self) -> None:
+        self._events.put_nowait(Event.TURNED)
+
+    async def _hear_commits(self) -> None:
+        while True:
+            await self._seat.next_commit()
+            self._events.put_nowait(Event.COMMITTED)
+
     async def keep(self) -> None:
         """Take turns until this is cancelled.
 
@@ -106,17 +113,17 @@ class Turns:
             StorageError: the disk failed.
         """
         handing_on = self._seat.verdicts.hand_on(self._another_writer, self._another)
-        await together(self._take_turns(), self._watch(), self._contact.keep(), handing_on)
+        await together(self._take_turns(), self._watch(), self._contact.keep(), self._hear_commits(), handing_on)
 
     async def _take_part(self) -> None:
         """Return once this operator takes part: where it begins anew that takes a few rounds."""
         if self._seat.coming.takes_part:
             return
-        self._say(
+        self._context.say(
             "this operator begins anew: it follows the log, and takes part once every other one has answered and a few rounds more are in"
         )
         await self._seat.coming.take_part()
-        self._say(f"this operator takes part from round {self._seat.log.ledger.round} on")
+        self._context.say(f"this operator takes part from round {self._seat.log.ledger.round} on")
         self._changed()
 
     async def _watch(self) -> None:
@@ -141,7 +148,7 @@ class Turns:
                         term = error.promised + 1
             finally:
                 await self._lease.give_up()
-            self._say("this operator does not write any more")
+            self._context.say("this operator does not write any more")
             self._changed()
 
     async def close(self) -> None:
@@ -178,7 +185,7 @@ class Turns:
 
     async def _write(self, writer: Writer) -> None:
         await self.desk.follow_no_more()
-        beating = asyncio.create_task(writer.beat(lambda: self.left_ms(now_ms())))
+        beating = asyncio.create_task(writer.beat(lambda: self.left_ms(round(self._context.clock.now_ms()))))
         try:
             try:
                 kept = await writer.take_over()
@@ -189,13 +196,15 @@ class Turns:
                 await asyncio.sleep(_LOOK_S)
                 return
             self._writer = writer
-            self.writing = self._make(self.switch, writer.commit, writer.keep, writer.keep_verdicts, writer.waiting_verdicts)
+            self.writing = self._make(self.switch, writer)
             self._last_writer = self._seat.key
             self.switch.another_writes()
             round_ = self._seat.log.ledger.round
-            self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
+            self._context.say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
             self._changed()
-            await self._work(self.writing, [(one.round, stored) for one, stored in kept])
+            await self.writing.open()
+            async for _ in self.writing.rounds([(one.round, stored) for one, stored in kept]):
+                self._events.put_nowait(Event.COMMITTED)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
@@ -217,5 +226,5 @@ class Turns:
             self._last_writer = writer.ballot.writer
             self._another.set()
             self.switch.another_writes()
-            self._say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
+            self._context.say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
             self._changed()

@@ -58,6 +58,7 @@ class Writer:
 
     def __init__(self, seat: Seat, term: int) -> None:
         """Prepare; ``take_over`` begins."""
+        self.has_others = True
         self._seat = seat
         self.ballot = Ballot(term, seat.key)
         self._since = 0
@@ -66,6 +67,9 @@ class Writer:
         self._told = 0  # beats
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._has_promises = asyncio.Event()
+
+    def close(self) -> None:
+        """See ``Decider``; its threads are the seat's."""
 
     def end(self) -> None:
         """Promise nothing any more: whoever waits for a ticket, or for an entry, is told to try again."""
@@ -141,7 +145,7 @@ class Writer:
 
     # Contributions.
 
-    async def keep(self, contributions: Sequence[tuple[int, bodies.Kept]]) -> None:
+    async def store(self, contributions: Sequence[tuple[int, bodies.Kept]]) -> None:
         """Return once contributions, each with the round that it counts in, are on a quorum's disks.
 
         Raises:
@@ -212,7 +216,7 @@ class Writer:
 
     # Batches.
 
-    async def commit(self, entries: Sequence[bytes], after: Next | None = None, found: Sequence[Blob] = ()) -> None:
+    async def write(self, entries: Sequence[bytes], after: Next | None = None, found: Sequence[Blob] = ()) -> None:
         """Have entries decided, signed and committed; they count, and are on a quorum's disks, when this returns.
 
         Args:

@@ -272,7 +272,7 @@ def test_a_disk_that_refuses_stops_the_program(
         owner, name = part
         monkeypatch.setattr(getattr(log.run, owner), name, refuse)
         log.pass_time(OPEN_MS + GRACE_MS)
-        error = await asyncio.wait_for(asyncio.shield(log.intake.broken), 60)
+        error = await asyncio.wait_for(asyncio.shield(log.context.broken.told), 60)
         assert str(error) == "no room; make some"
         assert (log.ledger.round, log.news._round) == ((1, 1) if is_committed else (0, 0))
         assert (await log.header(made(log.ledger, A, seed=5))).status == HandIn.LATER

@@ -147,7 +147,7 @@ def test_after_a_disks_error_nothing_is_promised_and_nothing_is_tried_again(play
             await desk.hand_in(made[1])
         assert "secret" not in str(caught.value)
         monkeypatch.undo()  # there is room again
-        assert isinstance(desk.intake.broken.result(), StorageError)
+        assert isinstance(desk.broken.told.result(), StorageError)
         assert not desk.intake._is_stored(made[1].digest)
         assert (await desk.header(made[1])).status == HandIn.LATER
         assert (await desk.header(desk.made(D))).status == HandIn.LATER
@@ -176,7 +176,7 @@ def test_those_who_wait_for_a_disk_that_fails_hear_of_it(play: Play, monkeypatch
         for task in handing_in:
             with pytest.raises(Refused, match="hand it in again"):
                 await task
-        assert "Input/output error" in str(desk.intake.broken.result())
+        assert "Input/output error" in str(desk.broken.told.result())
         assert len(disk.calls) == 1
 
     play(story)
@@ -193,7 +193,7 @@ def test_a_fault_of_the_program_stops_it_and_leaves_nobody_waiting(play: Play, m
         monkeypatch.setattr(desk.intake, "_checked", fail)
         with pytest.raises(ZeroDivisionError):
             await desk.part(made, 1)
-        assert isinstance(desk.intake.broken.result(), ZeroDivisionError)
+        assert isinstance(desk.broken.told.result(), ZeroDivisionError)
         monkeypatch.undo()
         other = desk.made(B)
         assert (await desk.header(other)).status == HandIn.LATER
@@ -208,7 +208,7 @@ def test_a_fault_of_the_program_in_the_disks_thread_stops_it_too(play: Play, mon
 
         monkeypatch.setattr(desk.bodies, "append", fail)
         await says_no(desk.hand_in(desk.made(A)), "hand it in again")
-        assert isinstance(desk.intake.broken.result(), ZeroDivisionError)
+        assert isinstance(desk.broken.told.result(), ZeroDivisionError)
 
     play(story)
 

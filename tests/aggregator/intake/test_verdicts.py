@@ -5,10 +5,12 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.intake import verdicts as verdicts_module
 from manta_swarm.aggregator.intake import waiting as waiting_module
 from manta_swarm.aggregator.intake.verdicts import Verdicts
@@ -25,6 +27,7 @@ from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Outcome, Verdict
+from tests.aggregator.desk import Told
 from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
 from tests.contributions import PEERS, header_of
 
@@ -47,13 +50,12 @@ class Desk:
         self.verdicts: Verdicts
         self.waiting: Waiting
 
-    def changed(self) -> None:
-        self.changes += 1
-
     def begin(self) -> None:
         """Begin, as a start of the program does."""
         self.waiting = Waiting(self.path.parent, self.stopped.append)
-        self.verdicts = Verdicts(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0), self.changed)
+        context: Any = SimpleNamespace(endpoint=self.endpoint, waiting=self.waiting, ledger=self.ledger)
+        self.decider = LoneDecider(None, None)  # type: ignore[arg-type]
+        self.verdicts = Verdicts(context, Faults(lambda: 0.0), Told(self), self.decider)
 
     async def end(self) -> None:
         """End, as a stop of the program does."""
@@ -210,7 +212,8 @@ def test_after_the_last_round_verdicts_are_taken_until_the_run_is_settled(tmp_pa
             async def of_others() -> Sequence[Signed[Verdict]]:
                 return [others, mine]
 
-            found = await desk.verdicts.for_settlement(of_others)
+            desk.decider.waiting_verdicts = of_others  # type: ignore[method-assign]
+            found = await desk.verdicts.for_settlement()
             assert found == in_order([mine, others])
             with pytest.raises(Refused, match="settled"):
                 await desk.call(verdict_of(desk.ledger, B))
@@ -238,7 +241,7 @@ def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> 
             for _ in range(5):
                 await asyncio.sleep(0)
             assert signed.digest in desk.waiting
-            assert await desk.verdicts.for_settlement(None) == [signed]
+            assert await desk.verdicts.for_settlement() == [signed]
             assert await calling == b""
 
     asyncio.run(story())

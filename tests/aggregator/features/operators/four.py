@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
 from manta_swarm.aggregator.features.operators.seat import Seat
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.features.operators.writer import Writer
 from manta_swarm.aggregator.follow.follower import Next
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
@@ -23,6 +24,7 @@ from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from manta_swarm.protocol.verdicts import Verdict
+from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
 from tests.contributions import round_of
@@ -60,6 +62,7 @@ class Four:
         self.beating: dict[int, asyncio.Task[None]] = {}
         self.handing_on: dict[int, asyncio.Task[None]] = {}
         self.settling: dict[int, Settling] = {}
+        self.contexts: dict[int, RunContext] = {}
         self.now_s = 0.0  # moves as the test says
         self.stopped: list[BaseException] = []
 
@@ -73,23 +76,12 @@ class Four:
             snapshots = type(follower.snapshots)(directory / "snapshots", signed.open(), follower.plan, signed.run, keep=3, keep_rounds=32)
             snapshots.save(STATE)
         run = open_run(self.config, directory, identity, DATASET)
-        endpoint, shelf = self.network.endpoint(identity.public_key), filled_shelf(run.log, run.follower)
-        waiting = Waiting(directory, self.stopped.append)
+        endpoint = self.network.endpoint(identity.public_key)
         self.settling[place] = Settling(lambda: run.log.ledger, self.config.trust.settle_s, lambda: self.now_s)
-        self.settling[place].look()
-        seat = Seat(
-            endpoint,
-            identity,
-            directory,
-            run.log,
-            run.follower,
-            run.bodies,
-            shelf,
-            waiting,
-            self.settling[place],
-            on_commit=lambda: None,
-            stop=self.stopped.append,
-        )
+        context = self.contexts[place] = context_of(run, directory, endpoint, identity, settling=self.settling[place])
+        context.broken.told.add_done_callback(lambda told: self.stopped.append(told.result()))
+        shelf, waiting = context.shelf, context.waiting
+        seat = Seat(context)
         desk = OperatorsDesk(endpoint, seat, always, lambda: None)
         await shelf.serve(endpoint)
         await desk.start()
@@ -147,7 +139,7 @@ class Four:
         """Have a round committed by the writer, after some verdicts."""
         entries, after = self.round_for(place, contributions, len(verdicts))
         async with asyncio.timeout(60):
-            await writer.commit([*map(entry_of, verdicts), *entries], after)
+            await writer.write([*map(entry_of, verdicts), *entries], after)
 
     async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
         """Return once these have a round."""

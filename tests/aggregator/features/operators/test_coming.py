@@ -27,7 +27,7 @@ def tell(tmp_path: Path) -> Tell:
 async def commit(four: Four, writer: Writer, place: int) -> None:
     """Have a round committed."""
     contributions = everybodys(four.runs[place].log.ledger)
-    await writer.keep([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await writer.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
     await four.commit(writer, place, contributions)
 
 

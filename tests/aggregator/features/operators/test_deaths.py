@@ -74,7 +74,7 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
             deaths.await_(dying, writes)
             try:
                 writer, _ = await four.write(WRITER, 2 * writes + 1)
-                await writer.keep([(round_, one.kept) for one in contributions])
+                await writer.store([(round_, one.kept) for one in contributions])
                 have_tickets = True
                 await four.commit(writer, WRITER, contributions)
                 is_committed = True
@@ -91,7 +91,7 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
             assert log.ledger.round == round_ or not is_committed
             if log.ledger.round < round_:
                 assert digests <= set(kept) or not have_tickets
-                await second.keep([(round_, one.kept) for one in contributions])
+                await second.store([(round_, one.kept) for one in contributions])
                 await four.commit(second, NEXT, contributions)
             four.lost = lambda *_: False
             await four.until_all_have(round_, range(4))
@@ -114,7 +114,7 @@ def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_
         four.lost = lambda sender, receiver, _method: FOUR[AWAY].public_key in (sender, receiver)
         writer, _ = await four.write(WRITER, 1)
         contributions = everybodys(four.runs[WRITER].log.ledger)
-        await writer.keep([(1, one.kept) for one in contributions])
+        await writer.store([(1, one.kept) for one in contributions])
         await four.kill(FELLOW)
         assert len((await four.start(FELLOW)).contributions.held) == len(contributions)
 

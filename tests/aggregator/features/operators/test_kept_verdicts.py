@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -63,8 +64,8 @@ def found(four: Four, place: int) -> set[bytes]:
 async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Writer, Verdicts]]:
     """Let an operator write, and take verdicts meanwhile."""
     writer, _ = await four.write(place, term)
-    log, endpoint = four.runs[place].log, four.network.endpoints[FOUR[place].public_key]
-    verdicts = Verdicts(endpoint, four.waiting[place], lambda: log.ledger, Faults(lambda: 0.0), lambda: None, writer.keep_verdicts)
+    endpoint = four.network.endpoints[FOUR[place].public_key]
+    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(lambda: 0.0), asyncio.Event(), writer)
     await verdicts.start()
     try:
         yield writer, verdicts
@@ -77,7 +78,7 @@ async def commit(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> 
     """Have a round committed with what waits."""
     found = await verdicts.for_round()
     contributions = everybodys(four.runs[place].log.ledger)
-    await writer.keep([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await writer.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
     await four.commit(writer, place, contributions, found)
     await verdicts.committed(found)
 
@@ -208,10 +209,10 @@ async def to_the_end(four: Four, writer: Writer, verdicts: Verdicts) -> None:
 
 async def settle(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> list[Signed[Verdict]]:
     """Have the run settled, as a writer does; return what stands before that."""
-    found = await verdicts.for_settlement(writer.waiting_verdicts)
+    found = await verdicts.for_settlement()
     ledger = four.runs[place].log.ledger
     async with asyncio.timeout(60):
-        await writer.commit([*map(entry_of, found), settlement_of(ledger)])
+        await writer.write([*map(entry_of, found), settlement_of(ledger)])
     await verdicts.committed(found)
     return found
 

@@ -35,7 +35,7 @@ def test_what_has_a_ticket_is_in_the_next_writers_round_and_who_was_away_gets_al
         assert kept == []
         contributions = everybodys(four.runs[0].log.ledger)
         await four.kill(3)
-        await writer.keep([(1, one.kept) for one in contributions])
+        await writer.store([(1, one.kept) for one in contributions])
         await four.kill(0)
         await four.start(3)
         second, kept = await four.write(3, 2)  # which had not heard of them
@@ -48,7 +48,7 @@ def test_what_has_a_ticket_is_in_the_next_writers_round_and_who_was_away_gets_al
         assert four.runs[0].follower.state is not None
         assert four.runs[0].follower.state.round == 1
         more = everybodys(four.runs[3].log.ledger)
-        await second.keep([(2, one.kept) for one in more])
+        await second.store([(2, one.kept) for one in more])
         await four.commit(second, 3, more)
         await four.until_all_have(2, (0, 1, 2, 3))
         assert len(four.heads((0, 1, 2, 3))) == 1
@@ -60,10 +60,10 @@ def test_a_batch_that_a_quorum_accepted_is_the_next_writers_too_though_nobody_si
     async def story(four: Four) -> None:
         writer, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.keep([(1, one.kept) for one in contributions])
+        await writer.store([(1, one.kept) for one in contributions])
         four.lost = lambda _sender, _receiver, method: method == SIGN
         entries, after = four.round_for(0, contributions)
-        committing = asyncio.create_task(writer.commit(entries, after))
+        committing = asyncio.create_task(writer.write(entries, after))
         await until(lambda: sum(bool(four.seats[place].store.memory.accepted) for place in range(4)) >= 3)
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
@@ -83,14 +83,14 @@ def test_who_is_behind_gets_what_it_lacks_during_the_takeover_that_needs_its_vot
         first, _ = await four.write(0, 1)
         for round_ in (1, 2, 3):
             contributions = everybodys(four.runs[0].log.ledger)
-            await first.keep([(round_, one.kept) for one in contributions])
+            await first.store([(round_, one.kept) for one in contributions])
             await four.commit(first, 0, contributions)
             await four.until_all_have(round_, (0, 1, 2))
         contributions = everybodys(four.runs[0].log.ledger)
-        await first.keep([(4, one.kept) for one in contributions])
+        await first.store([(4, one.kept) for one in contributions])
         four.lost = lambda _sender, _receiver, method: method == SIGN
         entries, _ = four.round_for(0, contributions)
-        committing = asyncio.create_task(first.commit(entries))
+        committing = asyncio.create_task(first.write(entries))
         await until(lambda: all(four.seats[place].store.memory.accepted_at(four.runs[0].log.head.size) for place in (0, 1, 2)))
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
@@ -108,7 +108,7 @@ def test_where_one_that_voted_does_not_sign_another_that_had_no_vote_does(tell: 
     async def story(four: Four) -> None:
         writer, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.keep([(1, one.kept) for one in contributions])
+        await writer.store([(1, one.kept) for one in contributions])
         decided = asyncio.Event()
 
         def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
@@ -129,7 +129,7 @@ def test_who_is_behind_asks_the_next_writer_where_the_one_it_asked_stands_still(
         await four.kill(3)
         first, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await first.keep([(1, one.kept) for one in contributions])
+        await first.store([(1, one.kept) for one in contributions])
         await four.commit(first, 0, contributions)
         await four.until_all_have(1, (0, 1, 2))
         still, asked = FOUR[0].public_key, asyncio.Event()
@@ -147,7 +147,7 @@ def test_who_is_behind_asks_the_next_writer_where_the_one_it_asked_stands_still(
         second, _ = await four.write(1, 2)
         await four.until_all_have(1, (1, 2, 3))
         more = everybodys(four.runs[1].log.ledger)
-        await second.keep([(2, one.kept) for one in more])
+        await second.store([(2, one.kept) for one in more])
         await four.commit(second, 1, more)  # which takes all three
         await four.until_all_have(2, (1, 2, 3))
 
@@ -158,7 +158,7 @@ def test_who_got_the_entries_by_another_way_votes_for_them_all_the_same(tell: Te
     async def story(four: Four) -> None:
         first, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await first.keep([(1, one.kept) for one in contributions])
+        await first.store([(1, one.kept) for one in contributions])
         await four.commit(first, 0, contributions)
         await four.until_all_have(1, (0, 1, 2, 3))
         log = four.runs[1].log
@@ -177,7 +177,7 @@ def test_a_commit_that_a_later_writers_word_overtakes_is_done_once(tell: Tell) -
     async def story(four: Four) -> None:
         first, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await first.keep([(1, one.kept) for one in contributions])
+        await first.store([(1, one.kept) for one in contributions])
         await four.commit(first, 0, contributions)
         await four.until_all_have(1, (1, 2))
         log, seat = four.runs[1].log, four.seats[3]
@@ -196,9 +196,9 @@ def test_a_takeover_that_does_not_get_what_has_a_ticket_comes_to_nothing_and_the
         first, _ = await four.write(0, 1)
         with_ticket, without = everybodys(four.runs[0].log.ledger)[:2]
         await four.kill(3)
-        await first.keep([(1, with_ticket.kept)])
+        await first.store([(1, with_ticket.kept)])
         four.lost = lambda _sender, receiver, method: method == KEEP and receiver != FOUR[1].public_key
-        keeping = asyncio.create_task(first.keep([(1, without.kept)]))  # by two of four
+        keeping = asyncio.create_task(first.store([(1, without.kept)]))  # by two of four
         await until(lambda: len(four.seats[1].contributions.held) == 2)
         first.end()
         with pytest.raises(NotTaken):
@@ -221,13 +221,13 @@ def test_an_old_writer_gets_no_ticket_and_no_commit_any_more(tell: Tell) -> None
         new, _ = await four.write(1, 2)
         contributions = everybodys(four.runs[0].log.ledger)
         with pytest.raises(NotTaken, match="another operator writes"):
-            await old.keep([(1, one.kept) for one in contributions])
+            await old.store([(1, one.kept) for one in contributions])
         entries, after = four.round_for(0, contributions)
         with pytest.raises(Deposed):
-            await old.commit(entries, after)
+            await old.write(entries, after)
         with pytest.raises(Deposed):
             await Writer(four.seats[0], 1).take_over()
-        await new.keep([(1, one.kept) for one in contributions])
+        await new.store([(1, one.kept) for one in contributions])
         await four.commit(new, 1, contributions)
         await four.until_all_have(1, (0, 1, 2, 3))
         assert len(four.heads((0, 1, 2, 3))) == 1
@@ -239,9 +239,9 @@ def test_a_round_that_does_not_come_to_what_its_writer_says_is_accepted_by_nobod
     async def story(four: Four) -> None:
         writer, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.keep([(1, one.kept) for one in contributions])
+        await writer.store([(1, one.kept) for one in contributions])
         entries, after = four.round_for(0, contributions, state=bytes(32))
-        committing = asyncio.create_task(writer.commit(entries, after))
+        committing = asyncio.create_task(writer.write(entries, after))
         done, _ = await asyncio.wait((committing,), timeout=2)  # each of the others refuses again and again
         assert not done
         committing.cancel()
@@ -276,7 +276,7 @@ def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_ticket_is
         without, with_ticket = made(ledger, peer), made(ledger, peer, seed=1)
         old, _ = await four.write(0, 1)
         four.lost = lambda sender, _receiver, method: method == KEEP and sender == FOUR[0].public_key
-        keeping = asyncio.create_task(old.keep([(1, without.kept)]))
+        keeping = asyncio.create_task(old.store([(1, without.kept)]))
         await until(lambda: bool(four.seats[0].contributions.held))
         old.end()
         with pytest.raises(NotTaken):
@@ -285,7 +285,7 @@ def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_ticket_is
         four.lost = lambda *_: False
         new, kept = await four.write(1, 2)
         assert kept == []
-        await new.keep([(1, with_ticket.kept)])
+        await new.store([(1, with_ticket.kept)])
         await four.kill(1)
         await four.start(0)
         _, kept = await four.write(0, 3)

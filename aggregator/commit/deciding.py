@@ -1,0 +1,99 @@
+"""How an operator's entries come to be decided, and what has to be safe before anything is acknowledged: alone, on its own disk.
+
+With several operators it takes a quorum of them (``aggregator.features.operators.writer``).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from manta_swarm.aggregator.follow.follower import Next
+from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.verdicts import Verdict
+
+Result = TypeVar("Result")
+
+
+class Decider(Protocol):
+    """Decides entries, and keeps what is acknowledged before that."""
+
+    has_others: bool  # other operators have to agree
+
+    async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
+        """Return once entries are in the log.
+
+        Args:
+            entries: of a round, or one that stands between rounds.
+            after: what the round's contributions lead to; None: there is no round among the entries.
+            bodies: of the round's contributions.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+
+    async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
+        """Return once contributions, each with the round that it counts in, are where they have to be before a promise is given.
+
+        Raises:
+            NotTaken: that will not be.
+            StorageError: the disk failed.
+        """
+
+    async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
+        """Return once verdicts that are on this operator's disk are on those of others, too, as many as have to have them.
+
+        Raises:
+            Unreachable: that will not be.
+            StorageError: the disk failed.
+        """
+
+    async def waiting_verdicts(self) -> Sequence[Signed[Verdict]]:
+        """Return the verdicts that wait at other operators.
+
+        Raises:
+            Unreachable: not enough of them say so.
+        """
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class LoneDecider:
+    """A lone operator's: what is on its own disk is decided, and safe."""
+
+    has_others = False
+
+    def __init__(self, log: Log, bodies: Bodies) -> None:
+        """Write to ``log``, and to ``bodies`` beside it: each has a thread of its own."""
+        self._log = log
+        self._bodies = bodies
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+
+    async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
+        """See ``Decider``."""
+        await _in(self._writer, self._log.commit, entries)
+
+    async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
+        """See ``Decider``."""
+        await _in(self._disk, self._bodies.append, contributions)
+
+    async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
+        """Nobody else has to have them."""
+
+    async def waiting_verdicts(self) -> Sequence[Signed[Verdict]]:
+        """There are no others."""
+        return ()
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        for executor in (self._writer, self._disk):
+            executor.shutdown(wait=True)
+
+
+async def _in(executor: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*args))

@@ -1,0 +1,91 @@
+"""What the parts of an operator's program share while it serves a run."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.timeline import Timeline
+from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.follow.follower import Follower
+from manta_swarm.aggregator.follow.opening import OpenRun
+from manta_swarm.aggregator.intake.bodies import Bodies
+from manta_swarm.aggregator.intake.measures import Measures
+from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.rpc import Endpoint
+from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+
+
+class Broken:
+    """Whether this program cannot go on any more: a disk failed, or a part of it did."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def __bool__(self) -> bool:
+        return self.told.done()
+
+    def stop(self, error: BaseException | None) -> None:
+        """End the program with an error after which it cannot go on; None says nothing."""
+        if error is not None and not self.told.done():
+            self.told.set_result(error)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What does not change while an operator serves a run. Every part of the program may have it."""
+
+    endpoint: Endpoint  # where peers call
+    identity: Identity
+    directory: Path
+    opened: OpenRun
+    shelf: Shelf
+    weights: Weights  # what contributions of the newest rounds weigh
+    waiting: Waiting  # verdicts on the disk that the log has not yet
+    settling: Settling
+    timeline: Timeline
+    measures: Measures
+    broken: Broken
+    say: Callable[[str], None]  # prints a line for the person
+    clock: Clock = SYSTEM_CLOCK
+
+    @property
+    def log(self) -> Log:
+        """The run's log."""
+        return self.opened.log
+
+    @property
+    def ledger(self) -> Ledger:
+        """The log's ledger as it is published."""
+        return self.opened.log.ledger
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's manifest."""
+        return self.opened.log.ledger.manifest
+
+    @property
+    def follower(self) -> Follower:
+        """Computes the run's states."""
+        return self.opened.follower
+
+    @property
+    def bodies(self) -> Bodies:
+        """Contributions on the disk."""
+        return self.opened.bodies
+
+    @property
+    def num_weights(self) -> int:
+        """N, of the supernet."""
+        return self.opened.follower.num_weights
+
+    @property
+    def key(self) -> PublicKey:
+        """This operator's key."""
+        return PublicKey(self.identity.public_key)
