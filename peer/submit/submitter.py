@@ -28,7 +28,7 @@ from manta_swarm.peer.train.work import Learnt, Made, Vector
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.records import Contribution, Header, Ticket
-from manta_swarm.protocol.rounds import Phase, Sealed, Standing
+from manta_swarm.protocol.rounds import Phase, Sealed
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import soon_after, within
@@ -390,12 +390,3 @@ class Submitter:
             sealed = finding.sealed
             self._residuals.dropped(*(each.digest for each in (sealed.header.contribution, sealed.accepted) if each is not None))
         return finding
-
-    @property
-    def listed_in(self) -> int:
-        """The newest round whose table is known to have this peer."""
-        return self._promises.listed_in
-
-    def wonder(self, base: Standing) -> None:
-        """A founder has local steps of this peer's work on a base, which came to nothing here: look for it in tables, too."""
-        self._promises.wonder(base.round + 1, base.commit, self._progress.newest_round)

@@ -92,7 +92,7 @@ class TrainingLoop:
         if done is None and seat.done() and not seat.cancelled():
             seat.result().nothing_learnt()
             if seat.result().may_be_listed:
-                self._submitter.wonder(base)
+                self._progress.promises.wonder(base.round + 1, base.commit, self._progress.newest_round)
         self._progress.lap.mark("train")
         self._context.board.add(samples_lost=self._trainer.take_dropped())
         if done is None:
@@ -139,7 +139,7 @@ class TrainingLoop:
             return False
         if lots and self._features.is_lease_only:
             return False
-        is_awaited = self._submitter.listed_in == machine.newest.round > 0
+        is_awaited = self._progress.promises.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(
             self._context.clock.now_ms(),
             lots,
