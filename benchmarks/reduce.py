@@ -44,6 +44,7 @@ from manta_swarm.network.links import TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
 from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.manifest import Manifest, Optimizer
 from manta_swarm.protocol.records import Claim, ClaimStep
@@ -190,7 +191,16 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
     node = await Node.start(identity, path, listen=[f"/ip4/{host}/tcp/0"], initial_peers=await receive())
     neighbours = Neighbours(node, RUN)
     manifest = manifest_of(identity.public_key)
-    cohort = Cohort(node, identity, manifest, FixedCourse(), RUN, "here", TOKEN, neighbours, links=Links(node, RUN, ways=[way]))
+    cohort = Cohort(
+        node,
+        identity,
+        manifest,
+        FixedCourse(),
+        RUN,
+        Membership(Choice.LABEL, "here", TOKEN),
+        neighbours,
+        links=Links(node, RUN, ways=[way]),
+    )
     try:
         vector, exact = vector_of(peer, num_values).numpy(), exact_mean(num_peers, num_values)
         await cohort.start()

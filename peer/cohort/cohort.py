@@ -10,6 +10,7 @@ from manta_swarm.network.links import Links
 from manta_swarm.network.near_mates import Mates, NotAMate
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler, OwnNode
+from manta_swarm.peer.cohort.company import Membership
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -58,8 +59,7 @@ class Cohort:
         manifest: Manifest,
         course: Course,
         run: bytes,
-        name: str,
-        token: bytes | None,
+        membership: Membership,
         neighbours: Neighbours,
         *,
         links: Links | None = None,
@@ -74,8 +74,7 @@ class Cohort:
             manifest: the run's.
             course: its training, as far as claims go by it.
             run: its id.
-            name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
-            token: what its members prove to each other (32 bytes); None: this peer is always alone.
+            membership: what decides of which cohort this peer is; without a token it is always alone.
             neighbours: where those who announce the cohort are found.
             links: this peer's direct links; None: as its node makes them.
             group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
@@ -83,6 +82,7 @@ class Cohort:
         """
         self._node = node
         self._key = identity.public_key
+        name, token = membership.proven_name, membership.token
         self._group = group or (lambda: Group(name))
         self._neighbours = neighbours
         self._seat = Seat(self._key)

@@ -13,7 +13,7 @@ from manta_swarm.network.distances import Distances
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.signing import PublicKey, peer_name
 from manta_swarm.protocol.sizes import ALL, NUM_SIZES, sized_name
 
@@ -52,6 +52,11 @@ class Membership:
     choice: Choice
     label: str  # the cohort's name, where that decides
     token: bytes | None = None  # what its members prove to each other (32 bytes); None: this peer is alone
+
+    @property
+    def proven_name(self) -> str:
+        """The name that the cohort's members prove to each other."""
+        return AFFINITY if self.choice is Choice.AFFINITY else self.label
 
 
 class Company:

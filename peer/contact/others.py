@@ -5,11 +5,11 @@ from manta_swarm.network.host import host_digest
 from manta_swarm.network.lan import LocalNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Choice, Company, Membership
+from manta_swarm.peer.cohort.company import Company, Membership
 from manta_swarm.peer.contact.presence import Presence
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.protocol.cohorts import AFFINITY, meeting_secret
+from manta_swarm.protocol.cohorts import meeting_secret
 
 
 class Others:
@@ -27,14 +27,13 @@ class Others:
         self._node = node = context.node
         manifest, run, token = context.manifest, context.run, membership.token
         secret = b"" if token is None else meeting_secret(token, run)
-        proven = AFFINITY if membership.choice is Choice.AFFINITY else membership.label
         self.neighbours = Neighbours(node, run, is_near=lambda key: key in self.cohort.mates(), secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
         self.company = Company(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
         self.cohort = Cohort(
-            node, context.identity, manifest, context.course, run, proven, token, self.neighbours, group=lambda: self.company.group
+            node, context.identity, manifest, context.course, run, membership, self.neighbours, group=lambda: self.company.group
         )
-        local = None if token is None else LocalNetwork(node, run, secret, proven)
+        local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
         self.presence = Presence(context, progress, self.company, self.cohort, self.neighbours, local)
 
     async def start(self) -> None:

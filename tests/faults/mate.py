@@ -14,6 +14,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header
@@ -42,7 +43,9 @@ class Mate:
         self._scene = scene
         self._name = cohort
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
-        self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.course, liar.run, cohort, scene.token, self._neighbours)
+        self.cohort = Cohort(
+            liar.node, liar.identity, liar.manifest, liar.course, liar.run, Membership(Choice.LABEL, cohort, scene.token), self._neighbours
+        )
         self._ends_ms = 0.0  # of the round's headers
         self._steps: list[ClaimStep] = []  # of the base, so far
 

@@ -12,8 +12,9 @@ from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.peer.cohort.seat import Claimed
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
@@ -109,8 +110,7 @@ class Mate:
             band.manifest,
             COURSE,
             RUN,
-            name,
-            token,
+            Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token),
             self.neighbours,
             links=LinksInMemory(self.endpoint),
             group=lambda: self.group,

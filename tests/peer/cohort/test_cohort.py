@@ -25,6 +25,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort import all_reduce, seat
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.peer.cohort.coordinator import LATE
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
 from manta_swarm.peer.cohort.messages import (
@@ -1186,7 +1187,9 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         cohorts = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
             neighbours = Neighbours(node, RUN)
-            cohort = Cohort(node, identity, manifest, COURSE, RUN, "here", TOKEN, neighbours, links=Links(node, RUN, ways=way))
+            cohort = Cohort(
+                node, identity, manifest, COURSE, RUN, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=way)
+            )
             await cohort.start()
             cohorts.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
@@ -1212,6 +1215,7 @@ FOUNDER = """
 import asyncio, sys
 from pathlib import Path
 from manta_swarm.peer.cohort.cohort import Cohort
+from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.network import links
 from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
@@ -1225,7 +1229,8 @@ async def main(directory, address):
     path.write_bytes(identity.to_libp2p())
     node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
     neighbours = Neighbours(node, RUN)
-    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours, links=links.Links(node, RUN))
+    membership = Membership(Choice.LABEL, "here", TOKEN)
+    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, membership, neighbours, links=links.Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
     while not cohort.mates():
@@ -1269,7 +1274,16 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
 
     async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
-        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, COURSE, RUN, "here", TOKEN, neighbours, links=Links(node, RUN))
+        cohort = Cohort(
+            node,
+            PEERS[1],
+            Band(local_steps=3).manifest,
+            COURSE,
+            RUN,
+            Membership(Choice.LABEL, "here", TOKEN),
+            neighbours,
+            links=Links(node, RUN),
+        )
         await cohort.start()
         while cohort.ways().get(PEERS[0].public_key) != UNIX:
             await neighbours.announce(cohort="here", round_=0)
