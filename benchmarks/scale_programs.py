@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -179,6 +179,20 @@ def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> 
     """The program of a peer: the volunteer's, with another worker; with lots of 0 seconds, one that trains."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     place.enter()
+    asyncio.run(watched(_taking_part(place, address, run, lot_s, gate), place.directory / "stalls"))
+
+
+def run_sessions(places: Sequence[Place], address: str, run: str, lot_s: float, gate: Path) -> None:
+    """The program of several peers: a session each, in one event loop."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+
+    async def take_part() -> None:
+        await asyncio.gather(*(_taking_part(place, address, run, lot_s, gate) for place in places))
+
+    asyncio.run(take_part())
+
+
+def _taking_part(place: Place, address: str, run: str, lot_s: float, gate: Path) -> Coroutine[Any, Any, None]:
     lots_path = place.directory / "lots"
     make_worker = (
         functools.partial(PausingWorker, lot_s=lot_s, lots_path=lots_path, gate=gate)
@@ -196,7 +210,7 @@ def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> 
         cpu_threads=1,
         gateway=place.gateway,
     )
-    asyncio.run(watched(join(config, make_worker), place.directory / "stalls"))
+    return join(config, make_worker)
 
 
 def run_aggregator(place: Place, run_file: Path) -> None:
