@@ -1,10 +1,15 @@
-"""What is installed is what is here: the wheel has every module and every file of the packages, and its programs start."""
+"""What is installed is what is here, under one name: by a wheel, by a source archive and the wheel of that, and by an editable install."""
 
 import configparser
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -12,34 +17,84 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("protocol", "codec", "runtime", "automl", "network", "peer", "aggregator", "programs")
+PROGRAMS = {"manta-peer", "manta-aggregator", "manta-swarm", "manta-search"}
+QUIET = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index")
+IS_CHECKOUT = (ROOT / "manta_swarm" / "peer").is_symlink()
+
+pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="this is no checkout: which files belong to the project is not known")
+
+
+def tracked(*folders: str) -> set[str]:
+    """Return the files of the checkout that git knows, by their paths."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *folders], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("git does not know this folder")
+    return {name for name in listed.stdout.split("\0") if name and ((ROOT / name).is_symlink() or (ROOT / name).is_file())}
+
+
+def succeed(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> str:
+    """Run a command, which finds modules on ``path`` beside what is installed, and return what it says."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    ended = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def built(source: Path, folder: Path) -> Path:
+    """Return the wheel of a source folder."""
+    succeed(sys.executable, "-m", "pip", "wheel", *QUIET, "--no-build-isolation", "--wheel-dir", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def unpacked(wheel: Path, folder: Path) -> Path:
+    """Return the folder that has the wheel's files, as an install puts them somewhere."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the digest of each file of an installed package by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's files, as an install puts them somewhere; it is built of a copy, for building leaves folders behind."""
-    copy, wheels, installed = (tmp_path_factory.mktemp(name) for name in ("copy", "wheels", "installed"))
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode != 0:
-        pytest.skip("this is no checkout: which files belong to the project is not known")
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_symlink() or (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", "--wheel-dir", str(wheels), str(copy)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = wheels.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    return installed
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, for building leaves folders behind."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in tracked():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def archive(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked source archive."""
+    folder = tmp_path_factory.mktemp("archive")
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    succeed(sys.executable, "-c", build, folder, cwd=checkout)
+    (file,) = folder.glob("*.tar.gz")
+    with tarfile.open(file) as opened:
+        opened.extractall(folder, filter="data")
+    file.unlink()
+    (there,) = folder.iterdir()
+    return there
+
+
+@pytest.fixture(scope="module")
+def installed(archive: Path, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the checkout's wheel. The archive is made before, so that it is not of a folder that was built in."""
+    return unpacked(built(checkout, tmp_path_factory.mktemp("wheel")), tmp_path_factory.mktemp("installed"))
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(installed: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "--", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    here = {f"manta_swarm/{name}" for name in listed if (ROOT / name).is_file()}
-    there = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    assert {name for name in there if ".dist-info" not in name} == here | {"manta_swarm/__init__.py", "manta_swarm/py.typed"}
+    there = {name for name in contents(installed) if ".dist-info" not in name}
+    assert there == {f"manta_swarm/{name}" for name in tracked(*PACKAGES)} | {"manta_swarm/__init__.py", "manta_swarm/py.typed"}
 
 
 def test_an_install_adds_one_name(installed: Path) -> None:
@@ -51,10 +106,27 @@ def test_every_package_of_the_checkout_is_a_link_to_the_folder_at_the_top() -> N
     assert links == {name: Path("..", name) for name in PACKAGES}
 
 
+def test_the_source_archive_has_real_folders_below_the_one_name_and_all_else_of_the_checkout(archive: Path) -> None:
+    assert not any(path.is_symlink() for path in archive.rglob("*"))
+    here = {name if name.split("/")[0] not in PACKAGES else f"manta_swarm/{name}" for name in tracked()}
+    here -= {f"manta_swarm/{name}" for name in PACKAGES} | {".gitignore"}
+    made = {"PKG-INFO", "setup.cfg"}
+    assert {name for name in contents(archive) if ".egg-info/" not in name} - made == here
+
+
+def test_the_wheel_of_the_source_archive_is_that_of_the_checkout(archive: Path, installed: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(archive, tmp_path / "copy")
+    assert contents(unpacked(built(copy, tmp_path / "wheel"), tmp_path / "installed")) == contents(installed)
+
+
+def test_tests_run_in_the_unpacked_source_archive(archive: Path) -> None:
+    said = succeed(sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/protocol/test_merkle.py", cwd=archive)
+    assert " passed" in said
+
+
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     program = "import sys; before = set(sys.modules); import manta_swarm; print(*sorted(set(sys.modules) - before))"
-    ended = subprocess.run([sys.executable, "-P", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout.split()) == (0, ["manta_swarm"]), ended.stderr
+    assert succeed(sys.executable, "-P", "-c", program, cwd=ROOT, path=ROOT).split() == ["manta_swarm"]
 
 
 def test_its_programs_start_and_say_their_version(installed: Path, tmp_path: Path) -> None:
@@ -62,17 +134,56 @@ def test_its_programs_start_and_say_their_version(installed: Path, tmp_path: Pat
     scripts = configparser.ConfigParser()
     scripts.read(found)
     version = found.parent.name.removesuffix(".dist-info").split("-")[1]
-    assert set(scripts["console_scripts"]) == {"manta-peer", "manta-aggregator", "manta-swarm", "manta-search"}
+    assert set(scripts["console_scripts"]) == PROGRAMS
     for name, target in scripts["console_scripts"].items():
         module, _, function = target.partition(":")
-        call = f"sys.argv = [{name!r}, *sys.argv[1:]]; print({module}.__file__, file=sys.stderr); {module}.{function}()"
-        ended = subprocess.run(
-            [sys.executable, "-P", "-c", f"import sys, {module}; {call}", "--version"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(installed)},
-            capture_output=True,
-            text=True,
-            timeout=120,
+        call = f"sys.argv = [{name!r}, *sys.argv[1:]]; print({module}.__file__, flush=True); {module}.{function}()"
+        program = f"import sys, {module}; {call}"
+        where, said = succeed(sys.executable, "-P", "-c", program, "--version", cwd=tmp_path, path=installed).splitlines()
+        assert said == f"{name}, version {version}"
+        assert where.startswith(str(installed))
+
+
+def test_an_editable_install_imports_the_checkout_by_the_one_name(checkout: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    succeed(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin" / "python"
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    succeed(sys.executable, "-m", "pip", "--python", python, "install", *QUIET, "--no-build-isolation", "-e", checkout)
+    program = "import manta_swarm.protocol.merkle as imported; print(imported.__file__)"
+    assert Path(succeed(python, "-P", "-c", program, cwd=tmp_path).strip()).resolve() == checkout / "protocol" / "merkle.py"
+    for name in PROGRAMS:
+        assert succeed(environment / "bin" / name, "--version", cwd=tmp_path).startswith(f"{name}, version ")
+
+
+def test_another_distribution_may_have_packages_of_the_names_of_ours(checkout: Path, installed: Path, tmp_path: Path) -> None:
+    others, target = tmp_path / "others-1.0-py3-none-any.whl", tmp_path / "target"
+    with zipfile.ZipFile(others, "w") as archive:
+        for name in (*PACKAGES, "swarm"):
+            archive.writestr(f"{name}/__init__.py", f"THEIRS = {name!r}\n")
+        archive.writestr("others-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+        archive.writestr("others-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "others-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), "others-1.0.dist-info/RECORD"])
         )
-        assert (ended.returncode, ended.stdout) == (0, f"{name}, version {version}\n"), ended.stderr
-        assert ended.stderr.startswith(str(installed))
+    ours = built(checkout, tmp_path / "ours")
+    succeed(sys.executable, "-m", "pip", "install", *QUIET, "--target", target, others, ours)
+    assert {path.name for path in installed.iterdir()} <= {path.name for path in target.iterdir()}
+    program = "import sys; from manta_swarm.programs import search; sys.argv[0] = 'manta-search'; search()"
+    assert "Usage: manta-search find" in succeed(sys.executable, "-P", "-c", program, "find", "--help", cwd=tmp_path, path=target)
+    both = "import swarm, automl, manta_swarm.automl.cli, manta_swarm.network.addresses; print(swarm.THEIRS, automl.THEIRS)"
+    assert succeed(sys.executable, "-P", "-c", both, cwd=tmp_path, path=target) == "swarm automl\n"
+
+
+def test_the_versions_of_python_are_the_same_wherever_they_are_said() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = [each.rpartition(" ")[2] for each in project["classifiers"] if each.startswith("Programming Language :: Python :: 3.")]
+    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"])
+    assert bounds is not None
+    lowest, above = map(int, bounds.groups())
+    assert said == [f"3.{minor}" for minor in range(lowest, above)]
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.findall(r"\(3, (\d+)\)", makefile) == [str(minor) for minor in range(lowest, above)]
+    for page in ("README.md", "CONTRIBUTING.md", "docs/installing.md"):
+        assert f"Python {' or '.join(said)}" in (ROOT / page).read_text(), page
