@@ -18,6 +18,7 @@ import psutil
 from manta_swarm.aggregator.settings.config import RunConfig, template
 from manta_swarm.aggregator.settings.sections import RoundSection, RunSection
 from manta_swarm.runtime.child import Child, Program, stop
+from tests import forked
 
 DEADLINE_S = 240.0
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -105,7 +106,16 @@ class Programs:
         settings = {"MANTA_CPU_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._meant_to_end.discard(name)
         program = Program(name, self.command(name, *arguments), self.directory / f"{name}.log", settings)
-        self._children[name] = Child.start(program)
+        self._children[name] = self._forked(program) or Child.start(program)
+
+    def _forked(self, program: Program) -> Child | None:
+        """Start a program that starts in a moment (``tests.forked``); None: it is to be started for real."""
+        is_module = program.command[:3] == [sys.executable, "-P", "-m"] and program.command[3] in forked.MODULES
+        if not is_module or "PYTHONPATH" in program.environment or (server := forked.server()) is None:
+            return None
+        assert program.log_path is not None
+        process: Any = server.start(program.command[3:], program.log_path, program.environment)
+        return Child(program, process)
 
     def listen(self, name: str) -> str:
         """Return where a program listens."""
@@ -187,9 +197,10 @@ class Programs:
 def processes_of(directory: Path) -> list[psutil.Process]:
     """Return every process on this computer with ``directory`` in its command line, and all that such processes have started."""
     found: dict[int, psutil.Process] = {}
+    known = forked.commands()
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and any(str(directory) in argument for argument in process.cmdline()):
+            if process.pid != os.getpid() and any(str(directory) in argument for argument in known.get(process.pid) or process.cmdline()):
                 found.update({each.pid: each for each in (process, *process.children(recursive=True))})
         except psutil.Error:
             continue  # it ended while it was looked at

@@ -24,7 +24,7 @@ WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predi
 
 def command(program: str, *arguments: str | Path) -> list[str]:
     """Return how a program is started by its entry point."""
-    code = f"import sys, programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
+    code = f"import sys, manta_swarm.programs as programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
     return [sys.executable, "-P", "-c", code, *map(str, arguments)]
 
 

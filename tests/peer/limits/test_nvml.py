@@ -64,6 +64,6 @@ def test_a_machine_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_driver_is_loaded_before_it_is_asked() -> None:
-    loaded = "import sys, peer.limits.nvml; print('pynvml' in sys.modules)"
+    loaded = "import sys, manta_swarm.peer.limits.nvml; print('pynvml' in sys.modules)"
     program = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert program.stdout == "False\n"
