@@ -88,6 +88,11 @@ class ForkServer:
         self._ended: dict[int, int] = {}
         self.commands: dict[int, list[str]] = {}  # by process id
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
     def close(self) -> None:
         """End it, and what still runs of what it has forked."""
         self._line.close()
@@ -133,6 +138,11 @@ def server() -> ForkServer | None:
         _server = ForkServer()
         atexit.register(_server.close)
     return _server
+
+
+def server_pid() -> int | None:
+    """Return the process id of this process's server; None while there is none."""
+    return None if _server is None else _server.pid
 
 
 def commands() -> dict[int, list[str]]:

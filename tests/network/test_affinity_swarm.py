@@ -38,7 +38,7 @@ def states(programs: Programs, name: str) -> dict[str, str]:
 
 def together(programs: Programs) -> int:
     """Return how many rounds have one contribution of two peers."""
-    return len(re.findall(r"round committed .*peers=2 contributions=1 ", (programs.directory / "manta_swarm.aggregator.log").read_text()))
+    return len(re.findall(r"round committed .*peers=2 contributions=1 ", (programs.directory / "aggregator.log").read_text()))
 
 
 @pytest.mark.parametrize("cohorts", ["affinity", "consent"])

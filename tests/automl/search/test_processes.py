@@ -16,14 +16,15 @@ from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State
 from manta_swarm.protocol.errors import OwnFault, UserError
 from manta_swarm.runtime.child import python
+from tests import forked
 from tests.automl.search.synthetic import measured_of
 
 SAMPLED = [TINY.sample(random.Random(index)) for index in range(12)]
 
 
 def running() -> list[psutil.Process]:
-    """Return the processes that evaluators have started."""
-    return list(psutil.Process().children())
+    """Return the processes that evaluators have started, those that programs of other tests are forked from left out."""
+    return [each for each in psutil.Process().children() if each.pid != forked.server_pid()]
 
 
 def by(name: str) -> list[str]:
