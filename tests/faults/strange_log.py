@@ -56,7 +56,7 @@ def dies_open() -> None:
     def ticket(self: Intake, round_: int, contribution: bytes) -> Signed[Ticket]:
         tickets[round_] += 1
         if tickets[round_] >= 2 and rounds:
-            die(f"open round={self._ledger().round} tickets={tickets[round_]}")
+            die(f"open round={self._context.ledger.round} tickets={tickets[round_]}")
         return true_ticket(self, round_, contribution)
 
     Intake._ticket = ticket  # type: ignore[method-assign]
