@@ -57,6 +57,7 @@ class Operator:
         """Prepare what is ``asked``, which is checked; ``say`` prints a line for the person."""
         self._asked = asked
         self._say = say
+        self._address = LastAddress(asked.directory)
         self.session: Session | None = None  # while it serves
 
     async def run(self) -> None:
@@ -89,6 +90,7 @@ class Operator:
                     self._say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
                 node = await self._start_node(identity, num_operators=len(opened.log.ledger.manifest.operators))
                 try:
+                    self._address.remember(tuple(await node.addresses()))
                     gate = await held_to_admission(node, lambda: opened.log.ledger)
                     context = self._context(opened, identity, Watched(gate, onlookers.tally), shelf, onlookers)
                     session = self.session = Session(context, asked, node, gate, onlookers)
@@ -126,7 +128,7 @@ class Operator:
 
     async def _start_node(self, identity: Identity, *, num_operators: int) -> Node:
         asked, path = self._asked, self._asked.directory / IDENTITY
-        listening, limits = [LastAddress(asked.directory).choose(asked.listen)], asked.config.limits.calls()
+        listening, limits = [self._address.choose(asked.listen)], asked.config.limits.calls()
         try:
             return await Node.start(identity, path, listen=listening, initial_peers=asked.initial_peers, limits=limits)
         except Unreachable as error:

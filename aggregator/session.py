@@ -27,7 +27,6 @@ from manta_swarm.aggregator.features.sidecars.sidecar import Met
 from manta_swarm.aggregator.follow.evaluating import Evaluating
 from manta_swarm.aggregator.follow.fronts import Fronts
 from manta_swarm.aggregator.introduction import introduction, join_lines
-from manta_swarm.aggregator.listening import LastAddress
 from manta_swarm.aggregator.log.announcing import Announcing
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.cosigning import CosigningDesk
@@ -135,7 +134,6 @@ class Session:
         """
         told = told_to_stop()
         addresses = tuple(await self._node.addresses())
-        LastAddress(self.context.directory).remember(addresses)
         look = self._onlookers
         await self._open()
         page = None if look.door is None else look.door.url
