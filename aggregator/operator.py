@@ -17,6 +17,7 @@ DIR/status.json       where the run stands, for other programs
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from manta_swarm.aggregator.admitting import held_to_admission
@@ -73,11 +74,15 @@ class Operator:
         make_directory(directory)
         with only_process(directory), contextlib.ExitStack() as undo:
             refuse_handed_over(directory)  # up to here another process may have done so
+            if asked.gateway is not None:
+                listening, door = asked.gateway.listen()  # nobody makes a run whose gateway cannot listen
+                listening.close()
+                asked = replace(asked, gateway=door)
             has_log = (directory / DATABASE).exists()
             identity = log_key(directory) if has_log else load_identity(directory / IDENTITY)
             dataset = load_dataset(asked.config.data.dataset, asked.data_root)
-            door = open_door(asked.page, asked.config.monitor)
-            onlookers = Onlookers(directory, asked.config.monitor, door, asked.data_root)
+            page = open_door(asked.page, asked.config.monitor)
+            onlookers = Onlookers(directory, asked.config.monitor, page, asked.data_root)
             undo.callback(onlookers.close)
             if asked.config.operators.keys and not has_log:
                 await self._begin_with_others(identity, dataset)

@@ -11,7 +11,7 @@ the last one, the samples a second that counted in them, and how much of a core 
 what others do on a computer that is not quiet is in the figures. In the end the medians.
 
 ``--one-core`` starts no swarm: two busy loops share a core for five seconds, each in a session of its own, as a peer and the evaluator do;
-the second one of niceness 19, first the process alone, then by ``aggregator.attendants.priority``. Printed are the seconds that each had.
+the second one of niceness 19, first the process alone, then by ``runtime.tether.lower``. Printed are the seconds that each had.
 """
 
 import argparse

@@ -58,12 +58,6 @@ class RunContext:
         return self.identity.public_key
 
 
-def open_ms(machine: RoundMachine, manifest: Manifest) -> int:
-    """Return how long the round after the newest commit that ``machine`` knows is open."""
-    newest = machine.newest.entry
-    return newest.open_ms if newest is not None else manifest.exchange.first_open_ms
-
-
 @dataclass(slots=True)
 class Progress:
     """Where a peer's work in a run stands. The session and the parts that do the work change it, in one event loop."""
@@ -83,7 +77,8 @@ class Progress:
 
     def open_ms(self, manifest: Manifest) -> int:
         """Return how long the round after the newest commit is open."""
-        return open_ms(self.machine, manifest)
+        newest = self.machine.newest.entry
+        return newest.open_ms if newest is not None else manifest.exchange.first_open_ms
 
     @property
     def newest_round(self) -> int:

@@ -1,4 +1,4 @@
-"""From a person's settings to a peer in a run: find it, see if this computer can train it, build what computes, then the loop."""
+"""From a person's settings to a peer in a run: find it, see if this computer can train it, build what computes, then the session."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.cohorts import affinity_token, cohort_name
-from manta_swarm.protocol.errors import FoundGuilty, MantaError
+from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
 from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.rounds import RoundMachine
@@ -247,6 +247,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         finally:
             watching.cancel()
         _say_end(session)
+        if fault := session.features.fault:
+            raise UserError(fault)
         if session.guilty is not None:
             raise FoundGuilty(f"{board.status.verdict}. {advice()}")
 

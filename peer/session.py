@@ -1,7 +1,7 @@
-"""A peer's life in a run: train lots, seal a contribution, hand it in, learn of the commit, fetch what leads there, again.
+"""A peer in a run: it trains microbatches, seals a contribution, hands it in, learns of the commit, fetches what leads there, and so on.
 
-``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.sync.states`` the
-tensors, in ``peer.sync.subscriber`` the commits.
+``protocol.rounds.RoundMachine`` decides what each event means. The session owns the actors that do the rest, and passes on what they
+return.
 """
 
 import asyncio
@@ -74,7 +74,6 @@ class Session:
         self.machine = progress.machine
         self.features = features or Features()
         self.trains = trains
-        self.guilty: Fault | None = None  # audits found it so
         self._crew = crew
         self._others = Others(context, progress, membership, sizing)
         neighbours = self._others.neighbours
@@ -200,6 +199,11 @@ class Session:
         return self._word.ended
 
     @property
+    def guilty(self) -> Fault | None:
+        """What audits found this peer guilty of; None: of nothing."""
+        return self._credit.guilty
+
+    @property
     def cohort(self) -> Cohort:
         """This peer's part in its cohort."""
         return self._others.cohort
@@ -254,6 +258,7 @@ class Session:
                 for finding in await self.submitter.settle():  # a neighbour may have told of the last commit before the log did
                     self._found(finding)
                 await self._credit.settle()
+                self._show_guilt()
                 if self.features.stays and self.guilty is None and not self.ended and not self._word.is_away:
                     meeting.cancel()
                     await self._others.presence.leave_cohort()
@@ -276,11 +281,17 @@ class Session:
 
     async def _watch_guilt(self) -> None:
         """Leave once audits found this peer guilty: what it does counts no more."""
-        self.guilty = await self._credit.guilt()
-        line = verdict(self.guilty)
-        self.context.board.update(verdict=line)
-        self.context.board.say(line)
+        await self._credit.found_guilty()
+        self._show_guilt()
         self.leave()
+
+    def _show_guilt(self) -> None:
+        """Say once what audits found this peer guilty of, if they did."""
+        board = self.context.board
+        if self.guilty is not None and not board.status.verdict:
+            line = verdict(self.guilty)
+            board.update(verdict=line)
+            board.say(line)
 
     async def _rounds(self) -> None:
         while True:

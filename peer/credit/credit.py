@@ -67,7 +67,7 @@ class Credit:
         self._board = context.board
         self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # what claims are dear beside
         self._commits = progress.commits
-        self._guilty: Fault | None = None  # what audits found this peer guilty of
+        self.guilty: Fault | None = None  # what audits found this peer guilty of, first
         self._is_guilty = asyncio.Event()
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,11 +90,9 @@ class Credit:
         """
         self._begin(self._counted(round_, claim, found))
 
-    async def guilt(self) -> Fault:
-        """Return what audits found this peer guilty of, once the log says so."""
+    async def found_guilty(self) -> None:
+        """Return once the log says that audits found this peer guilty."""
         await self._is_guilty.wait()
-        assert self._guilty is not None
-        return self._guilty
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(task := asyncio.create_task(work))
@@ -185,7 +183,7 @@ class Credit:
         self._save()
         for each in word.faults:
             if is_guilty(each):
-                self._guilty = each
+                self.guilty = self.guilty or each
                 self._is_guilty.set()
         said = word.earned[0] if word.earned else None
         newest_word = kept.word[0]

@@ -92,6 +92,11 @@ class Feature:
         return ""
 
     @property
+    def fault(self) -> str:
+        """Why the feature could not do what the person asked for, in words; nothing: it could. To be asked at the end."""
+        return ""
+
+    @property
     def has_helpers(self) -> bool:
         """Whether others compute microbatches for this peer."""
         return False
@@ -204,6 +209,11 @@ class Features(Feature):
     def why_no_more(self) -> str:
         """Return the first feature's reason that has one."""
         return next(filter(None, (one.why_no_more() for one in self._all)), "")
+
+    @property
+    def fault(self) -> str:
+        """Return the first feature's fault that has one."""
+        return next(filter(None, (one.fault for one in self._all)), "")
 
     @property
     def has_helpers(self) -> bool:

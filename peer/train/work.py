@@ -22,6 +22,7 @@ from manta_swarm.protocol.rosters import MAX_LEFT_OUT
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 Vector = NDArray[np.float32]
 
@@ -36,9 +37,7 @@ def nobody() -> bytes:
     return b""
 
 
-def now_ms() -> float:
-    """Return the time by a clock that does not go back."""
-    return time.monotonic_ns() / 1e6
+now_ms = SYSTEM_CLOCK.now_ms  # for what has no context: workers, and a gateway's HTTP
 
 
 class Pile:

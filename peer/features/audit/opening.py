@@ -65,7 +65,6 @@ class Auditing(Feature):
 
         Raises:
             StorageError: the disk refuses.
-            UserError: it does nothing else, and cannot do that any more.
         """
         auditor = self._auditor = self._made(session)
         self.limit(self._limits)
@@ -78,8 +77,6 @@ class Auditing(Feature):
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
-        if self._does_nothing_else and auditor.is_broken:
-            raise UserError("--audit-only: it could not audit any more")
 
     async def _keep(self, auditor: Auditor, session: "Session") -> None:
         try:
@@ -113,6 +110,12 @@ class Auditing(Feature):
             does_nothing_else=self._does_nothing_else,
         )
         return auditor
+
+    @property
+    def fault(self) -> str:
+        """Say so where it was to do nothing else, and could not do that any more."""
+        is_broken = self._auditor is not None and self._auditor.is_broken
+        return "--audit-only: it could not audit any more" if self._does_nothing_else and is_broken else ""
 
     def on_commit(self, entry: Round) -> None:
         """There may be something new to audit."""
