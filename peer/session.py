@@ -85,7 +85,7 @@ class Session:
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
-        self._word = OperatorsWord(context.log, context.board, self.leave)
+        self._word = OperatorsWord(context)
         heads = Heads(context, progress)
         self._one_history = OneHistory(context, progress, neighbours, heads)
         self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
@@ -232,7 +232,7 @@ class Session:
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            background = [tasks.create_task(node.watch_daemon()), tasks.create_task(self._hear())]
+            background = [tasks.create_task(work) for work in (node.watch_daemon(), self._hear(), self._leave_with_operators())]
             try:
                 await self._crew.start()
                 self._crew_changed()
@@ -283,6 +283,11 @@ class Session:
         """Leave once audits found this peer guilty: what it does counts no more."""
         await self._credit.found_guilty()
         self._show_guilt()
+        self.leave()
+
+    async def _leave_with_operators(self) -> None:
+        """Leave once the operators ended the run for good."""
+        await self._word.over()
         self.leave()
 
     def _show_guilt(self) -> None:

@@ -1,14 +1,12 @@
 """What a peer's person is told of the run's operators: which of them it talks to, which stops, and that none can be reached."""
 
+import asyncio
 import logging
-import time
-from collections.abc import Callable
 
 from manta_swarm.network.farewells import Farewell, hear_farewells
-from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.operator_line import short
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.signing import PublicKey
 
 _AGAIN_S = 10.0  # at least, from one line about another operator to the next
@@ -20,14 +18,13 @@ logger = logging.getLogger("manta.peer")
 class OperatorsWord:
     """Of one run, at one peer."""
 
-    def __init__(
-        self, log: LogClient, board: StatusBoard, on_over: Callable[[], None], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Say it on ``board``; ``on_over`` is called when the run was ended for good."""
+    def __init__(self, context: RunContext) -> None:
+        """Say it on the context's board."""
+        log, board = context.log, context.board
         self._log = log
         self._board = board
-        self._on_over = on_over
-        self._clock = clock
+        self._now_s = context.clock.now_s
+        self._is_over = asyncio.Event()
         self._said_s = -_AGAIN_S  # when it was said last that it talks to another one
         self._over: set[PublicKey] = set()  # operators who say that the run is over
         self.ended = ""  # for good: in words
@@ -38,6 +35,10 @@ class OperatorsWord:
     async def hear(self, endpoint: Endpoint) -> None:
         """Take note of what operators say before they stop, from now on."""
         await hear_farewells(endpoint, self._log.operators.keys, self._log.operators.run, self._stops)
+
+    async def over(self) -> None:
+        """Return once the operators ended the run for good."""
+        await self._is_over.wait()
 
     @property
     def is_away(self) -> bool:
@@ -55,8 +56,8 @@ class OperatorsWord:
         self._board.update(operator=short(key))
         self._board.write()
         logger.info("other operator key=%s reason=%s", short(key), why)
-        if self._clock() - self._said_s >= _AGAIN_S:  # where none of them is of use it goes round and round
-            self._said_s = self._clock()
+        if self._now_s() - self._said_s >= _AGAIN_S:  # where none of them is of use it goes round and round
+            self._said_s = self._now_s()
             self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
 
     def _stops(self, key: PublicKey, farewell: Farewell) -> None:
@@ -67,7 +68,7 @@ class OperatorsWord:
         if len(self._over) >= self._log.operators.quorum:
             self.ended = f"the operator{'' if self._log.operators.is_alone else 's'} ended this run for good{reason}"
             self._board.say(self.ended)
-            self._on_over()
+            self._is_over.set()
         elif self._log.operators.is_alone:
             self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
         else:
