@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import AdmissionSection, TrustSection
 from manta_swarm.peer.cli import main as peer_main
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.reputation import FALSE
+from manta_swarm.protocol.reputation import FALSE, WITHHELD
 from manta_swarm.protocol.signing import PublicKey, key_named, peer_name
 from manta_swarm.protocol.verdicts import Outcome
 from manta_swarm.runtime.disk import make_directory
@@ -85,7 +85,9 @@ def test_audits_admissions_and_accounts_outlive_the_writer_and_a_liar_takes_noth
     assert accused  # for nothing
     assert {one.verdict.auditor for one in said} == set(auditors)
     assert {key: fault.reason for key, fault in reputation.guilty.items()} == {keys["cheat"]: FALSE}
-    assert not any(reputation.account(key).faults for key in honest)
+    assert not any(reputation.account(keys[name]).faults for name in MACHINES)
+    # Whose admission was taken back can bring nothing any more, also of work that is drawn only then.
+    assert {fault.reason for fault in reputation.account(keys["guest"]).faults} <= {WITHHELD}
     assert any(reputation.good[key] >= trust.proven_after for key in honest)
     machines = sorted(keys[name] for name in MACHINES)
     assert list(reputation.by_account()[key_named(account)]) == machines
