@@ -124,7 +124,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     store = PeerStore(config.dir)
     with only_process(store.directory):
         voice = voice or Voice()
-        identity = own_identity(store, voice.say)
+        identity = own_identity(store, voice)
         status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
         board = StatusBoard(store, status, voice)
         limiter = Limiter(config.limits, config.dir, sensors, board)

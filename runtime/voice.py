@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from types import TracebackType
+from typing import Protocol
 
 Value = str | int | float | bool | None | Mapping[str, str] | list[dict[str, object]]
 
@@ -19,6 +20,13 @@ _REMEMBERED = 40  # lines
 _MAX_CHARACTERS = 400  # of a line that is remembered
 _WAITING = 1000  # lines that nobody reads, until more are left out
 _LAST_S = 2.0  # for the last lines to be printed
+
+
+class Console(Protocol):
+    """Takes lines for a person."""
+
+    def say(self, text: str) -> None:
+        """Say a line."""
 
 
 class Form(Enum):

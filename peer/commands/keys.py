@@ -1,19 +1,19 @@
 """The person's key on their disk: where it is, said when it is made; a copy of it, and back from the copy."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import EncodingError, StorageError, UserError
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
+from manta_swarm.runtime.voice import Console
 
 _MAX_BYTES = 4096
 
 
-def own_identity(store: PeerStore, say: Callable[[str], None]) -> Identity:
-    """Return the identity of a peer's directory; where it is made now, ``say`` where the key is.
+def own_identity(store: PeerStore, console: Console) -> Identity:
+    """Return the identity of a peer's directory; where it is made now, say on the console where the key is.
 
     Raises:
         UserError: see ``runtime.disk.load_identity``.
@@ -21,7 +21,7 @@ def own_identity(store: PeerStore, say: Callable[[str], None]) -> Identity:
     is_new = not store.identity_path.exists()
     identity = load_identity(store.identity_path)
     if is_new:
-        say(f"your key, to which all credit belongs, is new: {store.identity_path}; keep a copy: manta-peer identity backup FILE")
+        console.say(f"your key, to which all credit belongs, is new: {store.identity_path}; keep a copy: manta-peer identity backup FILE")
     return identity
 
 

@@ -3,24 +3,17 @@
 import pytest
 
 from manta_swarm.network.budget import FAULTS_FORGIVEN, FORGET_S, MAX_KEYS, Faults
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.clocks import ManualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def faults(clock: Clock) -> Faults:
-    return Faults(clock)
+def faults(clock: ManualClock) -> Faults:
+    return Faults(clock.now_s)
 
 
 def test_faults_are_counted_by_reason_and_by_key(faults: Faults) -> None:
@@ -39,23 +32,23 @@ def test_a_few_are_forgiven_and_then_it_is_too_much_for_that_key_alone(faults: F
     assert not faults.is_too_much(b"b")
 
 
-def test_a_minute_later_it_is_listened_to_again_from_the_beginning(faults: Faults, clock: Clock) -> None:
+def test_a_minute_later_it_is_listened_to_again_from_the_beginning(faults: Faults, clock: ManualClock) -> None:
     for _ in range(FAULTS_FORGIVEN + 1):
         faults.note(b"a", "malformed")
-    clock.now_s += FORGET_S
+    clock.advance(FORGET_S)
     assert faults.is_too_much(b"a")
-    clock.now_s += 0.001
+    clock.advance(0.001)
     assert not faults.is_too_much(b"a")
     faults.note(b"a", "malformed")
     assert not faults.is_too_much(b"a")
     assert faults.by_reason == {"malformed": FAULTS_FORGIVEN + 2}  # what was counted stays counted
 
 
-def test_who_does_a_little_wrong_all_the_time_is_listened_to(faults: Faults, clock: Clock) -> None:
+def test_who_does_a_little_wrong_all_the_time_is_listened_to(faults: Faults, clock: ManualClock) -> None:
     for _ in range(100):
         faults.note(b"a", "no body")
         assert not faults.is_too_much(b"a")
-        clock.now_s += FORGET_S / (FAULTS_FORGIVEN - 1)
+        clock.advance(FORGET_S / (FAULTS_FORGIVEN - 1))
 
 
 def test_any_number_of_keys_takes_no_more_memory_and_the_newest_are_known(faults: Faults) -> None:

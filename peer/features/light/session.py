@@ -83,7 +83,7 @@ async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_C
     self_test()
     store, valve, traffic = PeerStore(config.dir), Valve(), Traffic()
     with only_process(store.directory):
-        identity = own_identity(store, voice.say)
+        identity = own_identity(store, voice)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
         name, key = peer_name(identity.public_key), identity.public_key.hex()
         board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), voice)
