@@ -5,7 +5,6 @@ The session alone knows all parts of the program. They share a ``RunContext``, r
 
 import asyncio
 import os
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -111,7 +110,7 @@ class Session:
         self._announcing = Announcing(gate, context.log)
         self._cosigning = CosigningDesk(endpoint, context.log, directory, [key_named(name) for name in config.follower.witnesses])
         idle = config.limits.closing(manifest)
-        onlookers.watch(idle, node.traffic, Faults(time.monotonic), lambda: context.ledger.finished)
+        onlookers.watch(idle, node.traffic, Faults(context.clock), lambda: context.ledger.finished)
         self._news = NewsDesk(endpoint, context.log, self._left_ms, context.weights.of)
         self._lone: Writing | None = None  # of an operator without others
         self._turns: Turns | None = None  # where there are others

@@ -48,7 +48,7 @@ class Near:
     def __init__(self, node: Node) -> None:
         self.key = node.key
         self._links = Links(node, RUN)
-        self._mates = Mates(node, self._links, RUN, "pair", TOKEN, lambda: PATIENCE_S)
+        self._mates = Mates(node, self._links, RUN, "pair", TOKEN)
 
     async def start(self) -> None:
         await self._links.start()
@@ -57,7 +57,7 @@ class Near:
     async def meet(self, key: PublicKey) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not self._mates.knows(key):
-                await self._mates.meet([key])
+                await self._mates.meet([key], PATIENCE_S)
 
     async def close(self) -> None:
         await self._links.close()

@@ -7,12 +7,13 @@ searches, which fill them with whatever they find.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.utils import get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
+
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_BYTES_OF_A_NAME = 768 * 1024  # all of it answers one search
@@ -62,8 +63,8 @@ class BoundedStorage:
     Where there is no room the source that has the most loses its newest record to one that has less; else the new record is refused.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = get_dht_time, max_bytes: int | None = None) -> None:
-        """Keep nothing yet, and at most ``max_bytes`` (None: the usual number); ``clock`` gives seconds since 1970."""
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, max_bytes: int | None = None) -> None:
+        """Keep nothing yet, and at most ``max_bytes`` (None: the usual number)."""
         self._clock = clock
         self._names: dict[DHTID, dict[bytes, ValueWithExpiration]] = {}
         self._sources: dict[tuple[DHTID, bytes], Source] = {}
@@ -82,6 +83,10 @@ class BoundedStorage:
     def __contains__(self, name: DHTID) -> bool:
         return self.get(name) is not None
 
+    def _now_s(self) -> float:
+        """Return the time that the DHT's records expire by, in seconds since 1970."""
+        return self._clock.unix_ms() / 1000
+
     @property
     def num_bytes(self) -> int:
         """How many bytes what is kept counts for."""
@@ -93,7 +98,7 @@ class BoundedStorage:
 
     def get(self, name: DHTID) -> ValueWithExpiration | None:
         """Return a copy of the dictionary under ``name``; what a search does to it stays with the search."""
-        now = self._clock()
+        now = self._now_s()
         records = {owner: record for owner, record in self._names.get(name, {}).items() if record.expiration_time >= now}
         if not records:
             return None
@@ -119,7 +124,7 @@ class BoundedStorage:
         """Store the record of the owner ``subkey``, which came from ``source``; return whether that was done."""
         self._sweep()
         known = self._names.get(name, {}).get(subkey)
-        if expiration_time < self._clock() or (known is not None and known.expiration_time >= expiration_time):
+        if expiration_time < self._now_s() or (known is not None and known.expiration_time >= expiration_time):
             return False
         if known is None and self._names_of_owner[subkey] >= MAX_NAMES_OF_AN_OWNER:
             self.refused["names of an owner"] += 1
@@ -169,7 +174,7 @@ class BoundedStorage:
 
     def _sweep(self) -> None:
         """Forget, now and then, what has expired."""
-        now = self._clock()
+        now = self._now_s()
         if now < self._next_sweep_s:
             return
         self._next_sweep_s = now + _SWEEP_S

@@ -13,9 +13,8 @@ import contextlib
 import ipaddress
 import math
 import random
-import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -31,6 +30,7 @@ from manta_swarm.network.rpc import ANSWER, REFUSAL, refusal
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, SignatureError, Unreachable
 from manta_swarm.protocol.signing import PublicKey, peer_id, peer_name, public_key_of
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 METHOD = "where"
 MAX_PLACES = 8  # that a node is said to be at
@@ -116,7 +116,7 @@ class FailedDials:
 class Dialling:
     """One node's connections to others."""
 
-    def __init__(self, p2p: P2P, key: PublicKey, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, p2p: P2P, key: PublicKey, clock: Clock = SYSTEM_CLOCK) -> None:
         """Use the daemon ``p2p`` of the node ``key``, before ``network.unary`` does: only those who are connected are asked here."""
         self._p2p = p2p
         self._key = key
@@ -162,7 +162,7 @@ class Dialling:
         Raises:
             Unreachable: there is no way to it that may be gone.
         """
-        if peer in self._trusted and peer in self._connected and self._clock() < self._listed_s + _LISTED_S:
+        if peer in self._trusted and peer in self._connected and self._clock.now_s() < self._listed_s + _LISTED_S:
             return
         if peer in await self._list():
             return
@@ -231,10 +231,10 @@ class Dialling:
         Raises:
             Unreachable: the daemon has ended.
         """
-        asked_s = self._clock()
+        asked_s = self._clock.now_s()
         async with self._lock:
             if self._listed_s < asked_s:  # another one's look that began before may not have seen who has just come
-                begun_s = self._clock()
+                begun_s = self._clock.now_s()
                 self._connected = await connected_peers(self._p2p)
                 self._listed_s = begun_s
         return self._connected
@@ -295,9 +295,9 @@ class Dialling:
     async def _is_at(self, key: PublicKey, place: Place) -> bool:
         """Return whether a node answers at a place; one that is not trusted is not asked where nobody was lately."""
         async with self._dialling:
-            if peer_id(key) not in self._trusted and not self._failed.may_dial(place, self._clock()):
+            if peer_id(key) not in self._trusted and not self._failed.may_dial(place, self._clock.now_s()):
                 return False
-            self._failed.begin(place, self._clock())
+            self._failed.begin(place, self._clock.now_s())
             is_at = await is_there(key, *place)
         if is_at:
             self._failed.answered(place)
@@ -321,7 +321,7 @@ class Dialling:
         return [place for place in places if is_dialable(place[0], hosts)]
 
     async def _told_of_itself(self, key: PublicKey) -> list[Place]:
-        peer, now_s = peer_id(key), self._clock()
+        peer, now_s = peer_id(key), self._clock.now_s()
         told = self._told.get(peer)
         if told is None or told[0] + _TOLD_S < now_s:
             try:

@@ -7,7 +7,6 @@ the newest ones counts. Whoever cannot be reached, or never answers, is just not
 import asyncio
 import contextlib
 import random
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -18,6 +17,7 @@ from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.affinity import MAX_DISTANCES, STAY_US, STEPS_US, TAG_BYTES, Position, step_of, tag_of
 from manta_swarm.protocol.errors import EncodingError, MantaError
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 
 METHOD = "ping"
@@ -52,7 +52,7 @@ class Distances:
         operators: Iterable[bytes],
         host: bytes,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Clock = SYSTEM_CLOCK,
         networks: Callable[[], Networks] = lambda: own_networks()[0],
         rng: random.Random | None = None,
     ) -> None:
@@ -63,7 +63,6 @@ class Distances:
             neighbours: who is measured.
             operators: keys of the run's, landmarks as far as they answer.
             host: see ``network.host.host_digest``.
-            clock: gives seconds, and does not go back.
             networks: gives the networks that this host has an address in.
             rng: chooses who is measured beside.
         """
@@ -123,9 +122,9 @@ class Distances:
                     if min(self._times_us[key]) > _MAY_BE_NEAR_US:
                         break
                     await asyncio.sleep(_PAUSE_S * self._rng.random())
-                began_s = self._clock()
+                began_s = self._clock.now_s()
                 await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
-                self._took(key, round((self._clock() - began_s) * 1e6))
+                self._took(key, round((self._clock.now_s() - began_s) * 1e6))
 
     def _took(self, key: PublicKey, round_trip_us: int) -> None:
         times = self._times_us.setdefault(key, deque(maxlen=_KEPT))

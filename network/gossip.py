@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from manta_swarm.network import waits
@@ -23,6 +23,7 @@ from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.clock import Clock
 from manta_swarm.runtime.tasks import within
 
 METHOD = "offers"
@@ -68,7 +69,7 @@ class Gossip:
         neighbours: Neighbours,
         body_sizes: Sequence[int],
         *,
-        clock: Callable[[], float],
+        clock: Clock,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare; ``start`` takes part from then on.
@@ -79,7 +80,6 @@ class Gossip:
             shelf: from which the node hands blobs out.
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
-            clock: gives seconds, and does not go back.
             rng: of what is fetched.
         """
         self._endpoint = endpoint
@@ -198,9 +198,9 @@ class Gossip:
     def distrust(self, key: PublicKey, reason: str) -> None:
         """A node sent wrong bytes: do without it for a while."""
         self.faults.note(key, "wrong bytes")
-        if self._wrong.get(key, 0.0) <= self._clock():
+        if self._wrong.get(key, 0.0) <= self._clock.now_s():
             logger.warning("wrong bytes peer=%s reason=%s", key.hex()[:8], reason)
-        self._wrong[key] = self._clock() + _WRONG_S
+        self._wrong[key] = self._clock.now_s() + _WRONG_S
         if len(self._wrong) > _WRONG_KEYS:
             self._wrong.popitem(last=False)
         self._book.drop_source(key)
@@ -220,7 +220,7 @@ class Gossip:
         for root in [root for root in self._own if self._book.is_shown(root)]:
             self._shelf.put(self._own.pop(root), "body")
             self._book.hold(root, is_own=True)
-        now = self._clock()
+        now = self._clock.now_s()
         while len(self._getting) < PULLS_AT_ONCE and (pull := self._book.next_pull(now)) is not None:
             self._pull(pull)
         for key in self._book.to_tell:
@@ -329,12 +329,12 @@ class Gossip:
             self._link_far(1)
 
     async def _on_push(self, caller: PublicKey, request: bytes) -> bytes:
-        if self.faults.is_too_much(caller) or self._wrong.get(caller, 0.0) > self._clock():
+        if self.faults.is_too_much(caller) or self._wrong.get(caller, 0.0) > self._clock.now_s():
             raise Unreachable("too much was wrong")
         try:
             push = unpack(Push, request, max_bytes=MAX_REQUEST_BYTES)
             is_linked = self._book.link(caller, is_near=self._neighbours.is_near(caller), is_invited=True)
-            self._book.take(caller, push, self._clock())
+            self._book.take(caller, push, self._clock.now_s())
             self._neighbours.met(caller)
         except RemoteFault as error:
             self.faults.note(caller, type(error).__name__)

@@ -7,8 +7,7 @@ proof is of no use to anybody else. With the proof comes the greeting that a dir
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from manta_swarm.network import waits
@@ -19,6 +18,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault
 from manta_swarm.protocol.exchange import MAX_COHORT
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 
 METHOD, GOODBYE = "near.hello", "near.goodbye"
@@ -55,18 +55,17 @@ class Mates:
         run: bytes,
         cohort: str,
         token: bytes,
-        period_s: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Know nobody; ``links`` are made to whoever is a mate, ``period_s`` says how often ``meet`` is called."""
+        """Know nobody; ``links`` are made to whoever is a mate."""
         self._endpoint = endpoint
         self._links = links
         self._run = run
         self._cohort = cohort
         self._token = token
-        self._period_s = period_s
         self._clock = clock
         self._proven: dict[PublicKey, float] = {}  # with the time
+        self._fresh_s = waits.ANNOUNCED_S  # for so long a proof counts
         self._meeting: dict[PublicKey, asyncio.Task[None]] = {}
         self.refused = 0
 
@@ -96,25 +95,25 @@ class Mates:
             task.cancel()
         await asyncio.gather(*meeting, return_exceptions=True)
 
-    async def meet(self, keys: Iterable[PublicKey]) -> None:
-        """Say hello to these, and again to those who are known; what the network or a stranger does wrong is no error here."""
+    async def meet(self, keys: Iterable[PublicKey], period_s: float) -> None:
+        """Say hello to these, and again to those who are known; what the network or a stranger does wrong is no error here.
+
+        ``period_s``: until the next time. A proof counts for three of them.
+        """
+        self._fresh_s = max(waits.ANNOUNCED_S, 3 * period_s)
         others = [key for key in {*self._proven, *keys} if key != self._endpoint.key]
         if others:
             await asyncio.wait([self._say_hello(key) for key in others[:MAX_MATES]])
 
     def fresh(self) -> tuple[PublicKey, ...]:
         """Return those who proved the token lately, in the order of their keys."""
-        since = self._clock() - self._fresh_s
+        since = self._clock.now_s() - self._fresh_s
         self._proven = {key: proven for key, proven in self._proven.items() if proven > since}
         return tuple(sorted(self._proven))
 
     def knows(self, key: PublicKey) -> bool:
         """Return whether ``key`` proved the token lately."""
         return key in self._proven and key in self.fresh()
-
-    @property
-    def _fresh_s(self) -> float:
-        return max(waits.ANNOUNCED_S, 3 * self._period_s())
 
     def _say_hello(self, key: PublicKey) -> "asyncio.Task[None]":
         """Begin to say hello, unless that is under way."""
@@ -159,6 +158,6 @@ class Mates:
 
     def _prove(self, key: PublicKey, greeting: Greeting) -> None:
         if key in self._proven or len(self.fresh()) < MAX_MATES:
-            self._proven[key] = self._clock()
+            self._proven[key] = self._clock.now_s()
             self._links.keep_only(self._proven)
             self._links.learn(key, greeting)

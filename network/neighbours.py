@@ -28,6 +28,7 @@ from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.protocol.sizes import ALL
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 
 METHOD = "announcement"
@@ -60,7 +61,7 @@ class Neighbours:
         self,
         endpoint: Endpoint,
         run: bytes,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         *,
         is_near: Callable[[PublicKey], bool] | None = None,
         secret: bytes = b"",
@@ -71,7 +72,6 @@ class Neighbours:
         Args:
             endpoint: this node's.
             run: the run's id.
-            clock: gives seconds, and does not go back.
             is_near: says who of those at the own cohort's meeting really is near; None: all of them.
             secret: what the own cohort's members share: who does not know it cannot tell where they meet.
             rng: of who is looked for, and chosen.
@@ -175,7 +175,7 @@ class Neighbours:
 
     def members(self) -> list[PublicKey]:
         """Return the keys of the others that announced themselves lately."""
-        now = self._clock()
+        now = self._clock.now_s()
         return [key for key, known in self._known.items() if known.forgotten_s > now]
 
     def others(self) -> list[Placed]:
@@ -250,7 +250,7 @@ class Neighbours:
         """It cannot be reached: do without it until it announces itself again."""
         known = self._known.get(key)
         if known is not None:
-            self._known[key] = _Known(known.announcement, self._clock())
+            self._known[key] = _Known(known.announcement, self._clock.now_s())
 
     @property
     def _cohort(self) -> str | None:
@@ -299,7 +299,7 @@ class Neighbours:
 
         Not before the DHT has forgotten it as well, if there is room: else the old announcement of who is away would bring it back.
         """
-        now, is_full = self._clock(), len(self._known) >= MAX_NEIGHBOURS
+        now, is_full = self._clock.now_s(), len(self._known) >= MAX_NEIGHBOURS
         after_s = 0.0 if is_full else _PERIODS_PUBLISHED * self.period_s
         self._known = {key: known for key, known in self._known.items() if known.forgotten_s + after_s > now}
         close = [key for key in self._known if self._is_close(key) and not self._is_mate(key)]
@@ -349,7 +349,7 @@ class Neighbours:
             others = [each for each in self._known if not self._is_mate(each)]
             del self._known[self._rng.choice([each for each in others if not self._is_close(each)] or others)]
         is_met = known is not None and known.is_met
-        self._known[key] = _Known(announcement, self._clock() + self._counts_for_s, is_met, is_mate, data)
+        self._known[key] = _Known(announcement, self._clock.now_s() + self._counts_for_s, is_met, is_mate, data)
         self._distances.pop(key, None)
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:

@@ -141,7 +141,7 @@ class Node:
         try:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
-                rates = CallRates(limits or CallLimits(), partial(connected_hosts, p2p), time.monotonic)
+                rates = CallRates(limits or CallLimits(), partial(connected_hosts, p2p))
                 dialling = Dialling(p2p, identity.public_key)
                 for key, maddr in zip(keys, initial_peers, strict=True):
                     dialling.trust(key, [maddr])

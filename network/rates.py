@@ -18,6 +18,7 @@ from manta_swarm.protocol.auditing import FINDING, VERDICT
 from manta_swarm.protocol.errors import SignatureError, Unreachable
 from manta_swarm.protocol.rates import Rates
 from manta_swarm.protocol.signing import PublicKey, public_key_of
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 # An honest peer makes about ten calls a round at the log, and one for each megabyte; in a cohort a few for each local step.
 CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000
@@ -55,13 +56,12 @@ class CallLimits:
 class CallRates:
     """What the callers of one node may ask of it."""
 
-    def __init__(self, limits: CallLimits, connected: Connected, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: CallLimits, connected: Connected, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.
 
         Args:
             limits: of each key, and of each address.
             connected: returns who is connected, with the IP addresses at the other end, as ``network.rpc.OwnNode.connected``.
-            clock: gives seconds and does not go back.
         """
         self._of_key: Rates[bytes] = Rates(limits.of_key, limits.of_key * AT_ONCE_S)
         self._of_address: Rates[str] = Rates(limits.of_address, limits.of_address * AT_ONCE_S)
@@ -76,11 +76,11 @@ class CallRates:
     async def refusal(self, caller: bytes, name: str) -> str | None:
         """Count a call of a method by a libp2p peer; return why it is not answered, and when it would be; None: it is."""
         cost = COSTS.get(name.removeprefix("manta.").removesuffix(".stream"), 1)
-        wait_ms = self._of_key.wait_ms(caller, self._clock() * 1000, cost)
+        wait_ms = self._of_key.wait_ms(caller, self._clock.now_s() * 1000, cost)
         if wait_ms:
             return self._refused("key", wait_ms)
         address = await self._look_up(caller)
-        wait_ms = self._of_address.wait_ms(address, self._clock() * 1000, cost) if address else 0
+        wait_ms = self._of_address.wait_ms(address, self._clock.now_s() * 1000, cost) if address else 0
         return self._refused("address", wait_ms) if wait_ms else None
 
     def address_of(self, key: PublicKey) -> str:
@@ -103,7 +103,7 @@ class CallRates:
             key = public_key_of(caller)
         except SignatureError:
             return OTHER_KEYS  # nothing but hivemind's own calls answers them
-        if key not in self._addresses or self._clock() >= self._stale:
+        if key not in self._addresses or self._clock.now_s() >= self._stale:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look())
                 self._looking.add_done_callback(self._looked)
@@ -112,13 +112,13 @@ class CallRates:
         return self._addresses.get(key, "")
 
     async def _look(self) -> None:
-        await asyncio.sleep(max(self._next_look - self._clock(), 0))
-        begun = self._clock()
+        await asyncio.sleep(max(self._next_look - self._clock.now_s(), 0))
+        begun = self._clock.now_s()
         with contextlib.suppress(Unreachable):  # the daemon has ended, which its program hears of elsewhere
             self._addresses = {key: _counted_as(hosts) for key, hosts in (await self._connected()).items()}
-        took = self._clock() - begun
-        self._next_look = self._clock() + max(_LISTED_S[0], took / _LOOK_SHARE)
-        self._stale = self._clock() + _LISTED_S[1]
+        took = self._clock.now_s() - begun
+        self._next_look = self._clock.now_s() + max(_LISTED_S[0], took / _LOOK_SHARE)
+        self._stale = self._clock.now_s() + _LISTED_S[1]
 
     def _looked(self, _: object) -> None:
         self._looking = None

@@ -8,11 +8,10 @@ answers to others.
 
 import asyncio
 import heapq
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from manta_swarm.protocol.rates import Rates
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 PIECE_BYTES = 16_384  # what is sent or received at a time under a limit: small beside what a second has
 _BURST_S = 0.25  # of unused time that may be made up for
@@ -23,8 +22,8 @@ _OWN, _OTHERS = 0, 1
 class Flow:
     """One direction."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Count from zero, without a limit; ``clock`` gives seconds and does not go back."""
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Count from zero, without a limit."""
         self._clock = clock
         self.total = 0  # bytes so far
         self._limit: int | None = None  # bytes a second
@@ -71,7 +70,7 @@ class Flow:
             await passed  # who is cancelled meanwhile is passed over
 
     def _now_ms(self) -> float:
-        return 1000 * self._clock()
+        return 1000 * self._clock.now_s()
 
     def _wait_ms(self, num_bytes: int) -> int:
         """Count bytes that may pass and return 0; or return when they may."""

@@ -16,13 +16,14 @@ a call of an idle key no other calls are cut than those that are further behind 
 
 import asyncio
 import math
-import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
+
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 MIN_BYTES_PER_S = 1024  # that a caller sends, or takes of an answer, in each of its calls: a line of 10 kB/s is enough for eight
 TAKEN_BYTES_PER_S = 10_240  # an answer that was taken whole may have taken so long without a charge
@@ -277,7 +278,7 @@ class Call:
         self.num_bytes = 0
         self.lost = False  # the task was cancelled because the place was needed
         self._calls = calls
-        self._since_s = calls.clock()
+        self._since_s = calls.clock.now_s()
         self._held_s: float | None = None  # since when this node does not let the caller go on
 
     def __enter__(self) -> "Call":
@@ -292,7 +293,7 @@ class Call:
     @property
     def behind_s(self) -> float:
         """How much longer the caller was waited for than its bytes make up for."""
-        return (self._calls.clock() if self._held_s is None else self._held_s) - self._since_s
+        return (self._calls.clock.now_s() if self._held_s is None else self._held_s) - self._since_s
 
     @property
     def ahead_s(self) -> float:
@@ -321,16 +322,16 @@ class Call:
 
     def moved(self, num_bytes: int) -> None:
         """Count bytes that the caller sent, or took."""
-        self._since_s = min(self._since_s + num_bytes / MIN_BYTES_PER_S, self._calls.clock())
+        self._since_s = min(self._since_s + num_bytes / MIN_BYTES_PER_S, self._calls.clock.now_s())
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Leave out the time inside, in which this node does not let the caller go on."""
-        self._held_s = self._calls.clock()
+        self._held_s = self._calls.clock.now_s()
         try:
             yield
         finally:
-            self._since_s += self._calls.clock() - self._held_s
+            self._since_s += self._calls.clock.now_s() - self._held_s
             self._held_s = None
 
     def earn(self, num_bytes: int) -> None:
@@ -340,7 +341,7 @@ class Call:
     def charge(self, num_bytes_taken: int = 0) -> None:
         """Let the key pay for what it is behind here, which it is no more from here on; an answer that it took whole makes up for some."""
         self._calls.stand(self.key, min(num_bytes_taken / TAKEN_BYTES_PER_S - self.behind_s, 0.0))
-        self._since_s = self._calls.clock()
+        self._since_s = self._calls.clock.now_s()
 
 
 _ANSWERED: ContextVar[Call] = ContextVar("answered")  # by the current task
@@ -354,9 +355,7 @@ def answered_call() -> Call | None:
 class Calls(InFlight[Call]):
     """The calls of others that one node answers."""
 
-    def __init__(
-        self, *, total: int, each: int, max_bytes: int, idle_s: tuple[float, float] = NEVER, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, total: int, each: int, max_bytes: int, idle_s: tuple[float, float] = NEVER, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.
 
         Args:
@@ -364,7 +363,6 @@ class Calls(InFlight[Call]):
             each: of one key.
             max_bytes: that calls hold together.
             idle_s: a call that is behind by more than the second is idle; for a caller that is ahead by as much, by more than the first.
-            clock: gives seconds and does not go back.
         """
         super().__init__(total, each, max_bytes=max_bytes, fair=each, idle_s=idle_s[1])
         self.clock = clock
@@ -384,14 +382,14 @@ class Calls(InFlight[Call]):
     def standing_s(self, key: bytes) -> float:
         """Return how many seconds a key is ahead by what it has sent lately; below zero: behind."""
         seconds, since_s = self._standing.get(key, (0.0, 0.0))
-        forgotten_s = (self.clock() - since_s) * _FORGOTTEN
+        forgotten_s = (self.clock.now_s() - since_s) * _FORGOTTEN
         return math.copysign(max(abs(seconds) - forgotten_s, 0.0), seconds)
 
     def stand(self, key: bytes, seconds: float) -> None:
         """Let a key be further ahead by so many seconds, or behind."""
         if not math.isinf(self._idle_s) and seconds:
             stands = max(min(self.standing_s(key) + seconds, _STANDING_S), -_STANDING_S)
-            self._standing[key] = (stands, self.clock())
+            self._standing[key] = (stands, self.clock.now_s())
             self._standing.move_to_end(key)
             if len(self._standing) > _MAX_STANDINGS:
                 self._standing.popitem(last=False)

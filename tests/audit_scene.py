@@ -34,6 +34,7 @@ from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from manta_swarm.runtime.voice import Voice
 from tests.claim_steps import all_of
+from tests.clocks import ManualClock
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 
 OPERATORS = [Identity(sha256(b"operator %d" % number)) for number in range(4)]
@@ -117,7 +118,7 @@ class Scene:
         self.operators = OPERATORS[:operators]
         self.brought: dict[bytes, Brought] = {}
         self.desks: dict[bytes, DutiesDesk] = {}
-        self.faults = Faults(lambda: 0.0)
+        self.faults = Faults(ManualClock())
         for operator in self.operators:
             self.network.endpoint(PublicKey(operator.public_key))
 

@@ -42,6 +42,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.table import Weighed, weighed_bytes, weights_root
 from manta_swarm.protocol.verdicts import Verdict
+from tests.clocks import ManualClock
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -132,7 +133,7 @@ class MemoryLog:
                     kept_rounds=self.manifest.audit_rules.pending_rounds,
                     reputation=lambda: self.ledger.reputation,
                     header=lambda _, contribution: self.handed[contribution][0],
-                    faults=Faults(lambda: 0.0),
+                    faults=Faults(ManualClock()),
                 )
                 await brought.serve(endpoint)
                 await serve_vectors(endpoint, brought.folder)

@@ -6,7 +6,6 @@ between two rounds' (``protocol.ledger``). Only who has an invitation makes the 
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -48,7 +47,7 @@ class AdmissionDesk:
         self._turn = asyncio.Lock()
         self._is_closed = False
         self._writing: asyncio.Task[None] | None = None
-        self.faults = Faults(time.monotonic)
+        self.faults = Faults(context.clock)
 
     async def start(self) -> None:
         """Answer from now on."""

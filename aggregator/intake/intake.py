@@ -106,7 +106,7 @@ class Intake:
         self._is_closed = False
         self._gone = asyncio.Event()  # something that was handed in has its place in a table, or can have none
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self.faults = Faults(time.monotonic)
+        self.faults = Faults(context.clock)
 
     def _now(self) -> int:
         return round(self._now_ms())

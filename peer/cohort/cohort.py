@@ -3,7 +3,6 @@
 Whatever goes wrong, the peer is alone, and what it did counts all the same. Only mates who have proven the token are listened to.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 
 from manta_swarm.network.links import Links
@@ -41,12 +40,9 @@ from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rosters import Silence
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
-
-
-def _monotonic_ms() -> float:
-    return time.monotonic_ns() / 1e6
 
 
 class Cohort:
@@ -64,7 +60,7 @@ class Cohort:
         *,
         links: Links | None = None,
         group: Callable[[], Group] | None = None,
-        now_ms: Callable[[], float] = _monotonic_ms,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Know nobody yet.
 
@@ -78,7 +74,6 @@ class Cohort:
             neighbours: where those who announce the cohort are found.
             links: this peer's direct links; None: as its node makes them.
             group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
-            now_ms: the time by a clock that does not go back.
         """
         self._node = node
         self._key = identity.public_key
@@ -90,10 +85,10 @@ class Cohort:
         self._desk: Desk | None = None
         if token is not None:
             self._links = links or Links(node, run)
-            mates = Mates(node, self._links, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
+            mates = Mates(node, self._links, run, name, token, clock)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
             may_share = not (manifest.is_audited and name == AFFINITY)
-            self._desk = Desk(self._links, manifest, course, run, mates, Silence(), now_ms, may_share)
+            self._desk = Desk(self._links, manifest, course, run, mates, Silence(), clock.now_ms, may_share)
             self._rosters = Rosters(self._desk)
 
     async def start(self) -> None:
@@ -124,7 +119,7 @@ class Cohort:
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
         if self._desk is not None:
-            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group().members or ())))
+            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group().members or ())), self._neighbours.period_s)
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""

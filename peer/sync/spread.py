@@ -75,7 +75,7 @@ class Spread:
             near_patience_s=waits.NEAR_GETS_S,
         )
         self._book.budget_bytes = self._mean_bytes
-        self._gossip = Gossip(context.node, self._book, context.shelf, neighbours, body_sizes, clock=self._now_s, rng=rng)
+        self._gossip = Gossip(context.node, self._book, context.shelf, neighbours, body_sizes, clock=context.clock, rng=rng)
         self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._contributions = 0  # of the newest commit
         self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last

@@ -13,7 +13,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def faults(clock: ManualClock) -> Faults:
-    return Faults(clock.now_s)
+    return Faults(clock)
 
 
 def test_faults_are_counted_by_reason_and_by_key(faults: Faults) -> None:

@@ -10,6 +10,7 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.rates import AT_ONCE_S, COSTS, RELAYED, CallLimits, CallRates, network_of
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, sha256
+from tests.clocks import ManualClock
 from tests.network.nodes import DEADLINE_S, LARGE, SMALL, echo, own_processes, remember_processes, run, start
 from tests.network.processes import are_gone
 
@@ -22,10 +23,10 @@ class Callers:
     """Keys at addresses, who call by a clock of their own."""
 
     def __init__(self, limits: CallLimits = LIMITS) -> None:
-        self.now_s = 0.0
+        self.clock = ManualClock()
         self.looks = 0
         self.hosts: dict[PublicKey, list[str]] = {}
-        self.rates = CallRates(limits, self._connected, lambda: self.now_s)
+        self.rates = CallRates(limits, self._connected, self.clock)
 
     async def _connected(self) -> dict[PublicKey, list[str]]:
         self.looks += 1
@@ -49,9 +50,9 @@ def test_a_key_has_so_many_calls_at_once_and_hears_when_it_may_come_back() -> No
         assert await callers.answered(one, OF_KEY + 5) == OF_KEY
         assert await callers.rates.refusal(peer_id(one), "manta.listing") == "too many calls from this key: come back in 1 s"
         assert await callers.answered(other, OF_KEY) == OF_KEY
-        callers.now_s += 1.0
+        callers.clock.advance(1.0)
         assert await callers.answered(one, 5) == 2
-        callers.now_s += AT_ONCE_S
+        callers.clock.advance(AT_ONCE_S)
         header = await callers.rates.refusal(peer_id(one), "manta.header.stream")
         assert header is None
         assert await callers.answered(one, OF_KEY) == OF_KEY - COSTS["header"]  # which is worth many others

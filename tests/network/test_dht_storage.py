@@ -11,19 +11,10 @@ from hypothesis import strategies as st
 
 import manta_swarm.network.dht_storage
 from manta_swarm.network.dht_storage import FIRST, MIN_RECORD_BYTES, BoundedStorage
+from tests.clocks import ManualClock
 
 NOW_S = 1_000_000.0
 NAMES = [DHTID.generate(f"name {i}") for i in range(60)]
-
-
-class Clock:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = NOW_S
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def keep(storage: BoundedStorage, name: int, key: int, value: bytes, ttl_s: float, source: str | bytes = "192.0.2.1") -> bool:
@@ -40,14 +31,14 @@ def records_of(storage: BoundedStorage) -> dict[tuple[DHTID, bytes], tuple[bytes
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Return a clock that hivemind's dictionaries go by as well."""
-    clock = Clock()
-    monkeypatch.setattr("hivemind.utils.timed_storage.get_dht_time", clock)
+    clock = ManualClock(NOW_S)
+    monkeypatch.setattr("hivemind.utils.timed_storage.get_dht_time", clock.now_s)
     return clock
 
 
-def test_records_are_found_by_their_name_and_owner(clock: Clock) -> None:
+def test_records_are_found_by_their_name_and_owner(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     assert storage.get(NAMES[0]) is None
     assert NAMES[0] not in storage
@@ -62,39 +53,39 @@ def test_records_are_found_by_their_name_and_owner(clock: Clock) -> None:
     assert (len(storage), NAMES[0] in storage, NAMES[1] in storage) == (1, True, False)
 
 
-def test_a_record_without_an_owner_is_never_kept(clock: Clock) -> None:
+def test_a_record_without_an_owner_is_never_kept(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     assert not storage.store(NAMES[0], b"plain", NOW_S + 10)
     assert records_of(storage) == {}
 
 
-def test_a_newer_version_replaces_an_older_one_and_an_older_one_nothing(clock: Clock) -> None:
+def test_a_newer_version_replaces_an_older_one_and_an_older_one_nothing(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     assert keep(storage, 0, 1, b"one", 100)
     for ttl_s in (100, 50):
         assert not keep(storage, 0, 1, b"sent again", ttl_s)
-    clock.now_s += 60  # hivemind's own storage would have forgotten it at the older one's end
+    clock.advance(60)  # hivemind's own storage would have forgotten it at the older one's end
     assert records_of(storage) == {(NAMES[0], owner(1)): (b"one", NOW_S + 100)}
     assert keep(storage, 0, 1, b"new", 101)
     assert records_of(storage) == {(NAMES[0], owner(1)): (b"new", NOW_S + 101)}
 
 
-def test_what_has_expired_is_not_found_and_soon_not_there(clock: Clock) -> None:
+def test_what_has_expired_is_not_found_and_soon_not_there(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     assert keep(storage, 0, 1, b"one", 1)
     assert keep(storage, 1, 1, b"one", 100)
-    clock.now_s += 2
+    clock.advance(2)
     assert storage.get(NAMES[0]) is None
     assert not keep(storage, 0, 2, b"late", 1)
-    clock.now_s += 10
+    clock.advance(10)
     assert len(storage) == 1
     assert storage._names_of_owner == {owner(1): 1}
     assert storage._share_of_name.keys() == {NAMES[1]}
-    clock.now_s += 100
+    clock.advance(100)
     assert (len(storage), storage.num_bytes, storage._sources, storage._names_of_owner) == (0, 0, {}, {})
 
 
-def test_what_a_search_does_to_a_dictionary_stays_with_the_search(clock: Clock) -> None:
+def test_what_a_search_does_to_a_dictionary_stays_with_the_search(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     keep(storage, 0, 1, b"one", 100)
     found = storage.get(NAMES[0])
@@ -113,7 +104,7 @@ LIMITS = [
     ("limit", "value", "reason", "records"), [*LIMITS, ("MAX_NAMES_OF_AN_OWNER", 3, "names of an owner", [(i, 0) for i in range(4)])]
 )
 def test_where_there_is_no_room_new_records_of_one_source_are_refused_and_renewed_ones_taken(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str, records: list[tuple[int, int]]
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str, records: list[tuple[int, int]]
 ) -> None:
     monkeypatch.setattr(manta_swarm.network.dht_storage, limit, value)
     storage = BoundedStorage(clock=clock)
@@ -122,13 +113,13 @@ def test_where_there_is_no_room_new_records_of_one_source_are_refused_and_renewe
     for record in records[:3]:
         assert keep(storage, *record, b"4444", 20)
     assert not keep(storage, *records[3], b"four", 20)
-    clock.now_s += 30
+    clock.advance(30)
     assert keep(storage, *records[3], b"four", 40)
 
 
 @pytest.mark.parametrize(("limit", "value", "reason", "records"), LIMITS)
 def test_where_there_is_no_room_the_source_with_the_most_loses_its_newest_record_to_one_with_less(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str, records: list[tuple[int, int]]
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str, records: list[tuple[int, int]]
 ) -> None:
     monkeypatch.setattr(manta_swarm.network.dht_storage, limit, value)
     storage = BoundedStorage(clock=clock)
@@ -142,7 +133,7 @@ def test_where_there_is_no_room_the_source_with_the_most_loses_its_newest_record
         assert keep(storage, *record, b"4444", 20, "192.0.2.1")
 
 
-def test_a_name_full_of_large_records_has_room_for_a_small_one_whatever_the_source_and_for_this_nodes_own(clock: Clock) -> None:
+def test_a_name_full_of_large_records_has_room_for_a_small_one_whatever_the_source_and_for_this_nodes_own(clock: ManualClock) -> None:
     storage = BoundedStorage(clock=clock)
     kept = [keep(storage, 0, key, bytes(2000), 100, owner(key)) for key in range(500)]
     assert not all(kept)
@@ -154,7 +145,7 @@ def test_a_name_full_of_large_records_has_room_for_a_small_one_whatever_the_sour
     assert {key for _, key in records_of(storage)} >= {owner(key) for key in range(500, 601)}
 
 
-def test_a_renewed_record_may_not_grow_beyond_what_there_is_room_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewed_record_may_not_grow_beyond_what_there_is_room_for(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manta_swarm.network.dht_storage, "MAX_BYTES", 1000)
     storage = BoundedStorage(clock=clock)
     assert keep(storage, 0, 1, b"x" * 930, 10)
@@ -163,7 +154,7 @@ def test_a_renewed_record_may_not_grow_beyond_what_there_is_room_for(clock: Cloc
     assert keep(storage, 0, 1, b"x" * 920, 20)
 
 
-def test_a_cache_of_no_records_keeps_none(clock: Clock) -> None:
+def test_a_cache_of_no_records_keeps_none(clock: ManualClock) -> None:
     cache = BoundedStorage(clock=clock, max_bytes=0)
     assert not keep(cache, 0, 1, b"one", 10)
     assert cache.get(NAMES[0]) is None
@@ -175,8 +166,8 @@ steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 
 @given(steps)
 def test_the_storage_does_what_a_plain_dictionary_would(steps: list[tuple[int, int, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        patch.setattr("hivemind.utils.timed_storage.get_dht_time", clock)
+        clock = ManualClock(NOW_S)
+        patch.setattr("hivemind.utils.timed_storage.get_dht_time", clock.now_s)
         patch.setattr(manta_swarm.network.dht_storage, "MAX_BYTES_OF_A_NAME", 3000)
         patch.setattr(manta_swarm.network.dht_storage, "MAX_NAMES_OF_AN_OWNER", 2)
         patch.setattr(manta_swarm.network.dht_storage, "MAX_BYTES", 6000)
@@ -184,9 +175,9 @@ def test_the_storage_does_what_a_plain_dictionary_would(steps: list[tuple[int, i
         storage = BoundedStorage(clock=clock)
         plain: dict[tuple[DHTID, bytes], tuple[bytes, float]] = {}
         for name, key, size, ttl_s, wait_s in steps:
-            clock.now_s += wait_s
-            plain = {at: record for at, record in plain.items() if record[1] >= clock.now_s}
-            at, record = (NAMES[name], owner(key)), (b"x" * size, clock.now_s + ttl_s)
+            clock.advance(wait_s)
+            plain = {at: record for at, record in plain.items() if record[1] >= clock.now_s()}
+            at, record = (NAMES[name], owner(key)), (b"x" * size, clock.now_s() + ttl_s)
             after = {**plain, at: record}
             sizes: Counter[DHTID] = Counter()
             for (each, _), (value, _) in after.items():
@@ -205,8 +196,8 @@ crowds = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0,
 @given(crowds)
 def test_whoever_comes_the_bounds_hold_and_no_source_loses_to_one_with_more(crowd: list[tuple[int, int, int, str | bytes]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        clock = Clock()
-        patch.setattr("hivemind.utils.timed_storage.get_dht_time", clock)
+        clock = ManualClock(NOW_S)
+        patch.setattr("hivemind.utils.timed_storage.get_dht_time", clock.now_s)
         patch.setattr(manta_swarm.network.dht_storage, "MAX_BYTES_OF_A_NAME", 5000)
         patch.setattr(manta_swarm.network.dht_storage, "MAX_BYTES", 8000)
         storage = BoundedStorage(clock=clock)

@@ -14,7 +14,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.affinity import MAX_DISTANCES, SAME_SITE, Position, distance_us, tag_of
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key
@@ -35,9 +35,11 @@ class Town:
         self.networks: dict[int, Networks] = {}
         self.operator = self.network.endpoint(OPERATOR)
         self.endpoints = [self.network.endpoint(key) for key in PEERS[:count]]
-        self.neighbours = [Neighbours(endpoint, RUN, now) for endpoint in self.endpoints]
+        self.neighbours = [Neighbours(endpoint, RUN, LOOP_CLOCK) for endpoint in self.endpoints]
         self.distances = [
-            Distances(endpoint, neighbours, [OPERATOR], b"", clock=now, networks=self._networks_of(number), rng=random.Random(number))
+            Distances(
+                endpoint, neighbours, [OPERATOR], b"", clock=LOOP_CLOCK, networks=self._networks_of(number), rng=random.Random(number)
+            )
             for number, (endpoint, neighbours) in enumerate(zip(self.endpoints, self.neighbours, strict=True))
         ]
 
@@ -154,7 +156,7 @@ def test_who_does_not_answer_is_not_in_it_and_keeps_nobody() -> None:
         await town.look()
         del town.endpoints[1].handlers[METHOD]
         town.network.lost = lambda _one, other, _method: other == OPERATOR
-        fresh = Distances(town.endpoints[0], town.neighbours[0], [OPERATOR], b"", clock=now, networks=list)
+        fresh = Distances(town.endpoints[0], town.neighbours[0], [OPERATOR], b"", clock=LOOP_CLOCK, networks=list)
         await fresh.measure(())
         assert steps_of(fresh.position(is_grouped=False)).keys() == {tag_of(key) for key in PEERS[2:4]}
 

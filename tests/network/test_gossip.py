@@ -22,7 +22,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.test_rumours import OPERATOR, RUN, offer_with, push_of
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 
 PIECES, PIECE_BYTES = 2, 50
 SIZES = [PIECE_BYTES] * PIECES
@@ -62,10 +62,10 @@ class Crowd:
     async def start(self) -> "Crowd":
         for number, (key, cohort) in enumerate(self.cohorts.items()):
             endpoint, shelf, rng = self.network.endpoint(key), Shelf(max_bytes=10**6), random.Random(number)
-            neighbours = Neighbours(endpoint, RUN, now, rng=rng)
+            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, rng=rng)
             book = Book(RUN, [OPERATOR.public_key], max_rows=20, body_bytes=sum(SIZES), near_patience_s=waits.NEAR_GETS_S)
             book.budget_bytes = 10**9
-            gossip = Gossip(endpoint, book, shelf, neighbours, SIZES, clock=now, rng=rng)
+            gossip = Gossip(endpoint, book, shelf, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
             member = Member(endpoint, cohort, shelf, neighbours, book, gossip)
             await shelf.serve(endpoint)
             await gossip.start()

@@ -15,18 +15,11 @@ from manta_swarm.protocol.affinity import FAR, NOWHERE, STEPS_US, Placed, Positi
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.records import Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.clocks import ManualClock
 from tests.network.members import PEERS, run
 
 RUN = sha256(b"run")
 NAME = f"manta-{RUN.hex()}-members"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def endpoints(count: int) -> list[MemoryEndpoint]:
@@ -96,13 +89,13 @@ def test_who_withdraws_is_forgotten_at_the_next_look_and_may_come_back() -> None
 def test_an_older_announcement_changes_nothing() -> None:
     async def replay() -> None:
         here, other = endpoints(2)
-        clock = Clock()
+        clock = ManualClock()
         known = Neighbours(here, RUN, clock)
         for sequence in (20, 10):
             records_of(here)[other.key] = pack(Announcement(RUN, other.key, "here", 1, sequence))
             await known.look()
-            clock.now += waits.ANNOUNCED_S - 1
-        clock.now += 2
+            clock.advance(waits.ANNOUNCED_S - 1)
+        clock.advance(2)
         assert known.members() == []
 
     run(replay())
@@ -111,7 +104,7 @@ def test_an_older_announcement_changes_nothing() -> None:
 def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new_announcement() -> None:
     async def go() -> None:
         here, other = endpoints(2)
-        clock = Clock()
+        clock = ManualClock()
         known, theirs = Neighbours(here, RUN, clock), Neighbours(other, RUN)
         await theirs.announce(cohort="here", round_=1)
         await known.look()
@@ -120,7 +113,7 @@ def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new
         await theirs.announce(cohort="here", round_=2)
         await known.look()
         assert known.members() == [other.key]
-        clock.now += 100 * waits.ANNOUNCED_S
+        clock.advance(100 * waits.ANNOUNCED_S)
         assert known.members() == []
         known.forget(PEERS[5].public_key)  # nobody
 
@@ -130,17 +123,17 @@ def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new
 def test_who_cannot_be_reached_does_not_come_back_by_its_old_announcement() -> None:
     async def go() -> None:
         here, other = endpoints(2)
-        clock = Clock()
+        clock = ManualClock()
         known = Neighbours(here, RUN, clock)
         await Neighbours(other, RUN).announce(cohort="here", round_=1)
         await known.look()
         known.forget(other.key)
         for _ in range(5):  # the DHT still has it
-            clock.now += waits.ANNOUNCE_S[0]
+            clock.advance(waits.ANNOUNCE_S[0])
             await known.look()
             assert known.members() == []
         del records_of(here)[other.key]
-        clock.now += waits.ANNOUNCED_S
+        clock.advance(waits.ANNOUNCED_S)
         await known.look()
         assert known._known == {}
 
@@ -270,7 +263,7 @@ class Crowd:
 
     def __init__(self, seed: int = 0) -> None:
         self.network = MemoryNetwork()
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.members: dict[PublicKey, Neighbours] = {}
         self.cohorts: dict[PublicKey, str] = {}
         self.lookups: Counter[str] = Counter()
@@ -304,7 +297,7 @@ class Crowd:
             for key, data in list(records.items()):
                 if before.get(name, {}).get(key) == data:
                     del records[key]
-        self.clock.now += waits.ANNOUNCE_S[0]
+        self.clock.advance(waits.ANNOUNCE_S[0])
 
     def reached(self) -> int:
         """Return how many can be reached from one of them, from neighbour to neighbour; who calls another can be called by it."""
@@ -346,7 +339,7 @@ def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and_every
         assert max(counts) < 2 * SPLIT  # no name has everybody: who sees a larger run stands under the shorter prefix as well
         for size in (110, 20):
             crowd.leave(list(crowd.members)[size:])
-            crowd.clock.now += waits.ANNOUNCE_S[1] * 2  # who left is forgotten
+            crowd.clock.advance(waits.ANNOUNCE_S[1] * 2)  # who left is forgotten
             for _ in range(5):
                 await crowd.period()
             assert crowd.reached() == size

@@ -9,14 +9,14 @@ import pytest
 from manta_swarm.network.node import Node
 from manta_swarm.network.traffic import PIECE_BYTES, Flow
 from tests.network.nodes import LARGE, SMALL, echo, with_nodes
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 
 LIMIT = 200_000
 
 
 def play(story: Callable[[Flow], Awaitable[None]]) -> None:
     async def whole() -> None:
-        flow = Flow(now)
+        flow = Flow(LOOP_CLOCK)
         flow.limit = LIMIT
         await story(flow)
 

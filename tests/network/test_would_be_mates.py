@@ -10,6 +10,7 @@ from manta_swarm.network.neighbours import METHOD, Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.affinity import NOWHERE, Position
 from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.clocks import ManualClock
 from tests.network.members import run
 
 RUN = sha256(b"run")
@@ -98,14 +99,14 @@ def test_who_is_told_knows_of_a_near_one_and_believes_nobody_else_s_announcement
 
 def test_a_newcomer_of_a_large_run_remembers_others_for_as_long_as_these_take_to_announce_themselves_again() -> None:
     async def story(*crowd: MemoryEndpoint) -> None:
-        now = 1000.0
+        clock = ManualClock()
         for each in crowd[1:]:
             await Neighbours(each, RUN).announce(cohort="far", round_=0, position=NOWHERE)
-        known = Neighbours(crowd[0], RUN, lambda: now)
+        known = Neighbours(crowd[0], RUN, clock)
         await known.look()
         count = len(known.members())
         assert count > ROOM // 2
-        now += neighbours._PERIODS_KNOWN * known.period_s - 1.0
+        clock.advance(neighbours._PERIODS_KNOWN * known.period_s - 1.0)
         assert len(known.members()) == count
         assert known.period_s > waits.ANNOUNCE_S[0]
 

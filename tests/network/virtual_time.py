@@ -57,6 +57,22 @@ def run_virtual(work: Coroutine[Any, Any, _Result]) -> _Result:
         return runner.run(work)
 
 
+class LoopClock:
+    """A ``Clock`` that tells the running loop's time."""
+
+    def now_ms(self) -> float:
+        return 1000 * now()
+
+    def now_s(self) -> float:
+        return now()
+
+    def unix_ms(self) -> int:
+        return round(1000 * now())
+
+
+LOOP_CLOCK = LoopClock()
+
+
 def now() -> float:
     """Return the running loop's time."""
     return asyncio.get_running_loop().time()

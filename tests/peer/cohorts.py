@@ -21,7 +21,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.claim_steps import means_of
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -102,7 +102,7 @@ class Mate:
         self.band = band
         self.name = name
         self.endpoint = band.network.endpoint(self.key)
-        self.neighbours = Neighbours(self.endpoint, RUN, now)
+        self.neighbours = Neighbours(self.endpoint, RUN, LOOP_CLOCK)
         self.group = Group(name)
         self.cohort = Cohort(
             self.endpoint,
@@ -114,7 +114,7 @@ class Mate:
             self.neighbours,
             links=LinksInMemory(self.endpoint),
             group=lambda: self.group,
-            now_ms=lambda: now() * 1000,
+            clock=LOOP_CLOCK,
         )
         self.seat = Seat(self.key)
         self.round = 1

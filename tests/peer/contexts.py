@@ -1,6 +1,5 @@
 """A peer's context and progress for tests of its parts."""
 
-from collections.abc import Callable
 from typing import Any
 
 from manta_swarm.automl.training.course import RunCourse
@@ -44,19 +43,6 @@ def context_of(
         **changes,
     }
     return RunContext(node=node, identity=identity, signed=signed, manifest=manifest, num_weights=num_weights, **given)
-
-
-class VirtualClock:
-    """A clock that a test moves, or that an event loop in virtual time has."""
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self.now_s = now_s
-
-    def now_ms(self) -> float:
-        return 1000 * self.now_s()
-
-    def unix_ms(self) -> int:
-        return round(1000 * self.now_s())
 
 
 class _NoTables:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import manta_swarm.runtime.in_flight
 from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S, Call, Calls, Turns
+from tests.clocks import ManualClock
 from tests.network.nodes import run, until
 
 
@@ -149,19 +150,9 @@ def test_a_key_whose_address_is_learnt_later_is_counted_by_it_from_then_on() -> 
     run(whole())
 
 
-class Clock:
-    """A clock that is told."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def idle_crowd(total: int) -> tuple[Clock, Crowd]:
+def idle_crowd(total: int) -> tuple[ManualClock, Crowd]:
     """Return calls that are idle when they are more than 10 s behind, or 2 s for a key that is ahead."""
-    clock = Clock()
+    clock = ManualClock()
     return clock, Crowd(Calls(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
 
 
@@ -170,15 +161,15 @@ def test_whoever_is_the_furthest_behind_gives_way_when_it_is_idle() -> None:
         clock, crowd = idle_crowd(3)
         for key in (b"a", b"b", b"c"):
             assert await crowd.call(key)
-            clock.now_s += 2.0
+            clock.advance(2.0)
         crowd.calls[0][1].moved(MIN_BYTES_PER_S * 4)
         crowd.calls[2][1].moved(MIN_BYTES_PER_S)
         assert not await crowd.call(b"d")  # nobody has been idle for long
-        clock.now_s += 7.0
+        clock.advance(7.0)
         assert await crowd.call(b"d")
         assert crowd.count() == {b"a": 1, b"c": 1, b"d": 1}
         assert not await crowd.call(b"b")  # what it was behind is remembered
-        clock.now_s += 2.0
+        clock.advance(2.0)
         assert await crowd.call(b"e")
         assert crowd.count() == {b"c": 1, b"d": 1, b"e": 1}
         assert not await crowd.call(b"f")
@@ -192,13 +183,13 @@ def test_a_caller_at_the_slowest_pace_is_never_idle_and_one_that_trickles_is() -
         for key in (b"slow", b"trickling"):
             assert await crowd.call(key)
         for _ in range(5):
-            clock.now_s += 9.0
+            clock.advance(9.0)
             for (_, place, _), num_bytes in zip(crowd.calls, (9 * MIN_BYTES_PER_S, 9), strict=False):
                 place.moved(num_bytes)
                 place.earn(num_bytes)
         assert await crowd.call(b"a")
         assert crowd.count() == {b"slow": 1, b"a": 1}
-        clock.now_s += 9.0
+        clock.advance(9.0)
         assert not await crowd.call(b"b")
 
     run(whole())
@@ -209,10 +200,10 @@ def test_the_time_in_which_this_node_holds_a_caller_back_does_not_count() -> Non
         clock, crowd = idle_crowd(1)
         assert await crowd.call(b"a")
         with crowd.calls[0][1].held():
-            clock.now_s += 1000.0
+            clock.advance(1000.0)
             assert not await crowd.call(b"b")
         assert not await crowd.call(b"b")
-        clock.now_s += 11.0
+        clock.advance(11.0)
         assert await crowd.call(b"b")
 
     run(whole())
@@ -226,14 +217,14 @@ def test_who_sent_a_lot_lately_gets_a_place_sooner_and_keeps_it_longer() -> None
         await crowd.end(0)
         for key in (b"a", b"b"):
             assert await crowd.call(key)
-        clock.now_s += 3.0
+        clock.advance(3.0)
         assert not await crowd.call(b"newcomer")
         assert await crowd.call(b"member")
         assert crowd.count() == {b"b": 1, b"member": 1}
-        clock.now_s += 40.0
+        clock.advance(40.0)
         assert await crowd.call(b"newcomer")
         assert crowd.count() == {b"member": 1, b"newcomer": 1}
-        clock.now_s += 600.0  # all is forgotten
+        clock.advance(600.0)  # all is forgotten
         assert crowd.places.standing_s(b"member") == crowd.places.standing_s(b"b") == 0.0
 
     run(whole())
@@ -244,7 +235,7 @@ def test_a_call_that_took_long_is_remembered_unless_a_large_answer_was_taken(tak
     async def whole() -> None:
         clock, crowd = idle_crowd(1)
         assert await crowd.call(b"a")
-        clock.now_s += 30.0
+        clock.advance(30.0)
         crowd.calls[0][1].charge(taken)
         await crowd.end(0)
         assert (crowd.places.standing_s(b"a") < -20.0) == is_remembered
@@ -258,10 +249,10 @@ def test_idle_calls_of_an_address_with_many_places_go_before_others_that_are_fur
         clock, crowd = idle_crowd(8)
         crowd.at = {b"%d" % number: "crowd" for number in range(8)}
         assert await crowd.call(b"slow")
-        clock.now_s += 5.0
+        clock.advance(5.0)
         for number in range(7):
             assert await crowd.call(b"%d" % number)
-        clock.now_s += 11.0
+        clock.advance(11.0)
         for key in (b"a", b"b", b"c"):
             assert await crowd.call(key)
         assert crowd.count()[b"slow"] == 1  # the crowd is left with as many places as one key may have
@@ -275,7 +266,7 @@ def test_too_many_bytes_cost_an_idle_call_before_the_one_that_holds_the_most() -
     async def whole() -> None:
         clock, crowd = idle_crowd(10)
         assert await crowd.call(b"idle", 400_000)
-        clock.now_s += 11.0
+        clock.advance(11.0)
         assert await crowd.call(b"a", 500_000)
         assert await crowd.call(b"b", 150_000)
         assert crowd.count() == {b"a": 1, b"b": 1}
@@ -290,7 +281,7 @@ def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
         clock, crowd = idle_crowd(1)
         for key in (b"a", b"b", b"c"):
             assert await crowd.call(key)
-            clock.now_s += 5.0
+            clock.advance(5.0)
             await crowd.end(0)
         assert [crowd.places.standing_s(key) < 0 for key in (b"a", b"b", b"c")] == [False, True, True]
 

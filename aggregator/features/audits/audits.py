@@ -1,7 +1,6 @@
 """Audits at one operator, whoever writes: what peers bring, what waits for auditors, and what was brought for whoever fetches it."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from manta_swarm.aggregator.features.audits.brought import Brought
@@ -16,6 +15,7 @@ from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.vectors import serve_vectors
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 
 class Audits:
@@ -39,7 +39,7 @@ class Audits:
         assert rules is not None
         self._log = log
         self._facts = LogFacts(log)
-        self.faults = Faults(time.monotonic)
+        self.faults = Faults(SYSTEM_CLOCK)
         self.brought = Brought(
             directory,
             num_weights=num_weights,

@@ -20,6 +20,7 @@ from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPP
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
+from tests.clocks import ManualClock
 from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN
 
 A, B, C, D, E = PEERS[:5]
@@ -101,8 +102,7 @@ def test_after_a_commit_nothing_of_its_round_is_held(play: Play) -> None:
 
 def test_a_header_without_its_body_again_and_again_is_not_looked_at_for_a_while(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        seconds = 0.0
-        desk.intake.faults._clock = lambda: seconds
+        clock = desk.intake.faults._clock = ManualClock()
         for _ in range(FAULTS_FORGIVEN + 1):
             assert (await desk.header(desk.made(B))).status == HandIn.SEND_BODY
             desk.clock.now += OPEN_MS
@@ -110,7 +110,7 @@ def test_a_header_without_its_body_again_and_again_is_not_looked_at_for_a_while(
         assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}
         assert (await desk.header(desk.made(B))).status == HandIn.LATER
         assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}  # what is not looked at is not counted
-        seconds = FORGET_S + 1
+        clock.advance(FORGET_S + 1)
         await desk.hand_in(desk.made(B))
 
     play(story)

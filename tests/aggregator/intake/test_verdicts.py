@@ -29,6 +29,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.aggregator.desk import Told
 from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
+from tests.clocks import ManualClock
 from tests.contributions import PEERS, header_of
 
 A, B = PEERS[:2]
@@ -55,7 +56,7 @@ class Desk:
         self.waiting = Waiting(self.path.parent, self.stopped.append)
         context: Any = SimpleNamespace(endpoint=self.endpoint, waiting=self.waiting, ledger=self.ledger)
         self.decider = LoneDecider(None, None)  # type: ignore[arg-type]
-        self.verdicts = Verdicts(context, Faults(lambda: 0.0), Told(self), self.decider)
+        self.verdicts = Verdicts(context, Faults(ManualClock()), Told(self), self.decider)
 
     async def end(self) -> None:
         """End, as a stop of the program does."""

@@ -20,6 +20,7 @@ from manta_swarm.network.budget import Faults
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import UserError
+from tests.clocks import ManualClock
 
 USUAL = MonitorSection()
 KEYS = [bytes([number]) * 32 for number in range(1, 4)]
@@ -84,7 +85,7 @@ SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
 
 def onlookers(directory: Path) -> tuple[Onlookers, Closing]:
     look, rounds = Onlookers(directory, USUAL, None, None), Closing(8)
-    look.watch(rounds, Traffic(), Faults(lambda: 0.0), lambda: False)
+    look.watch(rounds, Traffic(), Faults(ManualClock()), lambda: False)
     return look, rounds
 
 

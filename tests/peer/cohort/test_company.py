@@ -15,7 +15,7 @@ from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from manta_swarm.protocol.sizes import ALL
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key
@@ -45,8 +45,8 @@ class Crowd:
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
             has_proved = choice is Choice.LABEL and bool(sizes)
-            neighbours = Neighbours(endpoint, RUN, now, is_near=lambda _key, has_proved=has_proved: has_proved)
-            distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=now, networks=list, rng=random.Random(number))
+            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, is_near=lambda _key, has_proved=has_proved: has_proved)
+            distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=LOOP_CLOCK, networks=list, rng=random.Random(number))
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
             sizing = Sizing(PLAN, 32, given=sizes[number]) if sizes else None

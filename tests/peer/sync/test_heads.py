@@ -17,8 +17,9 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
 from manta_swarm.protocol.signing import PublicKey
+from tests.clocks import ManualClock
 from tests.memory_log import PEERS, MemoryLog, until
-from tests.peer.contexts import VirtualClock, context_of, progress_in
+from tests.peer.contexts import context_of, progress_in
 from tests.peer.scene import Member, Scene, play
 
 
@@ -131,10 +132,10 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         log = await MemoryLog(network).start()
         log.give(PEERS[1])
         log.commit()
-        store, now = PeerStore(tmp_path), [0.0]
+        store, clock = PeerStore(tmp_path), ManualClock()
         client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
         status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
-        board, clock = StatusBoard(store, status), VirtualClock(lambda: now[0])
+        board = StatusBoard(store, status)
         context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, board, log=client, clock=clock)
         heads = Heads(context, progress_in(context))
         assert await heads.compare()  # it knows nothing yet
@@ -142,9 +143,9 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         assert await heads.compare()
         await MemoryLog(network).start()
         assert not await heads.compare()
-        now[0] = waits.WENT_BACK_S
+        clock.advance(waits.WENT_BACK_S)
         heads.check_patience()
-        now[0] += 1
+        clock.advance(1)
         with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
             heads.check_patience()
 

@@ -24,8 +24,8 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
 from tests.network.test_rumours import offer_with
-from tests.network.virtual_time import now, run_virtual
-from tests.peer.contexts import VirtualClock, context_of
+from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
+from tests.peer.contexts import context_of
 
 LOG = PublicKey(OPERATOR.public_key)
 AGES = [0, 0, 1]
@@ -40,10 +40,10 @@ class Peer:
     def __init__(self, endpoint: MemoryEndpoint, given: Committed, size: int | None) -> None:
         self.endpoint = endpoint
         self.shelf = Shelf(max_bytes=2**28)
-        self.neighbours = Neighbours(endpoint, given.signed.run, now, rng=random.Random(endpoint.key))
+        self.neighbours = Neighbours(endpoint, given.signed.run, LOOP_CLOCK, rng=random.Random(endpoint.key))
         neighbours: Any = self.neighbours if size is None else _Larger(self.neighbours, size)
         identity = Identity(endpoint.key)
-        context = context_of(endpoint, identity, given.signed, shelf=self.shelf, num_weights=NUM_VALUES, clock=VirtualClock(now))
+        context = context_of(endpoint, identity, given.signed, shelf=self.shelf, num_weights=NUM_VALUES, clock=LOOP_CLOCK)
         self.spread = Spread(context, neighbours)
 
 

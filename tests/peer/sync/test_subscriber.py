@@ -18,8 +18,7 @@ from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Receipt, Round
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
-from tests.network.virtual_time import now, run_virtual
-from tests.peer.contexts import VirtualClock
+from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 
 OPERATOR, OWN, *OTHERS = (PublicKey(sha256(b"%d" % number)) for number in range(6))
 DIGEST = sha256(b"any")
@@ -72,7 +71,7 @@ class Script:
 
     def context(self, node: Any = None, log: Any = None) -> Any:
         """Return a peer's context with these, or itself in their place."""
-        return SimpleNamespace(node=node or self, log=log or self, clock=VirtualClock(now))
+        return SimpleNamespace(node=node or self, log=log or self, clock=LOOP_CLOCK)
 
     @property
     def newest_round(self) -> int:

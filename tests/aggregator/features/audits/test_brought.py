@@ -23,6 +23,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.claim_steps import all_of
+from tests.clocks import ManualClock
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -63,7 +64,7 @@ class Scene:
         self.headers: dict[bytes, Header] = {}
         self.read: list[bytes] = []
         self.now_s = 0.0
-        self.faults = Faults(lambda: 0.0)
+        self.faults = Faults(ManualClock())
         self.directory = directory
         self.max_bytes = max_bytes
 

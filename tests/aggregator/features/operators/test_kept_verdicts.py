@@ -27,6 +27,7 @@ from tests.aggregator.features.operators.four import FOUR, OF_FOUR, Four, Story,
 from tests.aggregator.features.operators.four import tell as told
 from tests.aggregator.real_run import PEERS, everybodys
 from tests.audited import AUDITORS, verdict_of
+from tests.clocks import ManualClock
 
 Tell = Callable[[Story], None]
 TRUST = TrustSection(
@@ -65,7 +66,7 @@ async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Writ
     """Let an operator write, and take verdicts meanwhile."""
     writer, _ = await four.write(place, term)
     endpoint = four.network.endpoints[FOUR[place].public_key]
-    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(lambda: 0.0), asyncio.Event(), writer)
+    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(ManualClock()), asyncio.Event(), writer)
     await verdicts.start()
     try:
         yield writer, verdicts

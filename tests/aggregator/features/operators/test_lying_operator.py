@@ -15,6 +15,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.aggregator.desk import OPERATOR, PEERS, Desk, at_desk, says_no
 from tests.aggregator.made import Made
+from tests.clocks import ManualClock
 
 A, B = PEERS[:2]
 HONEST, LIAR = Identity(b"\x02" * 32), Identity(b"\x03" * 32)
@@ -162,5 +163,5 @@ def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> No
         assert await call(None)
         assert refused_of(faults) == {key: {"another's identity": len(MANY)}}
 
-    faults, key = Faults(lambda: 0.0), PublicKey(A.public_key)
+    faults, key = Faults(ManualClock()), PublicKey(A.public_key)
     asyncio.run(story())
