@@ -36,6 +36,11 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
     return targets
 
 
+def default_name(supernet: str, architecture_id: str) -> str:
+    """Return what an exported subnet is called where nobody gives it a name."""
+    return f"{supernet}-{architecture_id[:8]}"
+
+
 def check_licence(licence: str) -> str:
     """Return the short name of a licence, as model hubs have them.
 

@@ -16,3 +16,13 @@ def check_precision(precision: str, device: str) -> None:
     """
     if precision != FP32 and device.split(":")[0] == "cpu":
         raise UserError(f"--precision {precision} is for GPUs: give --device cuda as well, or leave it out")
+
+
+def check_device(name: str) -> None:
+    """Refuse the name of what is no device anywhere; whether a GPU is here, only torch can say.
+
+    Raises:
+        UserError: it is none.
+    """
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"there is no device {name!r} here; use --device cpu")

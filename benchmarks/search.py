@@ -16,7 +16,6 @@ Run it from the repository: ``.venv/bin/python benchmarks/search.py --help``.
 
 import argparse
 import dataclasses
-import functools
 import statistics
 import sys
 import time
@@ -31,8 +30,8 @@ from manta_swarm.automl.data.dataset import SEARCH, TEST, Dataset
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.evaluation.held_out import check_fit
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.opening import opened_snapshot
-from manta_swarm.automl.search.constraints import Constraint, Cost, Region
+from manta_swarm.automl.opening import open_snapshot
+from manta_swarm.automl.search.constraints import Constraint, Macs, Region
 from manta_swarm.automl.search.evaluators import LocalEvaluator
 from manta_swarm.automl.search.evolution import Effort
 from manta_swarm.automl.search.journal import Journal
@@ -74,9 +73,9 @@ def few(dataset: Dataset, held_out: int | None) -> Dataset:
 
 
 def searched(snapshot: Path, dataset: Dataset, arguments: argparse.Namespace) -> Row:
-    supernet, _, _ = opened_snapshot(snapshot)
+    supernet = open_snapshot(snapshot).supernet
     check_fit(dataset, supernet.space)
-    cost = Cost("macs", "--macs", functools.partial(macs, space=supernet.space))
+    cost = Macs(supernet.space)
     region = Region(supernet.space, [Constraint(cost, limit_of(supernet.space, arguments.macs))])
     effort = Effort(arguments.population, arguments.generations)
     strategy = Strategy(effort, arguments.seed, arguments.predictor, arguments.samples, arguments.random)

@@ -129,6 +129,12 @@ def test_importing_the_package_loads_nothing_but_itself() -> None:
     assert succeed(sys.executable, "-P", "-c", program, cwd=ROOT, path=ROOT).split() == ["manta_swarm"]
 
 
+def test_what_is_installed_offers_its_api_for_researchers(installed: Path, tmp_path: Path) -> None:
+    program = "import manta_swarm; print(manta_swarm.__file__, manta_swarm.space_named('classifier-tiny').size())"
+    where, size = succeed(sys.executable, "-P", "-c", program, cwd=tmp_path, path=installed).split()
+    assert (Path(where).parent, size) == (installed / "manta_swarm", "10668672")
+
+
 def test_its_programs_start_and_say_their_version(installed: Path, tmp_path: Path) -> None:
     (found,) = installed.glob("*.dist-info/entry_points.txt")
     scripts = configparser.ConfigParser()

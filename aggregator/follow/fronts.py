@@ -17,7 +17,7 @@ from pathlib import Path
 from manta_swarm.aggregator.follow.front_file import FILE, FrontPoint, MembersFront, read_front
 from manta_swarm.automl.data.dataset import SEARCH
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.search.constraints import Cost, Region
+from manta_swarm.automl.search.constraints import Macs, Region
 from manta_swarm.automl.search.evolution import Effort, evolve
 from manta_swarm.automl.search.front import Point, front
 from manta_swarm.automl.search.members import MembersEvaluator
@@ -94,7 +94,7 @@ class Fronts:
             return [-each.loss for each in found]
 
         start = [self._space.smallest(), self._space.largest(), *await asyncio.to_thread(self._last)]
-        axis = Cost("macs", "--macs", partial(macs, space=self._space))
+        axis = Macs(self._space)
         rng = random.Random(f"{self._run.hex()}:front:{round_}")
         try:
             points = await asking.through(

@@ -11,8 +11,6 @@ from pathlib import Path
 import click
 
 from manta_swarm.automl.data.names import check_name
-from manta_swarm.automl.spaces.space import SearchSpace, space_named
-from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import ending_in_a_line
 
@@ -54,18 +52,6 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:
-    """Return which supernet a snapshot is of, and its metadata; its weights are not read.
-
-    Raises:
-        UserError: it is no snapshot, or of no supernet that this version knows.
-    """
-    metadata = read_header(snapshot)
-    if "supernet" not in metadata:
-        raise UserError(f"{snapshot} does not say which supernet it is of; give the snapshot of a run")
-    return space_named(metadata["supernet"]), metadata
-
-
 def checked_data(metadata: Mapping[str, str], given: str | None, root: Path | None) -> str:
     """Return the name of the data set that the person named, or that a snapshot was trained on.
 
@@ -77,13 +63,3 @@ def checked_data(metadata: Mapping[str, str], given: str | None, root: Path | No
         raise UserError("the snapshot does not say what it was trained on: name it with --data")
     check_name(name, root)
     return name
-
-
-def check_device(name: str) -> None:
-    """Refuse the name of what is no device anywhere; whether a GPU is here, only torch can say.
-
-    Raises:
-        UserError: it is none.
-    """
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise UserError(f"there is no device {name!r} here; use --device cpu")

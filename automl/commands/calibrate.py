@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from manta_swarm.automl.commands import DATA, DATA_ROOT, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, described, use_threads
+from manta_swarm.automl.commands import DATA, DATA_ROOT, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, use_threads
 from manta_swarm.automl.forms import MAX_STORED
 from manta_swarm.automl.spaces.choice import chosen
+from manta_swarm.automl.training.snapshot_header import described
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
@@ -32,16 +33,12 @@ def calibrate(
             raise UserError(f"{len(picked)} subnets, and beside a snapshot is place for {MAX_STORED}: give fewer --arch")
         name = checked_data(metadata, data, data_root)
         with ending_at_ctrl_c():
-            from manta_swarm.automl.data.catalog import load_dataset
+            from manta_swarm.automl import api
             from manta_swarm.automl.export.card import metric_texts
             from manta_swarm.automl.export.statistics import add_statistics, statistics_path
-            from manta_swarm.automl.export.subnet import cut, provenance_of
-            from manta_swarm.automl.opening import opened_snapshot
         use_threads(threads)
-        supernet, state, _ = opened_snapshot(snapshot)
-        provenance = provenance_of(snapshot, state, metadata)
-        dataset = load_dataset(name, data_root)
-        subnets = [cut(supernet, architecture, dataset, provenance) for architecture in picked]
+        opened, dataset = api.open_snapshot(snapshot), api.load_dataset(name, data_root)
+        subnets = [api.cut(opened, architecture, dataset) for architecture in picked]
         path = statistics_path(snapshot)
         add_statistics(path, subnets)
         for subnet in subnets:

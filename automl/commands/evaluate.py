@@ -14,19 +14,18 @@ from manta_swarm.automl.commands import (
     FOLDER,
     SEARCH,
     THREADS,
-    check_device,
     checked_data,
     clear_errors,
-    described,
     use_threads,
 )
 from manta_swarm.automl.data.dataset import ALL, PARTS, STEREO, TEST
 from manta_swarm.automl.data.names import check_name
 from manta_swarm.automl.forms import SUFFIXES, check_opens
-from manta_swarm.automl.precisions import FP32, PRECISIONS, check_precision
+from manta_swarm.automl.precisions import FP32, PRECISIONS, check_device, check_precision
 from manta_swarm.automl.spaces.choice import chosen
 from manta_swarm.automl.spaces.cost import macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.snapshot_header import described
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
@@ -95,9 +94,8 @@ def evaluate(**options: Any) -> None:
             data = checked_data(metadata, wishes.data, wishes.data_root)
             picked = None if wishes.architecture is None else chosen(wishes.architecture, space, wishes.search)
         with ending_at_ctrl_c():
-            import manta_swarm.automl.data.whole_folder
-            import manta_swarm.automl.export.opened
-            import manta_swarm.automl.opening  # noqa: F401 - they take seconds
+            import manta_swarm.automl.api
+            import manta_swarm.automl.data.whole_folder  # noqa: F401 - they take seconds
         use_threads(wishes.threads)
         for line in _export_lines(source, wishes) if is_export else _snapshot_lines(source, picked, data, wishes):
             click.echo(line)
@@ -145,22 +143,20 @@ def _snapshot_lines(path: Path, picked: Architecture | None, data: str, wishes: 
     Raises:
         UserError: it is no snapshot, or the data do not fit.
     """
-    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl import api
     from manta_swarm.automl.evaluation.held_out import check_fit
-    from manta_swarm.automl.evaluation.held_out import evaluate as evaluate_subnets
-    from manta_swarm.automl.opening import checked_device, opened_snapshot
 
-    supernet, state, _ = opened_snapshot(path, checked_device(wishes.device))
-    dataset = load_dataset(data, wishes.data_root)
-    check_fit(dataset, supernet.space)
-    networks = [(picked.id[:8], picked)] if picked is not None else _networks(supernet.space, wishes.num_random, wishes.seed)
+    snapshot = api.open_snapshot(path, wishes.device)
+    space, dataset = snapshot.space, api.load_dataset(data, wishes.data_root)
+    check_fit(dataset, space)
+    networks = [(picked.id[:8], picked)] if picked is not None else _networks(space, wishes.num_random, wishes.seed)
     tested: EvaluationSet
     part, tested, said = wishes.part or ALL, dataset, _samples(dataset, wishes.part or ALL)
     if wishes.test_folder is not None:
-        tested, said = _whole(wishes.test_folder, dataset.class_titles, supernet.space, dataset.preparation.kept_side, dataset)
+        tested, said = _whole(wishes.test_folder, dataset.class_titles, space, dataset.preparation.kept_side, dataset)
     how = "" if wishes.device == "cpu" else f", computed in {wishes.precision} on {wishes.device}"
-    qualities = evaluate_subnets(supernet, tested, [each for _, each in networks], part=part, precision=wishes.precision)
-    return [f"{supernet.space.name} after round {state.round}, {said}{how}", *_subnets(supernet.space, networks, qualities)]
+    qualities = api.evaluate(snapshot, dataset, [each for _, each in networks], part=part, precision=wishes.precision, tested=tested)
+    return [f"{space.name} after round {snapshot.state.round}, {said}{how}", *_subnets(space, networks, qualities)]
 
 
 def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str, Architecture]]:
@@ -180,20 +176,17 @@ def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], quali
 
 def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -> list[str]:
     """Return what to say of an exported network."""
-    from manta_swarm.automl.data.catalog import load_dataset
-    from manta_swarm.automl.evaluation.held_out import check_fit, measure
+    from manta_swarm.automl import api
     from manta_swarm.automl.export.card import metric_texts
     from manta_swarm.automl.export.description import UNKNOWN
-    from manta_swarm.automl.export.opened import open_exported
 
-    network = open_exported(path)
+    network = api.open_exported(path)
     description = network.description
     name = data or description.dataset
     if name == UNKNOWN:
         raise UserError(f"{path} does not say what data it is for; say it with --data NAME")
-    dataset = load_dataset(name, data_root)
-    check_fit(dataset, description.space)
-    quality = measure(network, dataset, description.architecture.resolution, part=part)
+    dataset = api.load_dataset(name, data_root)
+    quality = api.evaluate_exported(network, dataset, part=part)
     lines = [f"{description.supernet} after round {description.provenance.round}, {_samples(dataset, part)}"]
     lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
     lines += [

@@ -17,12 +17,12 @@ from manta_swarm.automl.commands import (
     THREADS,
     checked_data,
     clear_errors,
-    described,
     use_threads,
 )
-from manta_swarm.automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
+from manta_swarm.automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets, default_name
 from manta_swarm.automl.spaces.choice import chosen
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.snapshot_header import described
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
@@ -88,14 +88,13 @@ def export(**options: Any) -> None:
         if wishes.stored and (wishes.data is not None or INT8 in forms):
             raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
         with ending_at_ctrl_c():
-            import manta_swarm.automl.export.statistics
-            import manta_swarm.automl.export.writer
-            import manta_swarm.automl.opening  # noqa: F401 - they take seconds
+            import manta_swarm.automl.api
+            import manta_swarm.automl.export.statistics  # noqa: F401 - they take seconds
         _write(wishes, picked, name, forms, data)
 
 
 def _name(wishes: Wishes, space: SearchSpace, picked: Architecture) -> str:
-    name = wishes.name or f"{space.name}-{picked.id[:8]}"
+    name = wishes.name or default_name(space.name, picked.id)
     if _NAME.fullmatch(name) is None:
         raise UserError(f"--name {name!r} is no plain name: letters, digits, dots, dashes and underscores, 100 at most")
     return name
@@ -116,26 +115,19 @@ def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
         UserError: the snapshot or the data do not fit, or the disk refuses.
         OwnFault: a file does not compute what the subnet computes.
     """
-    from manta_swarm.automl.data.catalog import load_dataset
-    from manta_swarm.automl.export.presentation import presentation_of
-    from manta_swarm.automl.export.quantised import quantised
+    from manta_swarm.automl import api
     from manta_swarm.automl.export.statistics import statistics_path, stored_subnet
-    from manta_swarm.automl.export.subnet import cut, provenance_of
-    from manta_swarm.automl.export.writer import write
-    from manta_swarm.automl.opening import opened_snapshot
+    from manta_swarm.automl.training.update import state_digest
 
     use_threads(wishes.threads)
-    supernet, state, metadata = opened_snapshot(wishes.snapshot)
-    provenance = provenance_of(wishes.snapshot, state, metadata)
+    snapshot = api.open_snapshot(wishes.snapshot)
     beside = statistics_path(wishes.snapshot)
     if data is None:
-        subnet = _licensed(stored_subnet(beside, supernet, provenance.state, picked.id), wishes)
+        subnet = _licensed(stored_subnet(beside, snapshot.supernet, state_digest(snapshot.state).hex(), picked.id), wishes)
     else:
-        dataset = load_dataset(data, wishes.data_root)
-        subnet = cut(supernet, picked, dataset, provenance, presentation_of(dataset, wishes.licence, wishes.data_licence))
-        if INT8 in forms:
-            subnet = quantised(subnet, dataset)
-    written = write(subnet, wishes.out, name, forms, overwrite=wishes.force)
+        dataset = api.load_dataset(data, wishes.data_root)
+        subnet = api.cut(snapshot, picked, dataset, licence=wishes.licence, data_licence=wishes.data_licence, int8=INT8 in forms)
+    written = api.export(subnet, wishes.out, name, forms, overwrite=wishes.force)
     _print(subnet)
     for each in written:
         click.echo(f"  {each.path}  (differs by at most {each.difference:.1e})" if each.difference else f"  {each.path}")

@@ -1,7 +1,6 @@
 """manta-search find: the best subnet of a snapshot that keeps limits on latency, MACs or weights."""
 
 import contextlib
-import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,23 +17,20 @@ from manta_swarm.automl.commands import (
     FILE,
     FOLDER,
     THREADS,
-    check_device,
     checked_data,
     clear_errors,
-    described,
     program,
     use_threads,
 )
 from manta_swarm.automl.commands.doors import AskedRun, Doors
 from manta_swarm.automl.files import write_whole
 from manta_swarm.automl.latency.table import Conditions, LatencyTable
-from manta_swarm.automl.precisions import FP32, PRECISIONS, check_precision
-from manta_swarm.automl.search.constraints import Constraint, Cost, Region
+from manta_swarm.automl.precisions import FP32, PRECISIONS, check_device, check_precision
+from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Region, Weights, costs_of, within
 from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort
-from manta_swarm.automl.spaces.cost import macs as macs_of
-from manta_swarm.automl.spaces.cost import num_weights
 from manta_swarm.automl.spaces.space import SearchSpace
 from manta_swarm.automl.threads import wait_asleep
+from manta_swarm.automl.training.snapshot_header import described
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.runtime.commands import ending_at_ctrl_c
@@ -47,7 +43,7 @@ if TYPE_CHECKING:
     from manta_swarm.automl.search.journal import Settings
     from manta_swarm.automl.search.search import Found, Strategy
 
-OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}
+OPTIONS = {each.name: each.option for each in (Latency, Macs, Weights)}
 JOURNAL = "search.jsonl"  # in the folder of a search
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,2})?)([kKMG]?)")
 _INTERRUPTED = 130  # as of a program that SIGINT ended
@@ -96,12 +92,19 @@ class Wishes:
 @click.option(
     "--population",
     type=click.IntRange(2, 10_000),
-    default=40,
+    default=Effort().population,
     show_default=True,
     metavar="N",
     help="Of one generation; of a predictor's best.",
 )
-@click.option("--generations", type=click.IntRange(1, 10_000), default=15, show_default=True, metavar="N", help="The first one is random.")
+@click.option(
+    "--generations",
+    type=click.IntRange(1, 10_000),
+    default=Effort().generations,
+    show_default=True,
+    metavar="N",
+    help="The first one is random.",
+)
 @click.option("--predictor/--no-predictor", default=None, help="Predict accuracies, measure the best.  [default: in large spaces]")
 @click.option(
     "--samples",
@@ -161,7 +164,7 @@ def find(**options: Any) -> None:
 def _load() -> None:
     """Import what takes seconds, while there is nothing to clean up."""
     with ending_at_ctrl_c():
-        import manta_swarm.automl.opening
+        import manta_swarm.automl.api
         import manta_swarm.automl.search.earlier
         import manta_swarm.automl.search.members
         import manta_swarm.automl.search.processes
@@ -263,20 +266,16 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
 
 
 def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
-    from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl import api
     from manta_swarm.automl.evaluation.held_out import check_fit
-    from manta_swarm.automl.opening import checked_device, opened_snapshot
     from manta_swarm.automl.training.update import state_digest
 
     assert wishes.snapshot is not None
     assert wishes.data is not None
-    supernet, state, metadata = opened_snapshot(wishes.snapshot, checked_device(wishes.device))
-    space = supernet.space
-    latency = [] if table is None else [Cost("latency", OPTIONS["latency"], table.latency_ms)]
-    counts = [("macs", macs_of), ("weights", num_weights)]
-    costs = (*latency, *(Cost(name, OPTIONS[name], functools.partial(of, space=space)) for name, of in counts))
-    constraints = [Constraint(cost, limits[cost.name]) for cost in costs if cost.name in limits]
-    dataset = load_dataset(wishes.data, wishes.data_root) if members is None else None
+    snapshot = api.open_snapshot(wishes.snapshot, wishes.device)
+    space, state = snapshot.space, snapshot.state
+    costs = costs_of(space, table)
+    dataset = api.load_dataset(wishes.data, wishes.data_root) if members is None else None
     if dataset is not None:
         check_fit(dataset, space)
     origin: dict[str, str | int | None] = {
@@ -284,12 +283,12 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
         "round": state.round,
         "state": state_digest(state).hex(),
         "dataset": wishes.data if dataset is None else dataset.name,
-        "data": metadata["data"] if dataset is None else dataset.digest.hex(),
+        "data": snapshot.metadata["data"] if dataset is None else dataset.digest.hex(),
         **({} if wishes.precision == FP32 else {"precision": wishes.precision}),
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
-    axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
-    return _Task(supernet, dataset, Region(space, constraints), costs, axes, origin, None if table is None else table.conditions)
+    region, axes = within(space, costs, limits)
+    return _Task(snapshot.supernet, dataset, region, costs, axes, origin, None if table is None else table.conditions)
 
 
 @contextlib.contextmanager
@@ -319,7 +318,7 @@ def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "
 def _settings(task: _Task, strategy: "Strategy") -> "Settings":
     return {
         **task.origin,
-        **{OPTIONS[constraint.cost.name].removeprefix("--"): constraint.limit for constraint in task.region.constraints},
+        **{constraint.cost.option.removeprefix("--"): constraint.limit for constraint in task.region.constraints},
         "population": strategy.effort.population,
         "generations": strategy.effort.generations,
         "samples": strategy.num_samples if strategy.has_predictor else None,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from manta_swarm.automl.commands import DATA_ROOT, DEVICE, THREADS, check_device, clear_errors, use_threads
+from manta_swarm.automl.commands import DATA_ROOT, DEVICE, THREADS, clear_errors, use_threads
 from manta_swarm.automl.data.names import check_name
+from manta_swarm.automl.precisions import check_device
 from manta_swarm.automl.spaces.space import FAMILIES, fitted_name, space_named
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import Settings, recipe_for, usual

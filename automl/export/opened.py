@@ -53,12 +53,13 @@ def _in_it(folder: Path) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def open_exported(path: Path) -> ExportedNetwork:
+def open_exported(path: Path | str) -> ExportedNetwork:
     """Return the network of a ``.pt2``, an ``.onnx``, or a folder that ``manta-search export`` wrote.
 
     Raises:
         UserError: it is none of these, broken, or made by something else; or the packages to read an ``.onnx`` are missing.
     """
+    path = Path(path)
     if path.is_dir():
         if not (path / CONFIG).exists():
             raise UserError(f"{path} is no exported network: a folder of one holds {CONFIG}{_in_it(path)}")

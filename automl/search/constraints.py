@@ -6,10 +6,12 @@ why the cheapest architecture can be computed.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from typing import ClassVar, Protocol
 
+from manta_swarm.automl.spaces.cost import macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.automl.spaces.units import Layer
 from manta_swarm.protocol.errors import UserError
@@ -20,13 +22,70 @@ _MAX_DRAWS = 10_000  # until a region that is not tight is hit: never reached, o
 _DIGITS = 6  # of a value that is proposed to a person
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Protocol):
     """One of the things that an architecture costs."""
 
-    name: str  # "latency" | "macs" | "weights"
-    option: str  # by which a person limits it
-    of: Callable[[Architecture], float]
+    @property
+    def name(self) -> str:
+        """What it is called: "latency", "macs" or "weights"."""
+
+    @property
+    def option(self) -> str:
+        """The option of ``manta-search find`` that limits it."""
+
+    def of(self, architecture: Architecture) -> float:
+        """Return what the architecture costs."""
+
+
+class LatencyModel(Protocol):
+    """Knows how long architectures take, as ``automl.latency.table.LatencyTable`` does."""
+
+    def latency_ms(self, architecture: Architecture) -> float:
+        """Return the milliseconds of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds of one run, by a model of a device."""
+
+    model: LatencyModel
+    name: ClassVar[str] = "latency"
+    option: ClassVar[str] = "--latency-ms"
+
+    def of(self, architecture: Architecture) -> float:
+        """Return the milliseconds."""
+        return self.model.latency_ms(architecture)
+
+
+@dataclass(frozen=True, slots=True)
+class Macs:
+    """Multiply-accumulates of one sample."""
+
+    space: SearchSpace
+    name: ClassVar[str] = "macs"
+    option: ClassVar[str] = "--macs"
+
+    def of(self, architecture: Architecture) -> float:
+        """Return how many there are."""
+        return macs(architecture, self.space)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of the architecture's network."""
+
+    space: SearchSpace
+    name: ClassVar[str] = "weights"
+    option: ClassVar[str] = "--weights"
+
+    def of(self, architecture: Architecture) -> float:
+        """Return how many there are."""
+        return num_weights(architecture, self.space)
+
+
+def costs_of(space: SearchSpace, model: LatencyModel | None = None) -> tuple[Cost, ...]:
+    """Return what architectures of a space cost; latency comes first, where a model of a device is given."""
+    return (*(() if model is None else (Latency(model),)), Macs(space), Weights(space))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +188,21 @@ class Region:
                 break
             architecture = nearest
         return architecture
+
+
+def within(space: SearchSpace, costs: Sequence[Cost], limits: Mapping[str, float]) -> tuple[Region, tuple[Cost, ...]]:
+    """Return the region of a space that keeps limits, and the axes of its Pareto front: the costs with a limit, or else the first one.
+
+    Args:
+        space: whose architectures they are.
+        costs: of them.
+        limits: by the names of their costs; each above zero.
+
+    Raises:
+        UserError: no architecture keeps them all.
+    """
+    constraints = [Constraint(cost, limits[cost.name]) for cost in costs if cost.name in limits]
+    return Region(space, constraints), tuple(constraint.cost for constraint in constraints) or tuple(costs[:1])
 
 
 def cheapest(space: SearchSpace, cost: Cost) -> Architecture:

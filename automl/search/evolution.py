@@ -24,8 +24,8 @@ Scores = Callable[[Sequence[Architecture]], Sequence[float]]
 class Effort:
     """How much is searched: at most ``population * generations`` architectures; the first generation is random."""
 
-    population: int
-    generations: int
+    population: int = 40
+    generations: int = 15
 
     @property
     def budget(self) -> int:

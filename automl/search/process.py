@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.opening import opened_snapshot
+from manta_swarm.automl.opening import open_snapshot
 from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
 from manta_swarm.automl.search.processes import MESSAGES, Ask, Found
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
@@ -37,7 +37,7 @@ def work(parent: Parent) -> None:
     snapshot, data, device, precision, *root = sys.argv[1:]
 
     def make() -> tuple[SearchSpace, Evaluator]:
-        supernet, _, _ = opened_snapshot(Path(snapshot), device)
+        supernet = open_snapshot(snapshot, device).supernet
         return supernet.space, LocalEvaluator(supernet, load_dataset(data, Path(root[0]) if root else None), precision)
 
     serve(parent, make)

@@ -38,7 +38,7 @@ class Strategy:
     effort: Effort  # with a predictor its population is how many of the predicted best are measured
     seed: int
     has_predictor: bool
-    num_samples: int  # random architectures that a predictor is fitted to
+    num_samples: int = 256  # random architectures that a predictor is fitted to
     num_random: int = 20  # random architectures that the choice is compared with on the test half
     start: tuple[Architecture, ...] = ()  # of the region: measured first of all, after the smallest
 
@@ -55,6 +55,16 @@ class Watch(Protocol):
 
     def measured(self, measured: Measured) -> None:
         """One more is done, now or by an earlier run of the same search."""
+
+
+class Unwatched:
+    """A Watch of a search that nobody watches."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Nothing is shown."""
+
+    def measured(self, measured: Measured) -> None:
+        """Nothing is shown."""
 
 
 @dataclass(frozen=True, slots=True)

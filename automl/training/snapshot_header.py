@@ -4,6 +4,7 @@ from pathlib import Path
 
 import safetensors
 
+from manta_swarm.automl.spaces.space import SearchSpace, space_named
 from manta_swarm.protocol.errors import UserError
 
 FORMAT = "manta/state/v3"  # of states, whether they travel or lie on a disk
@@ -31,6 +32,18 @@ def read_header(path: Path) -> dict[str, str]:
     if len(shapes) != 1 or any(len(shape) != 1 or dtype != "F32" for shape, dtype in shapes):
         raise UserError(f"{path} is no snapshot of a run: its tensors are not fp32 vectors of one length")
     return metadata
+
+
+def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:
+    """Return which supernet a snapshot is of, and its metadata; its weights are not read.
+
+    Raises:
+        UserError: it is no snapshot, or of no supernet that this version knows.
+    """
+    metadata = read_header(snapshot)
+    if "supernet" not in metadata:
+        raise UserError(f"{snapshot} does not say which supernet it is of; give the snapshot of a run")
+    return space_named(metadata["supernet"]), metadata
 
 
 def _check_state(path: Path, metadata: dict[str, str]) -> None:

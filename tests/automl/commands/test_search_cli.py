@@ -66,10 +66,10 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
         ("manta_swarm.automl.data.catalog.load_dataset", ["data", "digits"]),
         ("manta_swarm.automl.data.catalog.load_dataset", ["split", "digits", "--out", "parts"]),
         ("manta_swarm.automl.data.catalog.load_dataset", ["train", "--out", "out"]),
-        ("manta_swarm.automl.opening.opened_snapshot", ["evaluate", SNAPSHOT]),
+        ("manta_swarm.automl.api.open_snapshot", ["evaluate", SNAPSHOT]),
         ("manta_swarm.automl.latency.profiler.profile", ["profile", "--out", "table.json"]),
-        ("manta_swarm.automl.opening.opened_snapshot", ["find", "--snapshot", SNAPSHOT]),
-        ("manta_swarm.automl.opening.opened_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
+        ("manta_swarm.automl.api.open_snapshot", ["find", "--snapshot", SNAPSHOT]),
+        ("manta_swarm.automl.api.open_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
     ],
 )
 def test_ctrl_c_ends_every_command_with_one_line(at_work: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

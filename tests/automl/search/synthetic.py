@@ -8,14 +8,12 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from manta_swarm.automl.evaluation.held_out import Quality
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
-from manta_swarm.automl.search.constraints import Cost
+from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Weights
 from manta_swarm.automl.search.process import serve
 from manta_swarm.automl.search.processes import MESSAGES
-from manta_swarm.automl.spaces.cost import macs, num_weights
 from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.automl.spaces.units import units_alike
 from manta_swarm.protocol.errors import UserError
@@ -28,11 +26,11 @@ Key = tuple[int, ...]
 
 
 def macs_of(space: SearchSpace) -> Cost:
-    return Cost("macs", "--macs", partial(macs, space=space))
+    return Macs(space)
 
 
 def weights_of(space: SearchSpace) -> Cost:
-    return Cost("weights", "--weights", partial(num_weights, space=space))
+    return Weights(space)
 
 
 class UnevenTable:
@@ -59,7 +57,7 @@ class UnevenTable:
 
 
 def latency_of(seed: int) -> Cost:
-    return Cost("latency", "--latency-ms", UnevenTable(seed).latency_ms)
+    return Latency(UnevenTable(seed))
 
 
 def score_of(architecture: Architecture) -> float:

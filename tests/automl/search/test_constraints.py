@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.automl.search.constraints import Constraint, Cost, Region, cheapest
+from manta_swarm.automl.search.constraints import Constraint, Cost, Latency, Region, cheapest
 from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.protocol.errors import UserError
 from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import SMALL, latency_of, macs_of, weights_of
+
+
+class SmallIsSlow:
+    """A device on which what has fewer MACs takes longer."""
+
+    def latency_ms(self, architecture: Architecture) -> float:
+        return 1e6 / MACS.of(architecture)
+
 
 WHOLE = list(SMALL)
 SEEDS = st.integers(0, 2**32)
@@ -102,7 +110,7 @@ def test_an_infeasible_limit_names_the_nearest_that_can_be_kept(cost: Cost, opti
 
 
 def test_limits_that_exclude_each_other_name_ones_that_can_be_kept_together() -> None:
-    fast = Cost("latency", "--latency-ms", lambda architecture: 1e6 / MACS.of(architecture))  # what is small is slow
+    fast = Latency(SmallIsSlow())
     limits = [Constraint(fast, 1e6 / max(map(MACS.of, WHOLE))), Constraint(MACS, min(map(MACS.of, WHOLE)))]
     with pytest.raises(UserError, match="all of them at once") as caught:
         Region(SMALL, limits)
