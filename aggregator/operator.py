@@ -49,6 +49,7 @@ from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.protocol.signing import Identity, key_named
 from manta_swarm.runtime.control import ControlSocket
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
+from manta_swarm.runtime.signals import told_to_stop
 
 
 class Operator:
@@ -94,15 +95,16 @@ class Operator:
                     count = lend_shards(shelf, dataset)
                     self._say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
                 node = await self._start_node(identity, num_operators=len(opened.log.ledger.manifest.operators))
-                try:
-                    self._address.remember(tuple(await node.addresses()))
-                    gate = await held_to_admission(node, lambda: opened.log.ledger)
-                    context = self._context(opened, identity, Watched(gate, onlookers.tally), shelf, onlookers)
-                    session = self.session = Session(context, asked, node, gate, onlookers)
-                    async with ControlSocket(directory, session.stopping.answer):
-                        await session.serve()
-                finally:
-                    await node.close()
+                async with told_to_stop() as told:
+                    try:
+                        self._address.remember(tuple(await node.addresses()))
+                        gate = await held_to_admission(node, lambda: opened.log.ledger)
+                        context = self._context(opened, identity, Watched(gate, onlookers.tally), shelf, onlookers)
+                        session = self.session = Session(context, asked, node, gate, onlookers)
+                        async with ControlSocket(directory, session.stopping.answer):
+                            await session.serve(told)
+                    finally:
+                        await node.close()
 
     def _context(self, opened: OpenRun, identity: Identity, endpoint: Endpoint, shelf: Shelf, onlookers: Onlookers) -> RunContext:
         directory, log, broken = self._asked.directory, opened.log, Broken()

@@ -45,7 +45,6 @@ from manta_swarm.protocol.admission import INVITATION
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
-from manta_swarm.runtime.commands import told_to_stop
 from manta_swarm.runtime.local_runs import LocalRun, listed
 
 
@@ -124,14 +123,13 @@ class Session:
         """The writer's services, while it is this operator that writes."""
         return self._lone if self._turns is None else self._turns.writing
 
-    async def serve(self) -> None:
-        """Serve the run until SIGINT or SIGTERM, or word to stop.
+    async def serve(self, told: "asyncio.Future[None]") -> None:
+        """Serve the run until ``told`` is done, or there is word to stop.
 
         Raises:
             StorageError: the log cannot be written any more; what was acknowledged is safe.
             OtherHistory: the log is not what its key has signed for.
         """
-        told = told_to_stop()
         addresses = tuple(await self._node.addresses())
         look = self._onlookers
         await self._open()

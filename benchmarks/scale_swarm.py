@@ -24,7 +24,7 @@ from manta_swarm.aggregator.settings.sections import DataSection, ExchangeSectio
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.runtime.child import Child, Program, stop
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, stop
 
 STARTING_AT_ONCE = 4
 START_S, STALL_S, END_S = 600.0, 180.0, 120.0
@@ -147,7 +147,7 @@ class Swarm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stop(self._children, hurry=lambda: True)
+        stop(self._children, hurry=AT_ONCE)
 
     def start(self, say: Callable[[str], None]) -> None:
         """Return when the aggregator runs, and all peers have the first state."""

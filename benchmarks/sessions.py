@@ -30,7 +30,7 @@ from scale_swarm import Swarm, run_config
 
 from manta_swarm.aggregator.settings.sections import DataSection
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.runtime.child import Child, Program, stop
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, stop
 
 REST_S = 30.0
 STEADY_S = 60.0  # before that: peers meet often at first
@@ -111,7 +111,7 @@ class Sessions:
 
     def stop(self) -> None:
         """End what still runs."""
-        stop(self._children, hurry=lambda: True)
+        stop(self._children, hurry=AT_ONCE)
 
 
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:

@@ -35,7 +35,7 @@ from scale_swarm import Swarm, run_config
 from soak import lateness
 from soak_swarm import Use, use_of
 
-from manta_swarm.runtime.child import Child, Program, stop
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, stop
 from tests.faults import strangers
 
 PEERS = ("peer-0", "peer-1", "peer-2")
@@ -96,7 +96,7 @@ def programs() -> Iterator[list[Child]]:
     try:
         yield children
     finally:
-        stop(children, hurry=lambda: True)
+        stop(children, hurry=AT_ONCE)
 
 
 def suffer(arguments: argparse.Namespace, directory: Path, attack: str, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:

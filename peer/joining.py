@@ -68,6 +68,7 @@ from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.disk import only_process
+from manta_swarm.runtime.signals import Signals, hearing
 from manta_swarm.runtime.tasks import unless
 from manta_swarm.runtime.voice import Voice
 
@@ -319,7 +320,6 @@ def _in_cohort(choice: Choice, cohort: str) -> str:
 async def _until_told_to_stop(session: Session, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
     """Run the session; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
     the second Ctrl-C stops it at once."""
-    events = asyncio.get_running_loop()
     running = asyncio.create_task(session.run())
     told = 0
 
@@ -340,28 +340,27 @@ async def _until_told_to_stop(session: Session, board: StatusBoard, limited: Lim
         told = max(told, 1)
         stop()
 
-    def hang_up() -> None:
-        if not told:  # a terminal that is closed tells it more than once
-            stop()
+    async def listen(signals: Signals) -> None:
+        while True:
+            number = await signals.next()
+            if number is not signal.SIGHUP or not told:  # a terminal that is closed tells it more than once
+                stop()
 
     if limited is not None:
         limited.leaves_by(stop, stop_at_once)
-    heard = {signal.SIGINT: stop, signal.SIGTERM: stop}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-        heard[signal.SIGHUP] = hang_up
-    for number, act in heard.items():
-        events.add_signal_handler(number, act)
-    try:
-        await running
-    except asyncio.CancelledError:
-        if told < 2:
-            raise
-        raise Stopped from None
-    except BaseExceptionGroup as group:
-        raise _first_of_ours(group) from group
-    finally:
-        for number in heard:
-            events.remove_signal_handler(number)
+    is_with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with hearing(signal.SIGINT, signal.SIGTERM, *(() if is_with_nohup else (signal.SIGHUP,))) as signals:
+        listening = asyncio.create_task(listen(signals))
+        try:
+            await running
+        except asyncio.CancelledError:
+            if told < 2:
+                raise
+            raise Stopped from None
+        except BaseExceptionGroup as group:
+            raise _first_of_ours(group) from group
+        finally:
+            listening.cancel()
 
 
 class Stopped(MantaError):

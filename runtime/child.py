@@ -14,11 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import psutil
 
@@ -365,26 +366,37 @@ async def _exactly(line: socket.socket, count: int) -> bytes:
 # Ending those that are not talked to, too.
 
 
-def stop(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:
-    """End children as their programs say, and all that they started; killed at once as soon as ``hurry`` says so."""
+class Hurry(Protocol):
+    """Whether nothing is waited for any more; a ``threading.Event`` is one."""
+
+    def is_set(self) -> bool:
+        """Return whether it is so."""
+
+
+AT_ONCE = threading.Event()
+AT_ONCE.set()
+
+
+def stop(children: Sequence[Child], *, hurry: Hurry | None = None) -> None:
+    """End children as their programs say, and all that they started; killed at once as soon as ``hurry`` is set."""
     family = [process for child in children if child.returncode is None for process in _descendants(child)]
     for place in range(max((len(child.program.steps) for child in children), default=0)):
         running = [child for child in children if child.returncode is None and place < len(child.program.steps)]
         for child in running:
-            child.process.send_signal(signal.SIGKILL if hurry() else child.program.steps[place][0])
+            child.process.send_signal(signal.SIGKILL if hurry is not None and hurry.is_set() else child.program.steps[place][0])
         patience_s = max((child.program.steps[place][1] for child in running), default=0.0)
         _wait(lambda running=running: all(child.returncode is not None for child in running), patience_s, hurry)  # type: ignore[misc]
     if family:
-        _wait(lambda: not any(_is_alive(process) for process in family), _DAEMONS_S, lambda: False)
+        _wait(lambda: not any(_is_alive(process) for process in family), _DAEMONS_S)
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
-def _wait(is_over: Callable[[], bool], patience_s: float, hurry: Callable[[], bool]) -> None:
+def _wait(is_over: Callable[[], bool], patience_s: float, hurry: Hurry | None = None) -> None:
     deadline = time.monotonic() + patience_s
-    hurried_before = hurry()
-    while not is_over() and time.monotonic() < deadline and hurry() == hurried_before:
+    is_new = hurry is not None and not hurry.is_set()
+    while not is_over() and time.monotonic() < deadline and not (is_new and hurry is not None and hurry.is_set()):
         time.sleep(_POLL_S)
 
 

@@ -3,7 +3,6 @@
 No library but click is imported here.
 """
 
-import asyncio
 import contextlib
 import gc
 import importlib.util
@@ -90,17 +89,3 @@ def ending_in_a_line(program: str) -> Iterator[None]:
 def end_soon() -> None:
     """Spare a process that ends now, with all closed, the last search for garbage among what its libraries made: it takes seconds."""
     gc.freeze()
-
-
-def told_to_stop() -> "asyncio.Future[None]":
-    """Return what is done at the first SIGINT or SIGTERM from now on."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
-
-    def stop() -> None:
-        if not told.done():
-            told.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return told

@@ -8,8 +8,9 @@ import click
 
 from manta_swarm.aggregator.commands import FOLDER, clear_errors
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c, told_to_stop
+from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
 from manta_swarm.runtime.logs import FORMATS, set_up_logging
+from manta_swarm.runtime.signals import told_to_stop
 from manta_swarm.runtime.voice import Voice
 
 _RUN = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +54,8 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
         voice = Voice()
 
         async def watch() -> None:
-            await be_witness(Asked(addresses, run, door, keep_entries), directory, say=voice.say, stopped=told_to_stop())
+            async with told_to_stop() as stopped:
+                await be_witness(Asked(addresses, run, door, keep_entries), directory, say=voice.say, stopped=stopped)
 
         try:
             with voice:

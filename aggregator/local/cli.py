@@ -3,12 +3,9 @@
 A command imports what it needs itself: first what reads and checks the settings, then, once they hold, what works.
 """
 
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -20,28 +17,13 @@ from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from manta_swarm.runtime.commands import check_installed, ending_at_ctrl_c, ending_in_a_line
 from manta_swarm.runtime.disk import replace_file
+from manta_swarm.runtime.signals import collecting
 
 _PEERS = click.IntRange(1, MAX_PEERS)
 _WORKERS = click.IntRange(1, 256)  # as many as a peer takes
 _ROUNDS = click.IntRange(1, MAX_ROUND)
 _STEPS = click.IntRange(1, MAX_LOCAL_STEPS)
 _SEEDS = click.IntRange(0, 2**63 - 1)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect the signals that ask a program to end, instead of ending."""
-    told: list[int] = []
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,7 +99,7 @@ def _run(options: dict[str, Any]) -> None:
         from manta_swarm.aggregator.local.swarm import LocalSwarm, Stopped
 
     try:
-        with _signals() as told:
+        with collecting(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as told:
             report = LocalSwarm(settings, Console(), told).run()
     except UserError:
         raise

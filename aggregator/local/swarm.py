@@ -30,6 +30,7 @@ from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.errors import MantaError, OwnFault
 from manta_swarm.runtime.child import Child, Program, python, stop
+from manta_swarm.runtime.signals import Told
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _POLL_S = 0.2
@@ -52,7 +53,7 @@ class Stopped(MantaError):
 class LocalSwarm:
     """One aggregator, some peers."""
 
-    def __init__(self, settings: Settings, console: Console, told: list[int]) -> None:
+    def __init__(self, settings: Settings, console: Console, told: Told) -> None:
         """Prepare; ``told`` grows by each signal that arrives."""
         self._settings = settings
         self._console = console
@@ -88,12 +89,9 @@ class LocalSwarm:
     def close(self) -> None:
         """Stop what still runs: the peers, who may want to hand in what they trained, before the aggregator that takes it."""
         aggregator = self._children.get("aggregator")
-        stop([child for child in self._children.values() if child is not aggregator], hurry=self._in_a_hurry)
+        stop([child for child in self._children.values() if child is not aggregator], hurry=self._told)
         if aggregator is not None:
-            stop([aggregator], hurry=self._in_a_hurry)
-
-    def _in_a_hurry(self) -> bool:
-        return len(self._told) > 1
+            stop([aggregator], hurry=self._told)
 
     def _start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         log_path = self._settings.directory / f"{name}.log"
@@ -140,8 +138,8 @@ class LocalSwarm:
     def _tick(self) -> None:
         """Wait a little; then see what came: signals, ended programs, a new status."""
         time.sleep(_POLL_S)
-        if self._told:
-            raise Stopped(self._told[0])
+        if self._told.numbers:
+            raise Stopped(self._told.numbers[0])
         aggregator = self._children["aggregator"]
         if aggregator.returncode is not None:
             raise OwnFault(self._obituary(aggregator))
@@ -233,10 +231,10 @@ class LocalSwarm:
             deadline_s = time.monotonic() + _VERIFY_S
             while verifier.returncode is None and time.monotonic() < deadline_s:
                 time.sleep(_POLL_S)
-                if self._told:
-                    raise Stopped(self._told[0])
+                if self._told.numbers:
+                    raise Stopped(self._told.numbers[0])
         finally:
-            stop([verifier], hurry=self._in_a_hurry)
+            stop([verifier], hurry=self._told)
         printed = re.findall(r"\broot ([0-9a-f]{64})$", verifier.last_lines(), re.MULTILINE)
         if verifier.returncode != 0 or not printed:
             return LedgerReport(verified=False, size=0, root="", detail=verifier.last_lines(3)), {}

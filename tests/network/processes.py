@@ -17,7 +17,7 @@ import psutil
 
 from manta_swarm.aggregator.settings.config import RunConfig, template
 from manta_swarm.aggregator.settings.sections import RoundSection, RunSection
-from manta_swarm.runtime.child import Child, Program, stop
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, stop
 from tests import forked
 
 DEADLINE_S = 240.0
@@ -68,7 +68,7 @@ class Programs:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         running = list(self._children.values())
         # Nobody waits for a last round here; a test of an orderly end calls ``interrupt`` and ``wait_for_end`` itself.
-        stop(running, hurry=lambda: True)
+        stop(running, hurry=AT_ONCE)
         if error is not None:
             error.add_note(self.logs())
 

@@ -152,6 +152,24 @@ def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(stor
         signal.signal(signal.SIGHUP, before)
 
 
+def test_several_sessions_in_one_process_all_leave_at_one_ctrl_c(store: PeerStore) -> None:
+    async def play() -> list[int]:
+        loops = [Loop(), Loop(leaves=False), Loop()]
+        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = [asyncio.create_task(_until_told_to_stop(loop, board)) for loop in loops]  # type: ignore[arg-type]
+        await asyncio.gather(*(loop.running.wait() for loop in loops))
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(10):
+            await stopping[0]
+            await stopping[2]
+            os.kill(os.getpid(), signal.SIGINT)  # the second one, for who is still there
+            with pytest.raises(Stopped):
+                await stopping[1]
+        return [loop.left for loop in loops]
+
+    assert asyncio.run(play()) == [1, 1, 1]
+
+
 def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:
     with pytest.raises(Stopped):
         told_to_stop(store, {"leaves": False}, 2)

@@ -15,7 +15,7 @@ import pytest
 
 import manta_swarm.runtime.child
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.child import TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
+from manta_swarm.runtime.child import AT_ONCE, TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
 from manta_swarm.runtime.line import Beat
 from tests.memory_log import until
 from tests.network.processes import are_gone, wait_for
@@ -40,7 +40,7 @@ signal.pause()
 _PARENT = """
 import signal, sys
 from pathlib import Path
-from manta_swarm.runtime.child import Child, Program, python
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, python
 child = Child.start(Program("child", python("-c", sys.argv[2]), Path(sys.argv[1])))
 print(child.pid, flush=True)
 signal.pause()
@@ -60,7 +60,7 @@ _WRITES = "print('x' * 2_000_000); print('the last line', flush=True)"
 _AT_FORK = """
 import os, sys
 from pathlib import Path
-from manta_swarm.runtime.child import Child, Program, python
+from manta_swarm.runtime.child import AT_ONCE, Child, Program, python
 os.register_at_fork(before=lambda: print("Python forks", flush=True))
 child = Child.start(Program("child", python("-c", "pass"), Path(sys.argv[1])))
 sys.exit(child.process.wait(60))
@@ -334,7 +334,7 @@ def test_a_program_that_refuses_to_end_is_killed_with_what_it_started_when_there
     child = _start(_STUBBORN, tmp_path)
     family = [psutil.Process(child.pid), *psutil.Process(child.pid).children()]
     assert len(family) == 2
-    stop([child], hurry=lambda: True)
+    stop([child], hurry=AT_ONCE)
     assert child.returncode == -signal.SIGKILL
     wait_for(lambda: are_gone(family), "both are gone")
 

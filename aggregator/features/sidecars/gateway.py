@@ -1,6 +1,5 @@
 """A gateway for light contributors beside the log: a sidecar (``manta-peer join --gateway``) with credit of its own."""
 
-import asyncio
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from manta_swarm.aggregator.features.sidecars.gateway_key import FOLDER
 from manta_swarm.aggregator.features.sidecars.sidecar import Met, Sidecar
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.signals import hearing
 
 _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
 
@@ -59,8 +59,8 @@ class Gateway:
         finally:
             if self._sidecar.runs:  # a second Ctrl-C from the person ends it at once
                 self._say("the gateway hands in what it has; press Ctrl-C again to stop it at once")
-                told = _later_signals()
-                await self._sidecar.end(lambda: bool(told))
+                with hearing(signal.SIGINT, signal.SIGTERM) as later:
+                    await self._sidecar.end(later)
 
     def _show(self, peer: str, met: Met) -> None:
         self._shown(self._door.url)
@@ -83,11 +83,3 @@ def _options(door: Door, data_root: Path | None, threads: int | None) -> list[st
     data = () if data_root is None else ("--data-root", str(data_root))
     cores = () if threads is None else ("--threads", str(threads))
     return ["--gateway", door.address, *files, "--lease-only", "--gpus", "none", *data, *cores]
-
-
-def _later_signals() -> list[int]:
-    """Return what collects, from now on, what else asks this program to end."""
-    told: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.append, number)
-    return told

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
-from manta_swarm.runtime.child import Child, Program, Restart, python, stop
+from manta_swarm.runtime.child import Child, Hurry, Program, Restart, python, stop
 from manta_swarm.runtime.disk import make_directory
 
 _AGAIN = Restart()
@@ -81,8 +81,8 @@ class Sidecar:
         """Whether there is a process now."""
         return self._child is not None and self._child.returncode is None
 
-    async def end(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End the process, if there is one: asked first, killed after a deadline, or as soon as ``hurry`` says so."""
+    async def end(self, hurry: Hurry | None = None) -> None:
+        """End the process, if there is one: asked first, killed after a deadline, or as soon as ``hurry`` is set."""
         if self._child is not None and self._child.returncode is None:
             await asyncio.to_thread(stop, [self._child], hurry=hurry)
 

@@ -28,6 +28,7 @@ from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.disk import only_process
+from manta_swarm.runtime.signals import hearing
 from manta_swarm.runtime.voice import Voice
 
 
@@ -106,15 +107,7 @@ async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_C
 
 async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limiter: Limiter) -> None:
     """Let it work until the run is finished, or the person has left."""
-    events, told = asyncio.get_running_loop(), 0
-
-    def stop() -> None:
-        nonlocal told
-        told += 1
-        limited.leave(at_once=told > 1)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        events.add_signal_handler(number, stop)
+    events = asyncio.get_running_loop()
     life = _in_thread(contributor.run)
 
     def ended(_: object) -> None:
@@ -122,6 +115,7 @@ async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limite
             events.call_soon_threadsafe(limited.left.set)
 
     life.add_done_callback(ended)
+    listening = asyncio.create_task(_leave_when_told(limited))
     watching, leaving = asyncio.create_task(limiter.watch()), asyncio.create_task(limited.left.wait())
     try:
         await asyncio.wait((watching, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -130,11 +124,18 @@ async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limite
         if life.done():
             life.result()
     finally:
-        for task in (watching, leaving):
+        for task in (watching, leaving, listening):
             task.cancel()
-        await asyncio.gather(watching, leaving, return_exceptions=True)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            events.remove_signal_handler(number)
+        await asyncio.gather(watching, leaving, listening, return_exceptions=True)
+
+
+async def _leave_when_told(limited: LimitedLight) -> None:
+    with hearing(signal.SIGINT, signal.SIGTERM) as signals:
+        await signals.next()
+        limited.leave(at_once=False)
+        while True:
+            await signals.next()
+            limited.leave(at_once=True)
 
 
 def _in_thread(work: Callable[[], None]) -> "Future[None]":
