@@ -210,14 +210,10 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
             await meet(cohort, neighbours, num_peers, way)
             seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
             claim, digests = claim_of(identity, seat.founder, round_, vector), part_digests(vector)
-
-            async def claimed(claim: Signed[Claim] = claim) -> Signed[Claim]:
-                return claim
-
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())
             start_s = time.monotonic()
-            mean = await seat.average(0, vector, claimed, digests)
+            mean = await seat.average(0, vector, claim, digests)
             end_s = time.monotonic()
             pipe.send("done")
             await receive()

@@ -32,7 +32,7 @@ from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
-from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess
 from manta_swarm.peer.workers.devices import Device
@@ -67,6 +67,26 @@ class Counting:
         return samples > 0
 
 
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Lots of these architectures, one after the other, and time for all of them."""
+
+    most: int
+    samples: int
+    asked: Sequence[Architecture]
+    step: int = 0
+
+    def at(self, index: int) -> tuple[Lot, int]:
+        """Return the lot of an index, and the place of its architecture."""
+        place = index % len(self.asked)
+        return Lot(1, _BASE, 0, _KEY, index, self.asked[place], self.samples), place
+
+    @staticmethod
+    def may_start(step: int, lots: int, ends: float | None, worker: int) -> bool:
+        """Return that there is time."""
+        return True
+
+
 def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
     """Return what a round of data-parallel trains."""
     return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
@@ -77,12 +97,8 @@ async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: i
     pile = Pile(crew.num_weights, asked)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
-
-    def lot_at(index: int) -> tuple[Lot, int]:
-        place = index % len(asked)
-        return Lot(1, _BASE, 0, _KEY, index, asked[place], samples), place
-
-    shift = Shift(Task(0, lots, lot_at), first, pile, crew, Progress(Counting(), Promises(Counting()), Pace()), seat, lambda *_: True)  # type: ignore[arg-type]
+    progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
+    shift = Shift(InTurn(lots, samples, asked), first, pile, crew, progress, seat, InTurn)
     crew.watch(shift.look_again, lambda line: print(line, file=sys.stderr))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
     await shift.run()

@@ -1,7 +1,6 @@
 """What the parts of a peer share: what does not change while it is in a run, and where its work stands."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from manta_swarm.automl.training.course import RunCourse
@@ -12,21 +11,12 @@ from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises, Tables
 from manta_swarm.peer.sync.commits import NewestCommits
-from manta_swarm.peer.train.work import ComputeThread, Lap, nobody
+from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, Lap
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimTerms:
-    """What every claim of this peer says beside its work."""
-
-    payout: PublicKey  # the account that its credit adds up to
-    shards: int = 0  # of those that lots are drawn from (``Claim.shards``)
-    partner: Callable[[], bytes] = nobody  # returns who has the other view of this peer's samples at present (``Claim.partner``)
 
 
 @dataclass(frozen=True, slots=True)

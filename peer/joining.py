@@ -35,7 +35,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
 from manta_swarm.peer.contact.whereabouts import find_addresses
-from manta_swarm.peer.context import ClaimTerms, Progress, RunContext
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live
 from manta_swarm.peer.faults import advice
@@ -44,7 +44,7 @@ from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.features.gateway.session import check_run
 from manta_swarm.peer.features.plugged_in import Setting, features_of
 from manta_swarm.peer.features.shards.session import Held, data_here
-from manta_swarm.peer.features.two_views.views import SiteCrew, make_site_crew
+from manta_swarm.peer.features.two_views.views import make_site_crew
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
@@ -54,7 +54,7 @@ from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import check_supported, load_data
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.peer.train.work import ComputeThread, nobody
+from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.crew import Crew, InProcess
 from manta_swarm.peer.workers.devices import Devices, choose_devices
 from manta_swarm.peer.workers.idle import IdleCrew
@@ -212,8 +212,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
     membership = _membership(config, manifest, signed.run)
     log = LogClient(node, manifest, signed.run)
-    partner = crew.partner if isinstance(crew, SiteCrew) else nobody
-    terms = ClaimTerms(config.payout_key or identity.public_key, held.claimed, partner)
+    terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
     course = RunCourse(manifest)
     context = RunContext(node, identity, signed, manifest, course, crew.num_weights, log, store, board, held.shelf, compute, terms)
     progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, course), log)

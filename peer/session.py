@@ -33,6 +33,7 @@ from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
 from manta_swarm.peer.train.loop import TrainingLoop
 from manta_swarm.peer.train.sizing import Sizing
+from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.trainer import LocalTrainer
 from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.reputation import Fault
@@ -81,7 +82,8 @@ class Session:
         self.states = States(context, self._spread)
         self._checker = Checker(context, self._spread)
         self._catching_up = CatchingUp(context, progress, self.states, self._checker)
-        self._trainer = LocalTrainer(context, progress, crew, self.features, sizing)
+        self._timing = Timing(context, progress, crew, self.features)
+        self._trainer = LocalTrainer(context, progress, crew, self.features, self._timing, sizing)
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
@@ -319,15 +321,15 @@ class Session:
                 await self._catching_up.catch_up(self._tasks)
             elif self._crew.is_paused or not self.trains:
                 await self.progress.changed.wait()
-            elif phase is Phase.WORKING or self._training.works_ahead():
+            elif phase is Phase.WORKING or self._timing.works_ahead():
                 await self._held()
                 if reason := self.features.why_no_more():
                     self.context.board.say(f"nothing more is handed in: {reason}")
                     self.leave()
                 else:
                     await self._training.work()
-            elif self._training.may_work_ahead():
-                await within(self.progress.changed, self._training.spare_s)
+            elif self._timing.may_work_ahead():
+                await within(self.progress.changed, self._timing.spare_s)
             else:
                 await self.progress.changed.wait()
 

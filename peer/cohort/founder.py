@@ -20,7 +20,7 @@ from manta_swarm.network import waits
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
-from manta_swarm.peer.cohort.seat import GONE, TROUBLE, Accepted, Claimed, Desk, Gathered, Seat, Vector
+from manta_swarm.peer.cohort.seat import GONE, TROUBLE, Accepted, Desk, Gathered, Seat, Vector
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.listed import trained_fault
 from manta_swarm.protocol.records import Claim
@@ -181,15 +181,18 @@ class FounderSeat(Seat):
 
     # Steps.
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
+    async def is_shared(self) -> bool:
         """See ``Seat``."""
         await self._close_roster()
-        if self.is_alone:
+        return not self.is_alone
+
+    async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
+        """See ``Seat``."""
+        if not await self.is_shared():
             return vector
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
         desk, collection, reducing = self._desk, self._given, self._begin(step, vector)
-        claim = await claimed()
         deadline_ms = max(self._ends_ms, desk.now_ms()) + self.timetable.patience_ms
         own = await self._own_gift(vector, desk.samples_of(claim.unchecked().steps[-1]), claim, digests)
         await self._all_here(collection, deadline_ms)

@@ -45,7 +45,6 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop
 
 Vector = NDArray[np.float32]
-Claimed = Callable[[], Awaitable[Signed[Claim]]]  # makes a claim, where one is needed
 MeanOf = Callable[[Sequence[PublicKey], Sequence[int]], Awaitable[Vector]]  # the mean of what these members gave, with these weights
 
 GONE = "the founder has given this up"
@@ -189,13 +188,17 @@ class Seat:
         del step
         return None
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
+    async def is_shared(self) -> bool:
+        """Return whether there are others to average a step with, once nobody else can come: who is alone needs no claim of it."""
+        return False
+
+    async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
         """Return the roster's mean of a step; the same object where this peer is alone, from here on.
 
-        Nobody may change ``vector`` after this: a mate may still be reading it. ``claimed`` makes the claim up to this step, which names
-        the vector; who is alone needs none. ``digests`` are those of the vector's parts, where they are known.
+        Nobody may change ``vector`` after this: a mate may still be reading it. ``claim`` is that up to this step, which names the
+        vector. ``digests`` are those of the vector's parts, where they are known.
         """
-        del step, claimed, digests
+        del step, claim, digests
         return vector
 
     def work_over(self) -> None:
@@ -274,11 +277,14 @@ class MemberSeat(Seat):
         """See ``Seat``."""
         return self._may_be_listed
 
-    async def average(self, step: int, vector: Vector, claimed: Claimed, digests: bytes | None = None) -> Vector:
+    async def is_shared(self) -> bool:
+        """See ``Seat``."""
+        return not self._is_alone
+
+    async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
         """See ``Seat``."""
         if self._is_alone:
             return vector
-        claim = await claimed()
         desk, now_ms = self._desk, self._desk.now_ms()
         # The founder may be late by a lot, waits for others as long, then for parts and for sums, perhaps twice: each is a third of a step.
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S

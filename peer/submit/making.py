@@ -1,6 +1,7 @@
 """What a peer hands in, as bytes: its own contribution, and its cohort's. Pure, and heavy: for the compute thread."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,15 +9,25 @@ import numpy as np
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.codec.residuals import covered, given, left_over, residual_digest, vector_digest
 from manta_swarm.network.blobs import Blob
-from manta_swarm.peer.cohort.cohort import Gathered
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.submit.residuals import Residual
-from manta_swarm.peer.train.work import Learnt, Made, Vector, claim_of, made_of
-from manta_swarm.protocol.records import Claim, Contribution, Header
+from manta_swarm.peer.train.work import ClaimTerms, Learnt, Vector, claim_of
+from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.records import Claim, Contribution, Header, StepMean
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 
 logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A contribution, signed, its body, and what coding left out of it."""
+
+    header: Header
+    blob: Blob  # of the body, in its groups
+    body: Body
+    left: Vector | None  # (N,): the residual of each member once this is listed; None: zeros, as with codecs that are not sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,44 +44,58 @@ def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, re
 
     None: its values are not finite.
     """
-    whole = given(learnt.vector, residual.values, context.manifest.exchange.residual_percent, learnt.coverage)
+    exchange, work = context.manifest.exchange, learnt.work
+    whole = given(learnt.vector, residual.values, exchange.residual_percent, learnt.coverage)
     if not bool(np.isfinite(whole).all()):
         return None
-    claim = claim_of(
-        learnt,
-        context.identity,
-        context.run,
-        payout=context.terms.payout,
-        founder=founder,
-        given=vector_digest(whole),
-        residual=residual.digest,
-        lot_ms=lot_ms,
-        shards=context.terms.shards,
-        partner=context.terms.partner(),
-    )
-    return Own(made_of([claim], whole, learnt, context.identity, context.run, context.manifest.exchange.codec), claim, whole)
+    vector = vector_digest(learnt.vector) if work.pile.step_lots else b""  # of one local step it is what was learnt
+    claim = claim_of(context.terms, work, vector, founder, lot_ms, given=vector_digest(whole), residual=residual.digest)
+    return Own(made_of(context.terms, exchange.codec, learnt, [claim], whole), claim, whole)
 
 
-def cohort_contribution(context: RunContext, gathered: Gathered, learnt: Learnt) -> Made:
-    """Return the contribution of a cohort that this peer founded.
+def made_of(
+    terms: ClaimTerms, codec: str, learnt: Learnt, claims: Sequence[Signed[Claim]], given: Vector, dropped: Sequence[Signed[Claim]] = ()
+) -> Made:
+    """Return the contribution that this peer founds of these claims, whose body is the coded ``given`` (N,).
+
+    ``dropped`` are claims of those who counted in a local step and are not in the body.
 
     Raises:
-        ValueError: the mean holds values that are not finite.
+        ValueError: ``given`` holds values that are not finite.
     """
-    codec = context.manifest.exchange.codec
-    return made_of(gathered.claims, gathered.mean, learnt, context.identity, context.run, codec, gathered.dropped)
+    base = learnt.work.base
+    every = [*((signed, 1) for signed in claims), *((signed, 0) for signed in dropped)]
+    listed = sorted(((signed.unchecked(), signed, is_in) for signed, is_in in every), key=lambda one: one[0].key)
+    means = learnt.work.pile.means or (vector_digest(given),)
+    steps = tuple(
+        StepMean(mean, sum(1 << place for place, (claim, _, _) in enumerate(listed) if len(claim.steps) > number))
+        for number, mean in enumerate(means)
+    )
+    counted = sum(is_in << place for place, (_, _, is_in) in enumerate(listed))
+    body, blob, left = _coded(codec, learnt, given)
+    residual = b"" if left is None else residual_digest(left)
+    digests, founder = tuple(signed.digest for _, signed, _ in listed), terms.identity
+    opened = Contribution(terms.run, base.round + 1, base.commit, founder.public_key, digests, counted, steps, blob.root, residual)
+    header = Header(Signed.sign(opened, founder), tuple(signed for _, signed, _ in listed))
+    return Made(header, blob, body, left if residual else None)
+
+
+def _coded(codec: str, learnt: Learnt, given: Vector) -> tuple[Body, Blob, Vector | None]:
+    """Return the body that ``given`` (N,) is coded as, its blob, and what coding left out (N,); None: the codec leaves nothing out."""
+    floor = learnt.work.base.floor
+    data = encode(codec, covered(given, learnt.coverage), floor)
+    body = parse(codec, data, len(given))
+    left = left_over(given, body, floor) if codec_named(codec).is_sparse else None
+    return body, Blob.of(body_groups(codec, data, len(given))), left
 
 
 def cohort_body(context: RunContext, contribution: Contribution, mean: Vector, learnt: Learnt) -> tuple[Blob, Body, Vector] | None:
-    """Return the body of a cohort's ``contribution``, coded again from its ``mean`` (N,), and what that leaves out (N,).
+    """Return the body of a cohort's sparse ``contribution``, coded again from its ``mean`` (N,), and what that leaves out (N,).
 
     None: its founder coded something else.
     """
-    codec, floor = context.manifest.exchange.codec, learnt.base.floor
-    data = encode(codec, covered(mean, learnt.coverage), floor)
-    body = parse(codec, data, len(mean))
-    blob, left = Blob.of(body_groups(codec, data, len(mean))), left_over(mean, body, floor)
-    if blob.root == contribution.body and residual_digest(left) == contribution.residual:
+    body, blob, left = _coded(context.manifest.exchange.codec, learnt, mean)
+    if left is not None and blob.root == contribution.body and residual_digest(left) == contribution.residual:
         return blob, body, left
     logger.warning("the founder coded something else than it says round=%d", contribution.round)
     return None
@@ -78,7 +103,7 @@ def cohort_body(context: RunContext, contribution: Contribution, mean: Vector, l
 
 def weight_of(context: RunContext, learnt: Learnt) -> int:
     """Return what the samples of what was learnt weigh in a cohort's mean."""
-    return min(learnt.pile.samples, context.manifest.exchange.weight_cap)
+    return min(learnt.work.pile.samples, context.manifest.exchange.weight_cap)
 
 
 def is_common(header: Header) -> bool:

@@ -20,11 +20,11 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.store import Kept
 from manta_swarm.peer.submit.attempts import Attempt, Brought, InHand, Result, Shared
-from manta_swarm.peer.submit.making import Own, cohort_body, cohort_contribution, is_common, named_by_claim, own_contribution, weight_of
+from manta_swarm.peer.submit.making import Made, Own, cohort_body, is_common, made_of, named_by_claim, own_contribution, weight_of
 from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome
 from manta_swarm.peer.submit.residuals import Residual, Residuals
 from manta_swarm.peer.sync.states import States
-from manta_swarm.peer.train.work import Learnt, Made, Vector
+from manta_swarm.peer.train.work import Learnt, Vector
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.records import Contribution, Header, Ticket
@@ -292,11 +292,12 @@ class Submitter:
 
     async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
         """Hand in what was gathered, without those whom the log blames; return what has a ticket then, None: nothing has."""
+        context, codec = self._context, self._context.manifest.exchange.codec
         made: Made | None = None
         answer: HandedIn | None = None
         try:
             while len(gathered.claims) + len(gathered.dropped) > 1:
-                made = await self._context.compute.run(cohort_contribution, self._context, gathered, learnt)
+                made = await context.compute.run(made_of, context.terms, codec, learnt, gathered.claims, gathered.mean, gathered.dropped)
                 answer = await self._offer(made.header, made.blob)
                 if answer.status is not HandIn.WITHOUT or self._context.key in answer.blamed:
                     break

@@ -58,21 +58,6 @@ class TrainingLoop:
         self._machine = progress.machine
         self._pace = progress.pace
 
-    def works_ahead(self) -> bool:
-        """With an older contribution in this round, work on the newest base may begin if it is not done before the commit anyway."""
-        return self.may_work_ahead() and self.spare_s <= 0
-
-    @property
-    def spare_s(self) -> float:
-        """Seconds until headers of this round are closed, less what a microbatch takes."""
-        return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.lot_ms) / 1000
-
-    def may_work_ahead(self) -> bool:
-        """Only where a round has no time for two lots. Whoever is faster waits for the commit, and then has a whole round:
-        a lot begun near the deadline would be late again, and so on in every round, one lot in each.
-        """
-        return self._machine.may_work_ahead and 2 * self._pace.lot_ms > self._progress.open_ms(self._context.manifest)
-
     async def work(self) -> None:
         """Train lots until it is time to hand in, or a commit came; then seal what there is."""
         base = self._machine.held
@@ -86,7 +71,7 @@ class TrainingLoop:
             if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(seat)):
                 await within(self._progress.changed, _LEASE_AGAIN_S)
                 return
-            done = await self._trainer.train(base, self._states.held, group.name, seat, self._may_start_lot)
+            done = await self._trainer.train(base, self._states.held, group.name, seat)
         finally:
             seat.cancel()
         if done is None and seat.done() and not seat.cancelled():
@@ -99,7 +84,7 @@ class TrainingLoop:
             self._context.board.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
             if await self._submitter.seal(*done):
-                self._context.board.update(loss=done[0].pile.loss)
+                self._context.board.update(loss=done[0].work.pile.loss)
             else:
                 self._context.board.add(samples_lost=self._machine.discard())
 
@@ -129,27 +114,6 @@ class TrainingLoop:
                 self._context.board.add(samples_lost=self._machine.discard())
                 return False
         return True
-
-    def _may_start_lot(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
-        """Return whether a worker is to start another lot of a local step; steps that were begun are finished, with a lot each at least."""
-        machine, is_leaving = self._machine, self._progress.leaving.is_set()
-        if step and not lots:
-            return machine.samples > 0 and not (is_leaving and not self._trainer.workers)
-        if is_leaving or self._trainer.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
-            return False
-        if lots and self._features.is_lease_only:
-            return False
-        is_awaited = self._progress.promises.listed_in == machine.newest.round > 0
-        return self._pace.may_start_lot(
-            self._context.clock.now_ms(),
-            lots,
-            is_awaited=is_awaited,
-            step=step,
-            steps=self._context.manifest.exchange.local_steps,
-            ends=ends,
-            worker=worker,
-            workers=self._trainer.workers,
-        )
 
     async def _load_weights(self, base: Standing) -> bool:
         """Give the worker the held state, and its teacher where the round has one; False: the teacher could not be had, try again."""

@@ -9,8 +9,8 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 
@@ -21,8 +21,6 @@ from manta_swarm.peer.train.work import Pile
 from manta_swarm.peer.workers.crew import Crew, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 
-MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
-
 _FAILURES = 3  # lots in a row whose gradient is not finite, or that nobody could train, before a step is given up
 _MISSES = 64  # lots in a row that need samples which are not here, before it is no use to go on
 _LOSSES = 3  # workers that were lost with a lot, before it is dropped: it may be what ends them
@@ -31,13 +29,26 @@ _LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time fo
 logger = logging.getLogger("manta.peer")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What the lots of one base are."""
+class Lots(Protocol):
+    """The lots of one local step (``peer.train.trainer.StepLots``)."""
 
-    step: int
-    most: int  # lots that the pile may have at the end of the step
-    lot_at: Callable[[int], tuple[Lot, int]]  # from an index: the lot, and the place of its architecture
+    @property
+    def step(self) -> int:
+        """From 0."""
+
+    @property
+    def most(self) -> int:
+        """How many lots the pile may have at the end of the step."""
+
+    def at(self, index: int) -> tuple[Lot, int]:
+        """Return the lot of an index, and the place of its architecture."""
+
+
+class MayStart(Protocol):
+    """Decides whether there is time for another lot (``peer.train.timing.Timing``)."""
+
+    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another lot of a step, which has so many and ends then as its cohort says."""
 
 
 class Shift:
@@ -45,25 +56,25 @@ class Shift:
 
     def __init__(
         self,
-        task: Task,
+        lots: Lots,
         first: int,
         pile: Pile,
         crew: Crew,
         progress: Progress,
         seat: "asyncio.Future[Seat]",
-        may_start: MayStart,
+        timing: MayStart,
     ) -> None:
         """Prepare; ``first`` is the index of the step's first lot, ``progress`` is told of each microbatch.
 
         ``seat`` is waited for once the first lot is done, while those that are under way go on.
         """
-        self._task = task
+        self._lots = lots
         self._pile = pile
         self._crew = crew
         self._machine = progress.machine
         self._pace = progress.pace
         self._seat = seat
-        self._may_start = may_start
+        self._timing = timing
         self._next = self._to_add = first
         self._again: list[int] = []  # indices of lots whose worker was lost, the least first
         self._losses: Counter[int] = Counter()  # by index
@@ -119,18 +130,17 @@ class Shift:
             index = heapq.heappop(self._again)
         else:
             index, self._next = self._next, self._next + 1
-        self._machine.lot_started(to_finish=self._task.step > 0)
-        lot, _ = self._task.lot_at(index)
+        self._machine.lot_started(to_finish=self._lots.step > 0)
+        lot, _ = self._lots.at(index)
         training = asyncio.ensure_future(self._crew.train(worker, lot))
-        training.add_done_callback(lambda _: self._changed.set())
         self._under_way[training] = (index, worker)
 
     def _could_start(self, worker: int) -> bool:
         begun = len(self._under_way) + sum(done is not None for done in self._ready.values())
-        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._task.most:
+        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._lots.most:
             return False
-        ends = self._seat.result().step_ends(self._task.step) if self._seat.done() else None
-        return self._may_start(self._task.step, self._pile.step_lots + begun, ends, worker)
+        ends = self._seat.result().step_ends(self._lots.step) if self._seat.done() else None
+        return self._timing.may_start(self._lots.step, self._pile.step_lots + begun, ends, worker)
 
     @property
     def _awaits_seat(self) -> bool:
@@ -144,15 +154,14 @@ class Shift:
     # Collecting.
 
     async def _next_event(self) -> None:
-        waiting: set[asyncio.Future[object]] = {asyncio.ensure_future(self._changed.wait())}
-        change = next(iter(waiting))
-        if self._awaits_seat:
-            waiting.add(self._seat)  # type: ignore[arg-type]
+        """Wait until a lot comes back, the place in the cohort is known, or it is to be looked again what may be started."""
+        changed = asyncio.create_task(self._changed.wait())
+        waiting: set[asyncio.Future[Any]] = {changed, *self._under_way, *([self._seat] if self._awaits_seat else [])}
         try:
-            timeout_s = None if self._under_way or self._awaits_seat else _LOOK_AGAIN_S
+            timeout_s = None if len(waiting) > 1 else _LOOK_AGAIN_S
             await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            change.cancel()
+            changed.cancel()
 
     def _collect(self) -> None:
         for training in [each for each in self._under_way if each.done()]:
@@ -212,7 +221,7 @@ class Shift:
             logger.error("lot dropped: its gradient is not finite index=%d", index)
             self._machine.lot_trained(0)
             return False
-        lot, place = self._task.lot_at(index)
+        lot, place = self._lots.at(index)
         if not self._pile.has_room(lot.index):
             logger.warning("lot dropped: too many before it were index=%d", index)
             self._machine.lot_trained(0)
@@ -220,5 +229,5 @@ class Shift:
         if not self._machine.lot_trained(result.samples):
             self.samples_dropped += result.samples
             return False
-        self._pile.add(lot, place, result)
+        self._pile.add(lot, place, result, done.partner)
         return True

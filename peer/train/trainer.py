@@ -1,17 +1,16 @@
 """Where a peer's lots are trained: on one committed state, in one local step or several, alone or step by step with its cohort.
 
-How many lots there is time for is decided by the caller; what is done with what was learnt is as well.
+How many lots there is time for is decided by ``peer.train.timing``; what is done with what was learnt, by the caller.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.lots import Lot
 from manta_swarm.automl.training.update import State
@@ -19,22 +18,47 @@ from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_di
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.train.shift import MayStart, Shift, Task
+from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_so_far
+from manta_swarm.peer.train.timing import Timing
+from manta_swarm.peer.train.work import Learnt, Pile, Vector, Work, claim_of
 from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.protocol.lots import place_of_lot
-from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rounds import Standing
-from manta_swarm.protocol.signed import Signed
 
 logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class StepLots:
+    """The lots of one local step of a work. Implements ``peer.train.shift.Lots``."""
+
+    context: RunContext
+    work: Work
+    step: int
+
+    @property
+    def most(self) -> int:
+        """See ``Lots``: the steps to come need one each."""
+        manifest = self.context.manifest
+        return manifest.exchange.max_claim_samples // manifest.lot_samples - (manifest.exchange.local_steps - 1 - self.step)
+
+    def at(self, index: int) -> tuple[Lot, int]:
+        """See ``Lots``."""
+        manifest, key, base = self.context.manifest, self.context.key, self.work.base
+        architectures = self.work.pile.architectures
+        place = place_of_lot(len(architectures), base.commit, key, index)
+        architecture = architectures[place]
+        strength = self.context.course.plan.augmentation(base.round + 1, architecture)
+        return Lot(manifest.seed, base.commit, self.step, key, index, architecture, manifest.lot_samples, strength), place
 
 
 class LocalTrainer:
     """One peer's workers and what they compute."""
 
-    def __init__(self, context: RunContext, progress: Progress, crew: Crew, features: Features, sizing: Sizing | None = None) -> None:
+    def __init__(
+        self, context: RunContext, progress: Progress, crew: Crew, features: Features, timing: Timing, sizing: Sizing | None = None
+    ) -> None:
         """Prepare.
 
         Args:
@@ -42,28 +66,20 @@ class LocalTrainer:
             progress: is told of each microbatch.
             crew: computes them.
             features: may change what was learnt, and keep vectors that claims name.
+            timing: decides whether another microbatch is started.
             sizing: is told how long microbatches took, where a cohort's size depends on it.
         """
         self._context = context
         self._progress = progress
         self._crew = crew
         self._features = features
+        self._timing = timing
         self._sizing = sizing
         self._course = context.course
         self._shift: Shift | None = None  # under way
         self._loaded: bytes | None = None  # digest of the state that the crew has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether nothing is to be computed."""
-        return self._crew.is_paused
-
-    @property
-    def workers(self) -> Sequence[int]:
-        """The workers that are there."""
-        return self._crew.present()
 
     def look_again(self) -> None:
         """What decides whether lots are started has changed."""
@@ -91,9 +107,7 @@ class LocalTrainer:
         if self._sizing is not None:
             self._sizing.opened(base.round + 1, self._progress.open_ms(self._context.manifest))
 
-    async def train(
-        self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]", may_start: MayStart
-    ) -> tuple[Learnt, Seat] | None:
+    async def train(self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a lot, or what was trained is of no use by now.
@@ -103,101 +117,55 @@ class LocalTrainer:
             state: its state, which the crew has.
             cohort: the name that model-parallel's architectures follow from, for all of this work.
             seat: this peer's place in its cohort; it is waited for once the first lot is done.
-            may_start: whether another lot is to be started.
         """
         architectures = self._course.plan.architectures(base.round + 1, cohort)
+        work = Work(base, cohort, Pile(self._context.num_weights, architectures, is_blind=self._features.is_blind))
         length_ms = self._progress.open_ms(self._context.manifest)
         try:
-            return await self._learn(base, state, cohort, architectures, seat, may_start)
+            return await self._learn(work, state, seat)
         finally:
             if self._sizing is not None and self._progress.pace.on_base_ms:
                 self._sizing.worked(base.round + 1, architectures[0], self._progress.pace.on_base_ms, length_ms)
 
-    async def _learn(
-        self,
-        base: Standing,
-        state: State,
-        cohort: str,
-        architectures: Sequence[Architecture],
-        seat: "asyncio.Future[Seat]",
-        may_start: MayStart,
-    ) -> tuple[Learnt, Seat] | None:
-        plan, steps = self._course.plan, self._context.manifest.exchange.local_steps
-        pile = Pile(self._context.num_weights, architectures, is_blind=self._features.is_blind)
-        local = LocalSteps(state, plan) if steps > 1 else None
+    async def _learn(self, work: Work, state: State, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
+        context, pile, round_ = self._context, work.pile, work.base.round + 1
+        steps = context.manifest.exchange.local_steps
+        local = LocalSteps(state, self._course.plan) if steps > 1 else None
         index = 0
         for step in range(steps):
             if local is not None and step:
                 self._loaded = None
                 await self._crew.load(local.weights, self._teacher)
-            index = await self._train_step(base, step, index, architectures, pile, seat, may_start)
+            asked = StepLots(context, work, step)
+            shift = self._shift = Shift(asked, index, pile, self._crew, self._progress, seat, self._timing)
+            try:
+                await shift.run()
+            finally:
+                self._shift = None
+                self._samples_dropped += shift.samples_dropped
+            index = shift.next_index
             if not pile.step_lots:
                 return None
             if local is not None:
-                await self._take_step(base, cohort, local, step, pile, seat.result())
+                await self._take_step(work, local, step, seat.result())
         vector = pile.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
         vector = await self._features.on_learnt(vector)  # nothing that a blind claim hides has left so far
         if not bool(np.isfinite(vector).all()):
-            logger.error("lots dropped: what they taught is not finite round=%d", base.round + 1)
+            logger.error("lots dropped: what they taught is not finite round=%d", round_)
             return None
-        return Learnt(base, cohort, pile, vector, self._course.coverage(base.round + 1, cohort)), seat.result()
+        return Learnt(work, vector, self._course.coverage(round_, work.cohort)), seat.result()
 
-    async def _train_step(
-        self,
-        base: Standing,
-        step: int,
-        first: int,
-        architectures: Sequence[Architecture],
-        pile: Pile,
-        seat: "asyncio.Future[Seat]",
-        may_start: MayStart,
-    ) -> int:
-        """Train the lots of a local step, the first one of which has the index ``first``; return that of the next step's."""
-        manifest, key = self._context.manifest, self._context.key
-        steps = manifest.exchange.local_steps
-
-        def lot_at(index: int) -> tuple[Lot, int]:
-            place = place_of_lot(len(architectures), base.commit, key, index)
-            architecture = architectures[place]
-            strength = self._course.plan.augmentation(base.round + 1, architecture)
-            return Lot(manifest.seed, base.commit, step, key, index, architecture, manifest.lot_samples, strength), place
-
-        most = manifest.exchange.max_claim_samples // manifest.lot_samples - (steps - 1 - step)
-        task = Task(step, most, lot_at)
-        shift = self._shift = Shift(task, first, pile, self._crew, self._progress, seat, may_start)
-        try:
-            await shift.run()
-        finally:
-            self._shift = None
-            self._samples_dropped += shift.samples_dropped
-        return shift.next_index
-
-    async def _take_step(self, base: Standing, cohort: str, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
+    async def _take_step(self, work: Work, local: LocalSteps, step: int, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
-        gradient: Vector = pile.gradient()
-        context = self._context
-        digests = await context.compute.run(part_digests, gradient)
-        own = digest_of_parts(digests)
-
-        async def claimed() -> Signed[Claim]:
-            return await context.compute.run(
-                claim_so_far,
-                base,
-                cohort,
-                pile,
-                own,
-                context.identity,
-                context.run,
-                payout=context.terms.payout,
-                founder=seat.founder,
-                lot_ms=self._progress.pace.lot_ms,
-                shards=context.terms.shards,
-                partner=context.terms.partner(),
-            )
-
-        mean = await seat.average(step, gradient, claimed, digests)
-        of_mean = own if mean is gradient else await context.compute.run(vector_digest, mean)
-        pile.end_step(own, of_mean)
-        await self._features.keep(base.round + 1, base.commit, {own: gradient, of_mean: mean})
-        await context.compute.run(lambda: local.step(torch.from_numpy(mean)))
+        gradient: Vector = work.pile.gradient()
+        mean, compute, terms = gradient, self._context.compute, self._context.terms
+        digests = await compute.run(part_digests, gradient)
+        own = of_mean = digest_of_parts(digests)
+        if await seat.is_shared():
+            claim = await compute.run(claim_of, terms, work, own, seat.founder, self._progress.pace.lot_ms)
+            mean = await seat.average(step, gradient, claim, digests)
+            of_mean = own if mean is gradient else await compute.run(vector_digest, mean)
+        work.pile.end_step(own, of_mean)
+        await self._features.keep(work.base.round + 1, work.base.commit, {own: gradient, of_mean: mean})
+        await compute.run(lambda: local.step(torch.from_numpy(mean)))

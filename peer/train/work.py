@@ -1,10 +1,10 @@
-"""The lots of one base at one peer: their gradients summed up, what is claimed of them and made of them, and where the time went."""
+"""The lots of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.lots import Lot, LotResult
-from manta_swarm.codec.coding import Body, body_groups, encode, parse
-from manta_swarm.codec.residuals import covered, left_over, residual_digest, vector_digest
-from manta_swarm.network.blobs import Blob
-from manta_swarm.protocol.exchange import codec_named
-from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
+from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
@@ -30,11 +26,6 @@ _BLIND = bytes(32)  # in the place of a digest
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-def nobody() -> bytes:
-    """Return that no other peer has a view of this one's samples."""
-    return b""
 
 
 now_ms = SYSTEM_CLOCK.now_ms  # for what has no context: workers, and a gateway's HTTP
@@ -52,7 +43,9 @@ class Pile:
             is_blind: the steps in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
             every: how far apart the indices of its lots are.
         """
+        self.architectures = tuple(architectures)
         self.is_blind = is_blind
+        self.partner = b""  # the other site of the newest lot that took two
         self._every = every
         self._indices: list[int] = []  # of the step under way
         self._ended: list[ClaimStep] = []
@@ -92,8 +85,12 @@ class Pile:
         between = (index - indices[0]) // self._every - len(indices) if indices else 0
         return between <= min(MAX_SKIPPED, MAX_LEFT_OUT - sum(len(step.skipped) for step in self._ended))
 
-    def add(self, lot: Lot, place: int, result: LotResult) -> None:
-        """Add a lot of the architecture at ``place``, its gradient weighted by its samples; there is room for it."""
+    def add(self, lot: Lot, place: int, result: LotResult, partner: bytes = b"") -> None:
+        """Add a lot of the architecture at ``place``, its gradient weighted by its samples; there is room for it.
+
+        ``partner``: the key of the site with the other view of its samples, which trained it too.
+        """
+        self.partner = partner or self.partner
         self._indices.append(lot.index)
         self._sum.add_(result.gradient, alpha=result.samples)
         self._loss_sum += result.loss * result.samples
@@ -132,131 +129,64 @@ class Pile:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """What the lots of a base taught a peer."""
+class Work:
+    """What a peer trains on one base, as far as it is."""
 
     base: Standing
-    cohort: str  # that the claim names
+    cohort: str  # that its claims name
     pile: Pile
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a work taught a peer."""
+
+    work: Work
     vector: Vector  # (N,): the mean gradient, or the change of the weights over the local steps
     coverage: NDArray[np.bool_] | None  # (N,): the weights that it is about; None: all
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A contribution, signed, its body, and what coding left out of it."""
+class ClaimTerms:
+    """What every claim of a peer says beside its work."""
 
-    header: Header
-    blob: Blob  # of the body, in its groups
-    body: Body
-    left: Vector | None  # (N,): the residual of each member once this is listed; None: zeros, as with codecs that are not sparse
+    identity: Identity
+    run: bytes
+    payout: PublicKey  # the account that its credit adds up to
+    shards: int = 0  # of those that lots are drawn from (``Claim.shards``)
 
 
 def claim_of(
-    learnt: Learnt,
-    identity: Identity,
-    run: bytes,
-    *,
-    payout: PublicKey,
-    founder: PublicKey,
-    given: bytes,
-    residual: bytes,
-    lot_ms: int,
-    shards: int = 0,
-    partner: bytes = b"",
+    terms: ClaimTerms, work: Work, vector: bytes, founder: PublicKey, lot_ms: int, *, given: bytes = b"", residual: bytes = b""
 ) -> Signed[Claim]:
-    """Return the claim of what was learnt, for a contribution of ``founder`` or one alone.
+    """Return the claim of a work as far as it is, for a contribution of ``founder`` or one alone.
 
-    Its credit adds up to the key ``payout``. ``given`` is the digest of what is given for the body, ``residual`` that of the residual of
-    which a part is in it.
+    Args:
+        terms: of this peer.
+        work: with a step under way that step is the last one.
+        vector: digest of that step's mean gradient; with no step under way it is not used.
+        founder: whom the claim names.
+        lot_ms: median duration of its lots.
+        given: digest of what is given for the body; empty before the end.
+        residual: digest of the residual of which a part is in that.
     """
-    vector = vector_digest(learnt.vector) if learnt.pile.step_lots else b""  # of one local step it is what was learnt
-    claim = _claim(learnt.base, learnt.cohort, learnt.pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
-    return Signed.sign(replace(claim, given=given, residual=residual, partner=partner), identity)
-
-
-def claim_so_far(
-    base: Standing,
-    cohort: str,
-    pile: Pile,
-    vector: bytes,
-    identity: Identity,
-    run: bytes,
-    *,
-    payout: PublicKey,
-    founder: PublicKey,
-    lot_ms: int,
-    shards: int = 0,
-    partner: bytes = b"",
-) -> Signed[Claim]:
-    """Return the claim up to the step under way, of whose mean gradient ``vector`` is the digest: what a member gives with that."""
-    claim = _claim(base, cohort, pile, vector, identity.public_key, run, payout, founder, lot_ms, shards)
-    return Signed.sign(replace(claim, partner=partner), identity)
-
-
-def _claim(
-    base: Standing,
-    cohort: str,
-    pile: Pile,
-    vector: bytes,
-    key: bytes,
-    run: bytes,
-    payout: bytes,
-    founder: bytes,
-    lot_ms: int,
-    shards: int,
-) -> Claim:
-    return Claim(
-        run=run,
-        round=base.round + 1,
-        base=base.commit,
-        key=key,
-        payout=payout,
+    claim = Claim(
+        run=terms.run,
+        round=work.base.round + 1,
+        base=work.base.commit,
+        key=terms.identity.public_key,
+        payout=terms.payout,
         founder=founder,
-        cohort=cohort,
-        steps=pile.claimed(vector),
-        work=pile.work,
-        given=b"",
-        residual=b"",
+        cohort=work.cohort,
+        steps=work.pile.claimed(vector),
+        work=work.pile.work,
+        given=given,
+        residual=residual,
         lot_ms=max(1, lot_ms),
-        shards=shards,
+        shards=terms.shards,
+        partner=work.pile.partner,
     )
-
-
-def made_of(
-    claims: Sequence[Signed[Claim]],
-    given: Vector,
-    learnt: Learnt,
-    founder: Identity,
-    run: bytes,
-    codec: str,
-    dropped: Sequence[Signed[Claim]] = (),
-) -> Made:
-    """Return the contribution of these claims whose body is the coded ``given`` (N,).
-
-    ``dropped`` are claims of those who counted in a local step and are not in the body.
-
-    Raises:
-        ValueError: ``given`` holds values that are not finite.
-    """
-    base = learnt.base
-    every = [*((signed, 1) for signed in claims), *((signed, 0) for signed in dropped)]
-    listed = sorted(((signed.unchecked(), signed, is_in) for signed, is_in in every), key=lambda one: one[0].key)
-    means = learnt.pile.means or (vector_digest(given),)
-    steps = [
-        StepMean(mean, sum(1 << place for place, (claim, _, _) in enumerate(listed) if len(claim.steps) > number))
-        for number, mean in enumerate(means)
-    ]
-    counted = sum(is_in << place for place, (_, _, is_in) in enumerate(listed))
-    data = encode(codec, covered(given, learnt.coverage), base.floor)
-    body = parse(codec, data, len(given))
-    left = left_over(given, body, base.floor) if codec_named(codec).is_sparse else None
-    blob = Blob.of(body_groups(codec, data, len(given)))
-    digests = tuple(signed.digest for _, signed, _ in listed)
-    residual = b"" if left is None else residual_digest(left)
-    opened = Contribution(run, base.round + 1, base.commit, founder.public_key, digests, counted, tuple(steps), blob.root, residual)
-    header = Header(Signed.sign(opened, founder), tuple(signed for _, signed, _ in listed))
-    return Made(header, blob, body, left if residual else None)
+    return Signed.sign(claim, terms.identity)
 
 
 class ComputeThread:

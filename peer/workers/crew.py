@@ -28,6 +28,7 @@ class Done:
     result: LotResult  # its gradient is good until ``release``
     took_ms: float
     release: Callable[[], None]
+    partner: bytes = b""  # the key of the site that trained it too, with the other view of its samples
 
 
 class Crew(Protocol):

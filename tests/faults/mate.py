@@ -80,11 +80,7 @@ class Mate:
         """Give a vector for a step, when it is due, with the claim up to there; return what the cohort made of it."""
         self._note(step, vector_digest(vector))
         claim = self._claimed(given=b"")
-
-        async def claimed() -> Signed[Claim]:
-            return claim
-
-        return await self.seat.average(step, vector, claimed)
+        return await self.seat.average(step, vector, claim)
 
     def _note(self, step: int, vector: bytes) -> None:
         first, lots = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.lot_samples)

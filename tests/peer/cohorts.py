@@ -13,7 +13,6 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from manta_swarm.peer.cohort.company import Choice, Membership
-from manta_swarm.peer.cohort.seat import Claimed
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
 from manta_swarm.protocol.rounds import Standing
@@ -65,15 +64,6 @@ def so_far(identity: Identity, founder: PublicKey, *given: Any) -> Signed[Claim]
     """Return what a peer claims up to a step; it gave these vectors, each of a lot."""
     steps = [ClaimStep(step, step, (), vector_digest(vector)) for step, vector in enumerate(given)]
     return Signed.sign(claim_of_steps(identity, steps, founder=founder), identity)
-
-
-def made(claim: Signed[Claim]) -> Claimed:
-    """Return what makes a claim, which is made already."""
-
-    async def claimed() -> Signed[Claim]:
-        return claim
-
-    return claimed
 
 
 class LinksInMemory(Links):
@@ -139,7 +129,7 @@ class Mate:
         ends_ms = self.seat.step_ends(step)
         await asyncio.sleep(after_s if after_s is not None else max(0.0, (ends_ms or 0.0) / 1000 - now()))
         given = vector_of(self.number, step) if vector is None else vector
-        return await self.seat.average(step, given, made(self.so_far(step, given, samples=samples, **changes)))
+        return await self.seat.average(step, given, self.so_far(step, given, samples=samples, **changes))
 
     def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> Signed[Claim]:
         """Return what this peer claims up to a step, which is noted for the claims to come."""

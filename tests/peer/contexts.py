@@ -5,12 +5,12 @@ from typing import Any
 from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.log_client import Counted, LogClient
-from manta_swarm.peer.context import ClaimTerms, Progress, RunContext
+from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.sync.commits import NewestCommits
-from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine
@@ -39,7 +39,7 @@ def context_of(
         "board": board,
         "shelf": shelf or Shelf(max_bytes=0),
         "compute": compute,
-        "terms": ClaimTerms(PublicKey(payout or identity.public_key)),
+        "terms": ClaimTerms(identity, signed.run, PublicKey(payout or identity.public_key)),
         **changes,
     }
     return RunContext(node=node, identity=identity, signed=signed, manifest=manifest, num_weights=num_weights, **given)

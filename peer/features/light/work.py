@@ -24,7 +24,7 @@ from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.peer.features.light.valve import LeaseOver
-from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.exchange import MAX_LOT_MS
 from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
@@ -69,9 +69,8 @@ class LightWork:
         if why_no_leases(manifest):
             raise UserError("in this run several local steps are audited: there is nothing for light contributors")
         self._manifest = manifest
-        self._run = run
         self._identity = identity
-        self._payout = payout or identity.public_key
+        self._terms = ClaimTerms(identity, run, payout or identity.public_key)
         self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
     @property
@@ -185,15 +184,8 @@ class LightWork:
         space = self._course.plan.space
         body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
         decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
-        learnt = Learnt(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile, decoded, None)
-        claim = claim_of(
-            learnt,
-            self._identity,
-            self._run,
-            payout=self._payout,
-            founder=PublicKey(lease.gateway),
-            given=vector_digest(decoded),  # its gateway, which has the residual, adds the part of it
-            residual=lease.residual,
-            lot_ms=self.lot_ms,
-        )
+        work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile)
+        digest = vector_digest(decoded)  # given too: its gateway, which has the residual, adds the part of it
+        of_step = digest if pile.step_lots else b""
+        claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.lot_ms, given=digest, residual=lease.residual)
         return body, claim

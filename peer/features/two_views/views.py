@@ -143,10 +143,6 @@ class SiteCrew(CrewOfOne):
         """Find the other site among these mates."""
         self._near = near
 
-    def partner(self) -> bytes:
-        """Return the key of the other site, away or not, that this one trained with last; none: of no other."""
-        return self._partner.last
-
     # As a crew.
 
     @property
@@ -199,7 +195,7 @@ class SiteCrew(CrewOfOne):
             raise WorkerLost(str(error)) from error
         finally:
             self._is_busy = False
-        return Done(result, now_ms() - started_ms, lambda: None)
+        return Done(result, now_ms() - started_ms, lambda: None, self._partner.last)
 
     async def resume(self) -> None:
         """Go on, and help the other site again, which a paused crew does not."""

@@ -9,7 +9,7 @@ import pytest
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.signed import Signed
-from tests.peer.cohorts import Band, Mate, all_of, made, play, vector_of
+from tests.peer.cohorts import Band, Mate, all_of, play, vector_of
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
 LEARNT = vector_digest(COMMON)
@@ -163,7 +163,7 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
         false = Signed.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
-        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, made(false)))
+        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, false))
         assert means[2] is given
         assert liar.seat.is_alone
         assert means[0].tobytes() == means[1].tobytes() != given.tobytes()

@@ -73,7 +73,6 @@ from tests.peer.cohorts import (
     Mate,
     all_of,
     base_of,
-    made,
     play,
     so_far,
     ticket_for,
@@ -1202,7 +1201,7 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         assert sum(seat.is_founder for seat in seats) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
         claims = [so_far(each, seat.founder, vector) for each, seat, vector in zip(IDENTITIES, seats, vectors, strict=False)]
-        means = await all_of(*(seat.average(0, vector, made(claim)) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
+        means = await all_of(*(seat.average(0, vector, claim) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
         for cohort in cohorts:
@@ -1221,7 +1220,7 @@ from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
-from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, made, so_far, vector_of
+from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, so_far, vector_of
 
 async def main(directory, address):
     identity = PEERS[0]
@@ -1237,7 +1236,7 @@ async def main(directory, address):
         await neighbours.look()
         await cohort.meet()
     seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
-    await seat.average(0, vector_of(0), made(so_far(identity, identity.public_key, vector_of(0))))
+    await seat.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
     print("averaged", flush=True)
     await asyncio.Event().wait()
 
@@ -1291,12 +1290,12 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
             await cohort.meet()
         seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
         assert seat.founder == PEERS[0].public_key
-        mean = await seat.average(0, vector_of(1), made(so_far(PEERS[1], seat.founder, vector_of(1))))
+        mean = await seat.average(0, vector_of(1), so_far(PEERS[1], seat.founder, vector_of(1)))
         assert same(mean, near_mean([vector_of(0), vector_of(1)], [16, 16]))
         assert founder.stdout is not None
         assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
         processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
-        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), made(so_far(PEERS[1], seat.founder, vector_of(1), vector_of(1, 1)))))
+        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), so_far(PEERS[1], seat.founder, vector_of(1), vector_of(1, 1))))
         await asyncio.sleep(0)
         founder.kill()
         assert same(await giving, vector_of(1, 1))

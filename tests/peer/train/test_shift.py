@@ -12,7 +12,7 @@ from torch import Tensor
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.peer.cohort.cohort import Seat
-from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import Pile
 from manta_swarm.peer.workers.crew import Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
@@ -97,6 +97,29 @@ class HeldCrew:
 
 
 @dataclass
+class InTurn:
+    """The lots of one step, of one architecture and the other in turn. Implements ``peer.train.shift.Lots``."""
+
+    most: int
+    step: int = 0
+
+    def at(self, index: int) -> tuple[Lot, int]:
+        return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], LOT), index % 2
+
+
+@dataclass
+class Timing:
+    """Has time for so many lots."""
+
+    lots: int
+    asked: list[tuple[int, int]] = field(default_factory=list)  # lots so far and worker, whenever it was asked
+
+    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        self.asked.append((lots, worker))
+        return lots < self.lots
+
+
+@dataclass
 class Scene:
     """A shift that runs, and what it leaves."""
 
@@ -106,8 +129,7 @@ class Scene:
     pace: Pace
     seat: "asyncio.Future[Seat]"
     shift: Shift
-    asked: list[tuple[int, int]] = field(default_factory=list)  # lots so far and worker, whenever it was asked
-    lots: int = MANY  # that may be started
+    timing: "Timing"
 
     async def at(self, **indices: int) -> None:
         """Return once each of these workers is at the lot of this index."""
@@ -125,15 +147,9 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
         if seated:
             seat.set_result(Seat(PEER.public_key))
 
-        def may_start(step: int, done: int, ends: float | None, worker: int) -> bool:
-            scene.asked.append((done, worker))
-            return done < scene.lots
-
-        def lot_at(index: int) -> tuple[Lot, int]:
-            return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], LOT), index % 2
-
-        shift = Shift(Task(0, most, lot_at), 0, pile, crew, progress_of(machine, pace), seat, may_start)
-        scene = Scene(crew, pile, machine, pace, seat, shift, lots=lots)
+        timing = Timing(lots)
+        shift = Shift(InTurn(most), 0, pile, crew, progress_of(machine, pace), seat, timing)
+        scene = Scene(crew, pile, machine, pace, seat, shift, timing)
         crew.watch(shift.look_again, print)
         running = asyncio.create_task(shift.run())
         async with asyncio.timeout(60):
@@ -224,7 +240,7 @@ def test_it_is_given_up_where_lot_after_lot_needs_samples_that_are_not_here() ->
 def test_a_lot_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.lots = 1
+        scene.timing.lots = 1
         scene.crew.dies(0)
         scene.crew.ends(1)
 
@@ -249,7 +265,7 @@ def test_where_no_worker_comes_back_in_time_there_is_no_lot() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0)
         scene.crew.dies(0)
-        scene.lots = 0
+        scene.timing.lots = 0
 
     scene = play(story, workers=1)
     assert (len(scene.pile), scene.machine.samples) == (0, 0)
@@ -263,7 +279,7 @@ def test_a_lot_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_
             await until(lambda: scene.crew.busy == {})
             scene.crew.comes_back(0)
         await scene.at(w0=1)
-        scene.lots = 1
+        scene.timing.lots = 1
         scene.crew.ends(0)
 
     scene = play(story, workers=1)
@@ -332,10 +348,10 @@ def test_after_three_lots_in_a_row_that_make_no_sense_no_more_are_started() -> N
 def test_lots_so_far_are_those_done_and_those_under_way() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        assert scene.asked[:2] == [(0, 0), (1, 1)]
+        assert scene.timing.asked[:2] == [(0, 0), (1, 1)]
         scene.crew.ends(1)
         await scene.at(w0=0, w1=2)
-        assert (2, 1) in scene.asked
+        assert (2, 1) in scene.timing.asked
         scene.crew.ends(0)
         scene.crew.ends(1)
 

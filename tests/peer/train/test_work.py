@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,8 @@ from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.codec.coding import encode
 from manta_swarm.codec.residuals import residual_digest, vector_digest
-from manta_swarm.peer.train.work import Lap, Learnt, Pile, Vector, claim_of, claim_so_far, made_of
+from manta_swarm.peer.submit.making import Made, made_of
+from manta_swarm.peer.train.work import ClaimTerms, Lap, Learnt, Pile, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_LOT_MS
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
@@ -94,9 +96,17 @@ ACCOUNT = Identity(b"\x51" * 32).public_key
 RUN = sha256(b"run")
 
 
+TERMS = ClaimTerms(PEER, RUN, ACCOUNT)
+
+
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> Signed[Claim]:
-    settings = {"founder": PEER.public_key, "given": sha256(b"given"), "residual": b"", "lot_ms": 12, **changes}
-    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, payout=ACCOUNT, **settings)
+    settings: dict[str, Any] = {"founder": PEER.public_key, "given": sha256(b"given"), "lot_ms": 12, **changes}
+    return claim_of(TERMS, Work(BASE, "home", pile), vector_digest(vector), **settings)
+
+
+def made(pile: Pile, given: Vector, claims: Sequence[Signed[Claim]] | None = None, codec: str = "int16", **changes: Any) -> Made:
+    coverage = changes.pop("coverage", None)
+    return made_of(TERMS, codec, Learnt(Work(BASE, "home", pile), given, coverage), claims or [claimed(pile, given)], given, **changes)
 
 
 def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
@@ -127,7 +137,8 @@ def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None
 
 def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
     pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
-    first = claim_so_far(BASE, "home", pile, sha256(b"own"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0, shards=2).open()
+    terms = ClaimTerms(PEER, RUN, PEER.public_key, shards=2)
+    first = claim_of(terms, Work(BASE, "home", pile), sha256(b"own"), founder, 0).open()
     assert (first.run, first.round, first.base, first.key, first.founder, first.cohort) == (
         RUN,
         7,
@@ -140,7 +151,7 @@ def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
     assert (first.given, first.residual) == (b"", b"")
     pile.end_step(sha256(b"own"), sha256(b"mean"))
     pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
-    second = claim_so_far(BASE, "home", pile, sha256(b"own too"), PEER, RUN, payout=PEER.public_key, founder=founder, lot_ms=0).open()
+    second = claim_of(terms, Work(BASE, "home", pile), sha256(b"own too"), founder, 0).open()
     assert second.steps == (*first.steps, ClaimStep(4, 4, (), sha256(b"own too")))
     assert second.steps == two_steps().claimed(sha256(b"learnt"))
     assert second.work == pile.work
@@ -177,23 +188,19 @@ def test_whoever_leaves_out_lots_as_long_as_there_is_room_has_a_claim_that_a_fou
         pile.add(lot(index + gap + 1, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
         pile.end_step(sha256(b"own"), sha256(b"mean"))
         index, left_out = index + gap + 2, left_out + gap
-    learnt = Learnt(BASE, "c" * 63, pile, np.ones(2, np.float32), None)
-    claim = claim_of(
-        learnt, PEER, RUN, payout=ACCOUNT, founder=ACCOUNT, given=RUN, residual=RUN, lot_ms=MAX_LOT_MS, shards=MAX_SHARDS - 1
-    ).open()
+    terms = ClaimTerms(PEER, RUN, ACCOUNT, shards=MAX_SHARDS - 1)
+    claim = claim_of(terms, Work(BASE, "c" * 63, pile), b"", ACCOUNT, MAX_LOT_MS, given=RUN, residual=RUN).open()
     size = len(pack(replace(claim, partner=RUN)))
     assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many lots of each architecture
 
 
 def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
     mates = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda mate: mate.public_key)
-    learnt = Learnt(BASE, "home", two_steps(), np.ones(2, np.float32), None)
-    own = claimed(learnt.pile, learnt.vector)
-    whole = claim_of(learnt, mates[0], RUN, payout=mates[0].public_key, founder=PEER.public_key, given=bytes(32), residual=b"", lot_ms=1)
-    dropped = claim_so_far(
-        BASE, "home", three_lots(), sha256(b"own"), mates[1], RUN, payout=mates[1].public_key, founder=PEER.public_key, lot_ms=1
-    )
-    header = made_of([own, whole], learnt.vector, learnt, PEER, RUN, "int16", [dropped]).header
+    pile, vector = two_steps(), np.ones(2, np.float32)
+    first, second = (ClaimTerms(mate, RUN, mate.public_key) for mate in mates)
+    whole = claim_of(first, Work(BASE, "home", pile), b"", PEER.public_key, 1, given=bytes(32))
+    dropped = claim_of(second, Work(BASE, "home", three_lots()), sha256(b"own"), PEER.public_key, 1)
+    header = made(pile, vector, [claimed(pile, vector), whole], dropped=[dropped]).header
     contribution, keys = header.contribution.open(), [claim.open().key for claim in header.claims]
     assert keys == sorted([PEER.public_key, *(mate.public_key for mate in mates)])
     assert contribution.claims == tuple(claim.digest for claim in header.claims)
@@ -205,33 +212,32 @@ def test_a_contribution_has_the_body_of_what_is_given() -> None:
     pile = three_lots()
     vector = pile.gradient()
     signed = claimed(pile, vector)
-    made = made_of([signed], vector, Learnt(BASE, "home", pile, vector, None), PEER, RUN, "int16")
-    contribution = made.header.contribution.open()
+    found = made(pile, vector, [signed])
+    contribution = found.header.contribution.open()
     assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
     assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
     assert (contribution.counted, contribution.steps) == (1, (StepMean(vector_digest(vector), 1),))
-    assert made.header.claims == (signed,)
-    assert made.left is None
-    assert made.blob.join() == encode("int16", vector, -20)
-    assert contribution.body == made.blob.root
-    assert made.body.values(-20).tolist() == vector.tolist()  # these few bits fit
+    assert found.header.claims == (signed,)
+    assert found.left is None
+    assert found.blob.join() == encode("int16", vector, -20)
+    assert contribution.body == found.blob.root
+    assert found.body.values(-20).tolist() == vector.tolist()  # these few bits fit
 
 
 def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_of_what_is_not() -> None:
     given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
     coverage = np.array([True, True, False, True])
-    pile = three_lots()
-    made = made_of([claimed(pile, given)], given, Learnt(BASE, "home", pile, given, coverage), PEER, RUN, "topk-1024-4")
-    assert made.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
-    assert made.left is not None
-    assert made.left.tolist() == [0.5, 0.0, 8.0, 0.25]
-    assert made.header.contribution.open().residual == residual_digest(made.left)
+    found = made(three_lots(), given, codec="topk-1024-4", coverage=coverage)
+    assert found.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
+    assert found.left is not None
+    assert found.left.tolist() == [0.5, 0.0, 8.0, 0.25]
+    assert found.header.contribution.open().residual == residual_digest(found.left)
 
 
 def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
     given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
-    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, "home", three_lots(), given, None), PEER, RUN, "topk-1024-4")
-    assert (made.left, made.header.contribution.open().residual) == (None, b"")
+    found = made(three_lots(), given, codec="topk-1024-4")
+    assert (found.left, found.header.contribution.open().residual) == (None, b"")
 
 
 def test_times_add_up_by_name_until_the_line_is_told() -> None:

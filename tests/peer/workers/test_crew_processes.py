@@ -24,7 +24,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.peer.cohort.cohort import Seat
-from manta_swarm.peer.train.shift import Shift, Task
+from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess, WorkerLost
 from manta_swarm.peer.workers.devices import Device
@@ -62,12 +62,30 @@ def lot_at(index: int) -> tuple[Lot, int]:
     return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[place], LOT), place
 
 
+@dataclasses.dataclass
+class Drawn:
+    """The lots of one step. Implements ``peer.train.shift.Lots``."""
+
+    most: int
+    step: int = 0
+
+    def at(self, index: int) -> tuple[Lot, int]:
+        return lot_at(index)
+
+
+class Unhurried:
+    """Always has time for another lot."""
+
+    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        return True
+
+
 async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
     """Return the pile of so many lots on a crew, while ``beside`` goes on."""
     pile, machine = Pile(crew.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Task(0, lots, lot_at), 0, pile, crew, progress_of(machine), seat, lambda *_: True)
+    shift = Shift(Drawn(lots), 0, pile, crew, progress_of(machine), seat, Unhurried())
     crew.watch(shift.look_again, lines.append)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())

@@ -20,7 +20,7 @@ from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.valve import LeaseOver
 from manta_swarm.peer.submit.residuals import Residual
-from manta_swarm.peer.train.work import Learnt, Pile, Vector, claim_of
+from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError
 from manta_swarm.protocol.light import Fate, LightReturn, Welcome
@@ -47,17 +47,8 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
         pile._indices.append(step)
         if steps > 1:
             pile.end_step(bytes(32), bytes(32))
-    claim = claim_of(
-        Learnt(gateway.base, "here", pile, vector, None),
-        GATEWAY,
-        gateway.signed.run,
-        payout=GATEWAY.public_key,
-        founder=GATEWAY.public_key,
-        given=vector_digest(vector),
-        residual=residual,
-        lot_ms=10,
-    )
-    return claim, vector
+    terms, digest = ClaimTerms(GATEWAY, gateway.signed.run, GATEWAY.public_key), vector_digest(vector)
+    return claim_of(terms, Work(gateway.base, "here", pile), digest, GATEWAY.public_key, 10, given=digest, residual=residual), vector
 
 
 def _unsigned(claim: Signed[Claim]) -> Claim:

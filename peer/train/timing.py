@@ -1,0 +1,64 @@
+"""When a peer begins a microbatch: whether there is time for another one, and whether work on the newest base may begin already."""
+
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.features.feature import Features
+from manta_swarm.peer.workers.crew import Crew
+from manta_swarm.protocol.rounds import Phase
+
+
+class Timing:
+    """One peer's, by what it measured so far."""
+
+    def __init__(self, context: RunContext, progress: Progress, crew: Crew, features: Features) -> None:
+        """Prepare.
+
+        Args:
+            context: of the run.
+            progress: says how long the round still has, and how long things take.
+            crew: says who computes.
+            features: may leave the work to others.
+        """
+        self._context = context
+        self._progress = progress
+        self._crew = crew
+        self._features = features
+        self._machine = progress.machine
+        self._pace = progress.pace
+
+    def works_ahead(self) -> bool:
+        """With an older contribution in this round, work on the newest base may begin if it is not done before the commit anyway."""
+        return self.may_work_ahead() and self.spare_s <= 0
+
+    @property
+    def spare_s(self) -> float:
+        """Seconds until headers of this round are closed, less what a microbatch takes."""
+        return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.lot_ms) / 1000
+
+    def may_work_ahead(self) -> bool:
+        """Only where a round has no time for two lots. Whoever is faster waits for the commit, and then has a whole round:
+        a lot begun near the deadline would be late again, and so on in every round, one lot in each.
+        """
+        return self._machine.may_work_ahead and 2 * self._pace.lot_ms > self._progress.open_ms(self._context.manifest)
+
+    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another lot of a local step; steps that were begun are finished, with a lot each at least.
+
+        Args:
+            step: from 0.
+            lots: of it so far.
+            ends: when it ends as its cohort says; None: no cohort does.
+            worker: its number.
+        """
+        machine, is_leaving, workers = self._machine, self._progress.leaving.is_set(), self._crew.present()
+        if step and not lots:
+            return machine.samples > 0 and not (is_leaving and not workers)
+        if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
+            return False
+        if lots and self._features.is_lease_only:
+            return False
+        is_awaited = self._progress.promises.listed_in == machine.newest.round > 0
+        steps = self._context.manifest.exchange.local_steps
+        now_ms = self._context.clock.now_ms()
+        return self._pace.may_start_lot(
+            now_ms, lots, is_awaited=is_awaited, step=step, steps=steps, ends=ends, worker=worker, workers=workers
+        )
