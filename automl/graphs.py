@@ -5,7 +5,6 @@ what it made before anything is replayed that the same ``Recorder`` recorded. He
 one: it calls what it was given again. No GPU has run ``CudaGraphs`` yet.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,18 +12,28 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Work that can be done again."""
+class Work(Protocol):
+    """Work that a device does, as often as it is told to."""
 
-    made: Tensor  # what it returns, always in the same place; holds nothing before the first replay
-    replay: Callable[[], None]
+    def run(self) -> Tensor:
+        """Do it, and return what it makes."""
+
+
+class Recorded(Protocol):
+    """Work that was recorded."""
+
+    @property
+    def made(self) -> Tensor:
+        """What the work makes, always in the same place; holds nothing before the first replay."""
+
+    def replay(self) -> None:
+        """Do the work again."""
 
 
 class Recorder(Protocol):
     """Records work of one device."""
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
+    def record(self, work: Work) -> Recorded:
         """Return what does ``work`` again, which was done before, so that all libraries are loaded. The CPU may have no part in it.
 
         Raises:
@@ -39,23 +48,36 @@ class CudaGraphs:
         """Begin with none."""
         self._first: torch.cuda.CUDAGraph | None = None  # which holds the memory that all others take as well
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
+    def record(self, work: Work) -> Recorded:
         """See ``Recorder``. Nothing is computed here."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=None if self._first is None else self._first.pool()):
-            made = work()
+            made = work.run()
         self._first = self._first or graph
-        return Recorded(made, graph.replay)
+        return _Graph(made, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    made: Tensor
+    graph: torch.cuda.CUDAGraph
+
+    def replay(self) -> None:
+        self.graph.replay()
 
 
 class Calls:
     """Calls again what it was to record, and leaves what that makes where it lay. Implements ``Recorder``, on any device."""
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
+    def record(self, work: Work) -> Recorded:
         """See ``Recorder``."""
-        made = torch.empty_like(work())
+        return _Call(torch.empty_like(work.run()), work)
 
-        def again() -> None:
-            made.copy_(work())
 
-        return Recorded(made, again)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    made: Tensor
+    work: Work
+
+    def replay(self) -> None:
+        self.made.copy_(self.work.run())

@@ -105,8 +105,8 @@ def copies(modules: Iterable[Sequence[Line]]) -> list[str]:
 
 
 def test_no_block_of_the_product_stands_twice() -> None:
-    files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
-    found = copies(lines_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in files)
+    files = [path for room in ROOMS for path in sorted((ROOT / "manta_swarm" / room).rglob("*.py"))]
+    found = copies(lines_of(str(path.relative_to(ROOT / "manta_swarm")), path.read_text(encoding="utf-8")) for path in files)
     assert not found, f"more than {MAX_LINES} lines alike, which belong written once:\n" + "\n".join(found)
 
 

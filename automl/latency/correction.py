@@ -3,7 +3,7 @@
 A layer alone finds its weights in the caches, and pays for its call; in a network it is otherwise, for all layers in much the same way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,6 @@ from manta_swarm.automl.ranks import rank_correlation
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 Values = npt.NDArray[np.float64]
-Fit = Callable[[Values, Values], tuple[float, float]]  # of (sums, latencies) in milliseconds: offset and factor
 
 _UNKNOWN = Accuracy(1, 1, 0.0, 0.0, 0.0)
 
@@ -44,8 +43,12 @@ def _correction(sums_ms: Values, times_ms: Values, minimum_ms: float) -> tuple[f
     offset, factor = _affine(sums_ms, times_ms)
     if len(sums_ms) < 3 or factor <= 0.0 or offset + factor * minimum_ms <= 0.0:
         return _proportional(sums_ms, times_ms)
-    best = min((_affine, _proportional), key=lambda fit: _error_left_out(fit, sums_ms, times_ms))
-    return best(sums_ms, times_ms)
+    errors = [_error_left_out(sums_ms, times_ms, has_offset=has_offset) for has_offset in (True, False)]
+    return _fitted(sums_ms, times_ms, has_offset=errors[0] <= errors[1])
+
+
+def _fitted(sums_ms: Values, times_ms: Values, *, has_offset: bool) -> tuple[float, float]:
+    return _affine(sums_ms, times_ms) if has_offset else _proportional(sums_ms, times_ms)
 
 
 def _affine(sums_ms: Values, times_ms: Values) -> tuple[float, float]:
@@ -61,11 +64,11 @@ def _proportional(sums_ms: Values, times_ms: Values) -> tuple[float, float]:
     return 0.0, float(shares.sum() / (shares**2).sum())
 
 
-def _error_left_out(fit: Fit, sums_ms: Values, times_ms: Values) -> float:
+def _error_left_out(sums_ms: Values, times_ms: Values, *, has_offset: bool) -> float:
     """Return the mean relative error of each network by the fit on the others."""
     errors = []
     for index in range(len(sums_ms)):
-        correction = fit(np.delete(sums_ms, index), np.delete(times_ms, index))
+        correction = _fitted(np.delete(sums_ms, index), np.delete(times_ms, index), has_offset=has_offset)
         errors.append(_errors(correction, sums_ms[[index]], times_ms[[index]]).item())
     return sum(errors) / len(errors)
 

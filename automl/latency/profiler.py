@@ -8,23 +8,22 @@ How times are taken: ``automl.latency.visits``.
 Shapes: B batch, C channels, H and W height and width.
 """
 
-import functools
 import logging
 import math
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.graphs import CudaGraphs, Recorder
+from manta_swarm.automl.graphs import CudaGraphs, Recorded, Recorder, Work
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
-from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
+from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Seconds, Stopwatch, Subject, Told
 from manta_swarm.automl.models.plain import plain_network
 from manta_swarm.automl.models.searchable import Plain, plain_layer
 from manta_swarm.automl.spaces.prices import layer_keys, rest_keys
@@ -32,6 +31,7 @@ from manta_swarm.automl.spaces.shapes import LayerShape, unit_sides
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, noted_widths
 from manta_swarm.automl.spaces.units import Layer
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 _MOST_SAID = 200  # characters of an error
 _NEAR = 0.05  # of what is recorded: kernels may be other ones, which add in another order
@@ -153,7 +153,7 @@ def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: E
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock_s=time.thread_time)
+        bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock=_ThreadTime())
         return bench.median_ms(architectures, effort, lambda done, total: None)
     finally:
         torch.set_num_threads(threads)
@@ -176,13 +176,13 @@ class Bench:
         device: torch.device,
         dtype: torch.dtype,
         batch: int,
-        clock_s: Callable[[], float] = time.perf_counter,
+        clock: Seconds = SYSTEM_CLOCK,
         recorder: Recorder | None = None,
     ) -> None:
         """Prepare; with a ``recorder`` what runs is recorded first, and replayed."""
         self._recorder = recorder
         self._space = space
-        self._stopwatch = Stopwatch(clock_s, functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else None)
+        self._stopwatch = Stopwatch(clock, _Gpu(device) if device.type == "cuda" else None)
         self._device = device
         self._dtype = dtype
         self._batch = batch
@@ -200,17 +200,17 @@ class Bench:
         recorder = self._recorder
         return self._stopwatch.median_ms(runs if recorder is None else [_recorded(recorder, run) for run in runs], effort, told)
 
-    def _run(self, subject: Part | Architecture) -> Callable[[], Tensor]:
+    def _run(self, subject: Part | Architecture) -> Work:
         if isinstance(subject, LayerPart):
             shape = (self._batch * subject.shape.views, subject.shape.channels_in, subject.height, subject.width)
-            return functools.partial(self._ready(plain_layer(subject.shape, subject.layer)), self._input(shape))
+            return _Forward(self._ready(plain_layer(subject.shape, subject.layer)), self._input(shape))
         module, x_BCHW = self._network(fixed_of(self._space, subject) if isinstance(subject, FixedPart) else subject)
         if isinstance(subject, FixedPart):
             for name, layer in list(module.named_modules()):
                 if isinstance(layer, Plain):
                     module.set_submodule(name, _Recording(layer))
             module(x_BCHW)
-        return functools.partial(module, x_BCHW)
+        return _Forward(module, x_BCHW)
 
     def _network(self, architecture: Architecture) -> tuple[nn.Module, Tensor]:
         space, height = self._space, architecture.resolution
@@ -229,15 +229,54 @@ class Bench:
         return self._inputs[shape]
 
 
-def _recorded(recorder: Recorder, run: Callable[[], Tensor]) -> Run:
+def _recorded(recorder: Recorder, work: Work) -> Subject:
     """Return a run's recording. One that did nothing would be fast, and so it is compared."""
-    expected = run().clone()
-    recorded = recorder.record(run)
+    expected = work.run().clone()
+    recorded = recorder.record(work)
     recorded.made.zero_()
     recorded.replay()
     if not torch.allclose(recorded.made, expected, rtol=0.0, atol=_NEAR * float(expected.abs().max())):
         raise RuntimeError("a recording did not do what was recorded")
-    return recorded.replay
+    return _Replay(recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A pass forward through a module."""
+
+    module: nn.Module
+    x_BCHW: Tensor
+
+    def run(self) -> Tensor:
+        made: Tensor = self.module(self.x_BCHW)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A recording that is measured."""
+
+    recorded: Recorded
+
+    def run(self) -> None:
+        self.recorded.replay()
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A GPU, which works on what it was told before."""
+
+    device: torch.device
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+
+class _ThreadTime:
+    """The time for which the calling thread had a core."""
+
+    def now_s(self) -> float:
+        return time.thread_time()
 
 
 class _Recording(nn.Module):

@@ -5,6 +5,7 @@ Sessions share their memory and rest after each run, so that one does not distur
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from manta_swarm.automl.export.onnx import package
 from manta_swarm.automl.latency.layer_graph import layer_model
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
 from manta_swarm.automl.latency.rest_graph import Rest, Shape, rest_of
-from manta_swarm.automl.latency.visits import Effort, Run, Stopwatch, Told
+from manta_swarm.automl.latency.visits import Effort, Stopwatch, Subject, Told
 from manta_swarm.automl.models.plain import plain_network
 from manta_swarm.automl.models.searchable import plain_layer
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
@@ -85,7 +86,7 @@ class Models:
         return self._rests[part]
 
 
-def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Run:
+def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Subject:
     onnxruntime = package("onnxruntime")
     _share_memory()
     options = onnxruntime.SessionOptions()
@@ -95,7 +96,18 @@ def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Run:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     named = {each.name: values for each, values in zip(session.get_inputs(), inputs, strict=True)}
-    return functools.partial(session.run, None, named)
+    return _Session(session, named)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A model that onnxruntime runs on the same inputs each time."""
+
+    session: Any
+    inputs: dict[str, npt.NDArray[np.float32]]
+
+    def run(self) -> object:
+        return self.session.run(None, self.inputs)
 
 
 @functools.cache

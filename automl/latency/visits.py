@@ -6,15 +6,16 @@ the median over the visits.
 
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 _WARM_UPS = 2
 _MIN_RUNS, _MAX_RUNS = 3, 50  # of a fast subject in one visit
 _SLOW_MS = 20.0  # a subject that takes so long runs once in a visit, and does not care what others left in the caches
 
-Run = Callable[[], object]
 Told = Callable[[int, int], None]  # hears how many measurements of how many are done
 
 
@@ -34,20 +35,36 @@ QUICK = Effort(visits=2, min_visits=2, visit_ms=0.5, subject_ms=100.0, num_netwo
 BESIDE = Effort(visits=3, min_visits=2, visit_ms=2.0, subject_ms=30.0, num_networks=0)  # for ``automl.latency.profiler.core_ms``
 
 
+class Subject(Protocol):
+    """What is measured."""
+
+    def run(self) -> object:
+        """Run once."""
+
+
+class Seconds(Protocol):
+    """A clock that only goes on: ``runtime.clock.Clock`` is one, or the time that a thread was given."""
+
+    def now_s(self) -> float:
+        """Return the seconds since some moment."""
+
+
+class Queue(Protocol):
+    """A device that works on one run while it is told the next."""
+
+    def synchronize(self) -> None:
+        """Return when it has done all that it was told."""
+
+
 class Stopwatch:
-    """Takes the times of subjects, each of which is called to run once.
+    """Takes the times of subjects."""
 
-    Args:
-        clock_s: what is read before and after.
-        wait: for a device that works on one run while it is told the next: returns when it has done all.
-            None: a run is over when it returns.
-    """
+    def __init__(self, clock: Seconds = SYSTEM_CLOCK, queue: Queue | None = None) -> None:
+        """Read a clock before and after; ``queue`` is the device that is waited for, None where a run is over when it returns."""
+        self._clock = clock
+        self._queue = queue
 
-    def __init__(self, clock_s: Callable[[], float] = time.perf_counter, wait: Callable[[], None] | None = None) -> None:
-        self._clock_s = clock_s
-        self._wait = wait
-
-    def median_ms(self, subjects: Sequence[Run], effort: Effort, told: Told) -> list[float]:
+    def median_ms(self, subjects: Sequence[Subject], effort: Effort, told: Told) -> list[float]:
         """Return the milliseconds of one run of each subject: the median over its visits."""
         done = iter(range(1, 1 << 40))
         run_ms: list[float] = []
@@ -69,16 +86,19 @@ class Stopwatch:
                 told(next(done), total)
         return [statistics.median(times) for times in times_ms]
 
-    def _times_ms(self, subject: Run, runs: int) -> list[float]:
+    def _times_ms(self, subject: Subject, runs: int) -> list[float]:
         """Return the milliseconds of each of some runs; on a device that is waited for, their mean."""
-        wait = self._wait or (lambda: None)
-        chunk = 1 if self._wait is None else runs
+        chunk = 1 if self._queue is None else runs
         times_ms = []
         for _ in range(runs // chunk):
-            wait()
-            started_s = self._clock_s()
+            self._wait()
+            started_s = self._clock.now_s()
             for _ in range(chunk):
-                subject()
-            wait()
-            times_ms.append(max(self._clock_s() - started_s, 1e-9) * 1e3 / chunk)  # a clock may stand still, a latency is above zero
+                subject.run()
+            self._wait()
+            times_ms.append(max(self._clock.now_s() - started_s, 1e-9) * 1e3 / chunk)  # a clock may stand still, a latency is above zero
         return times_ms
+
+    def _wait(self) -> None:
+        if self._queue is not None:
+            self._queue.synchronize()

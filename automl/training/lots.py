@@ -92,7 +92,7 @@ class Worker:
         self._teacher: Supernet | None = None
         self._dataset = dataset
         self._makes_samples = "cpu"  # the device that does
-        self._replays = None if recorder is None else Replays(self._step, recorder, self._supernet.flat_gradient_N)
+        self._replays = None if recorder is None else Replays(self, recorder, self._supernet.flat_gradient_N)
 
     @property
     def num_weights(self) -> int:
@@ -165,11 +165,12 @@ class Worker:
         inputs = sent(batch.inputs, self._device).contiguous(memory_format=torch.channels_last)
         targets = sent(batch.targets, self._device)
         if self._replays is None:
-            return self._step(inputs, targets, architecture)
+            return self.step(inputs, targets, architecture)
         networks = (self._supernet,) if self._teacher is None else (self._supernet, self._teacher)
         return self._replays.loss(inputs, targets, architecture, tuple(network.flat_weights_N for network in networks))
 
-    def _step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
+    def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
+        """Return the loss of a lot, and leave its gradient in the supernet; both tensors are on the device."""
         supernet = self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()

@@ -6,9 +6,8 @@ cannot be made, or gives something else, none is ever used again.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +23,12 @@ _LOSS_FAR = 0.0005  # of a loss, there
 
 logger = logging.getLogger("manta.lots")
 
-Step = Callable[[Tensor, Tensor, Architecture], Tensor]  # of inputs, targets and architecture; leaves the gradient, returns the loss
+
+class Stepping(Protocol):
+    """A network that is trained."""
+
+    def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
+        """Return the loss of a lot, and leave its gradient where it always lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,19 @@ class _Kept:
     inputs: Tensor
     targets: Tensor
     recorded: Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step on the inputs and targets that lie here: the ``Work`` that is recorded."""
+
+    stepping: Stepping
+    inputs: Tensor
+    targets: Tensor
+    architecture: Architecture
+
+    def run(self) -> Tensor:
+        return self.stepping.step(self.inputs, self.targets, self.architecture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +78,9 @@ class _Made:
 class Replays:
     """The recordings of one worker."""
 
-    def __init__(self, step: Step, recorder: Recorder, gradient_N: Tensor) -> None:
-        """Record ``step``, which leaves its gradient in ``gradient_N``, always there."""
-        self._step = step
+    def __init__(self, stepping: Stepping, recorder: Recorder, gradient_N: Tensor) -> None:
+        """Record steps that leave their gradient in ``gradient_N``, always there."""
+        self._stepping = stepping
         self._recorder: Recorder | None = recorder  # None: it is of no use
         self._gradient_N = gradient_N
         self._read: tuple[Tensor, ...] = ()
@@ -91,7 +108,7 @@ class Replays:
                 it have the same values, nothing that was recorded holds any more.
         """
         if self._recorder is None:
-            return self._step(inputs, targets, architecture)
+            return self._stepping.step(inputs, targets, architecture)
         if len(read) != len(self._read) or any(one is not other for one, other in zip(read, self._read, strict=True)):
             self._kept.clear()
             self._read = read  # held, so that nothing else can come to lie there
@@ -103,7 +120,7 @@ class Replays:
             kept.targets.copy_(targets)
             kept.recorded.replay()
             return kept.recorded.made
-        loss = self._step(inputs, targets, architecture)
+        loss = self._stepping.step(inputs, targets, architecture)
         if kind in self._seen:
             self._record(self._recorder, kind, inputs, targets, loss)
         self._seen.pop(kind, None)
@@ -114,13 +131,9 @@ class Replays:
     def _record(self, recorder: Recorder, kind: _Kind, inputs: Tensor, targets: Tensor, loss: Tensor) -> None:
         """Record the step that was just made, try it, and keep it if it gives the same; the gradient is afterwards what it was."""
         expected = _Made(self._gradient_N.clone(), loss.clone())
-        inputs, targets = inputs.clone(), targets.clone()
-
-        def step() -> Tensor:
-            return self._step(inputs, targets, kind.architecture)
-
+        step = _Step(self._stepping, inputs.clone(), targets.clone(), kind.architecture)
         try:
-            again = _Made(self._gradient_N, step())
+            again = _Made(self._gradient_N, step.run())
             is_repeated = again.is_same(expected)
             recorded = recorder.record(step)
             recorded.replay()
@@ -134,7 +147,7 @@ class Replays:
                 self._give_up("a recorded lot gave another gradient than the lot itself")
         self._gradient_N.copy_(expected.gradient_N)
         if is_good:
-            self._kept[kind] = _Kept(inputs, targets, recorded)
+            self._kept[kind] = _Kept(step.inputs, step.targets, recorded)
             _drop_first(self._kept, MOST_KEPT)
 
     def _give_up(self, why: str) -> None:

@@ -11,10 +11,9 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from manta_swarm.automl.commands.profile import profile as profile_command
-from manta_swarm.automl.graphs import Calls, Recorded, Recorder
+from manta_swarm.automl.graphs import Calls, Recorded, Recorder, Work
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
 from manta_swarm.automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
@@ -26,7 +25,7 @@ from tests.automl import kernels as every_kernel
 from tests.automl import narrow
 from tests.automl.kernels import KERNELS
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
-from tests.automl.training.recorders import Counted
+from tests.automl.training.recorders import Counted, Replay
 
 ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
 CONDITIONS = Conditions("cpu", "some processor", 1, "fp32", 1, "2.15.0")
@@ -246,15 +245,15 @@ def test_a_profile_by_onnxruntime_says_so_wherever_it_is_kept() -> None:
 class Unable:
     """A recorder of a device that cannot."""
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
+    def record(self, work: Work) -> Recorded:
         raise RuntimeError("operation not permitted when stream is capturing\nlong trace")
 
 
 class Idle:
     """A recorder whose recordings do nothing."""
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
-        return Recorded(work(), lambda: None)
+    def record(self, work: Work) -> Recorded:
+        return Replay(work.run(), lambda: None)
 
 
 @pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY)], ids=lambda space: space.name)

@@ -1,10 +1,22 @@
 """Recorders for tests."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from manta_swarm.automl.graphs import Recorded, Recorder
+from manta_swarm.automl.graphs import Recorded, Recorder, Work
+
+
+@dataclass
+class Replay:
+    """A recording that does anything."""
+
+    made: Tensor
+    does: Callable[[], None]
+
+    def replay(self) -> None:
+        self.does()
 
 
 class Counted:
@@ -14,7 +26,7 @@ class Counted:
         self._recorder = recorder
         self.recorded = self.replayed = 0
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
+    def record(self, work: Work) -> Recorded:
         made = self._recorder.record(work)
         self.recorded += 1
 
@@ -22,4 +34,4 @@ class Counted:
             self.replayed += 1
             made.replay()
 
-        return Recorded(made.made, replay)
+        return Replay(made.made, replay)

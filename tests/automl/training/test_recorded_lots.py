@@ -10,13 +10,13 @@ from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.graphs import Calls, CudaGraphs, Recorded, Recorder
+from manta_swarm.automl.graphs import Calls, CudaGraphs, Recorded, Recorder, Work
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.automl.training.replays import MOST_KEPT, Replays
-from tests.automl.training.recorders import Counted
+from tests.automl.training.recorders import Counted, Replay
 
 BY_CALLS = ("cpu:0", Calls)
 BY_GPU = pytest.param(("cuda:0", CudaGraphs), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"))
@@ -103,7 +103,7 @@ class Step:
         self.gradient_N = torch.zeros(4)
         self.calls = 0
 
-    def __call__(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
+    def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
         self.calls += 1
         self.gradient_N.copy_(2 * inputs.flatten())
         return (inputs.sum() + targets.sum()).float()
@@ -115,14 +115,14 @@ class Wrong:
     def __init__(self, harm: Callable[[], None], scale: float = 1.0) -> None:
         self._harm, self._scale = harm, scale
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
-        made = work() * self._scale
+    def record(self, work: Work) -> Recorded:
+        made = work.run() * self._scale
 
         def replay() -> None:
-            work()
+            work.run()
             self._harm()
 
-        return Recorded(made, replay)
+        return Replay(made, replay)
 
 
 class Restless(Step):
@@ -132,8 +132,8 @@ class Restless(Step):
         super().__init__()
         self._far = far
 
-    def __call__(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
-        loss = super().__call__(inputs, targets, architecture)
+    def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
+        loss = super().step(inputs, targets, architecture)
         self.gradient_N *= 1 + self._far * self.calls
         return loss
 
@@ -141,8 +141,8 @@ class Restless(Step):
 class Unable:
     """A recorder of a device that cannot."""
 
-    def record(self, work: Callable[[], Tensor]) -> Recorded:
-        work().fill_(0)
+    def record(self, work: Work) -> Recorded:
+        work.run().fill_(0)
         raise RuntimeError("operation not permitted when stream is capturing\nlong trace")
 
 
