@@ -34,7 +34,6 @@ from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from manta_swarm.protocol.signing import Identity, sha256
-from manta_swarm.runtime.tasks import within
 
 _PATIENCE_S = 600.0  # until a process has loaded its libraries, on a busy machine
 
@@ -59,21 +58,19 @@ class Training:
     """A crew that is never idle."""
 
     def __init__(self, crew: ProcessCrew) -> None:
-        self._crew, self._changed, self.lots = crew, asyncio.Event(), 0
-        crew.watch(self._changed.set, print)
+        self._crew, self.lots = crew, 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def go_on(self) -> None:
         """Train lots until this is cancelled."""
         index = 0
         while True:
-            self._changed.clear()
             for worker in self._crew.free():
                 lot = Lot(0, bytes(32), 0, PEER.public_key, index, TINY.sample(random.Random(index % 4)), 32)
                 self._tasks.add(task := asyncio.create_task(self._one(worker, lot)))
                 task.add_done_callback(self._tasks.discard)
                 index += 1
-            await within(self._changed, 1.0)
+            await self._crew.changes.next()
 
     async def end(self) -> None:
         """Wait for the lots that are under way."""
@@ -81,7 +78,7 @@ class Training:
 
     async def _one(self, worker: int, lot: Lot) -> None:
         done = await self._crew.train(worker, lot)
-        done.release()
+        self._crew.release(done)
         self.lots += 1
         self._changed.set()
 

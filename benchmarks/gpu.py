@@ -61,13 +61,10 @@ async def rates(
     """Return the samples a second of a crew, and what a pause takes where it is on a GPU."""
     weights = weights_of(space)
     crew = ProcessCrew(space.name, WorkerData.of(data, None), devices, cuda_graphs=records)
-    changed = asyncio.Event()
-    crew.watch(changed.set, print)
     try:
         await crew.start()
         while len(crew.present()) < len(devices):
-            await changed.wait()
-            changed.clear()
+            await crew.changes.next()
         await crew.load(weights, None)
         await timed(crew, asked, 2 * len(asked) * len(devices), samples, 0)  # warms up
         taken = [(await timed(crew, asked, lots, samples, 0))[0].seconds for _ in range(3)]

@@ -55,8 +55,7 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.peer.workers.worker_data import WorkerData
 
     processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
-    crew, changed = RestingCrew(processes), asyncio.Event()
-    crew.watch(changed.set, print)
+    crew = RestingCrew(processes)
     await crew.start()
     supernet = build(TINY)
     supernet.initialise(torch.Generator().manual_seed(1))
@@ -67,13 +66,12 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
             crew.duty = duty
             computed_ms, begun_s, cpu_s = 0.0, None, 0.0
             while begun_s is None or time.monotonic() - begun_s < seconds:
-                changed.clear()
                 if not crew.free():
-                    await changed.wait()
+                    await crew.changes.next()
                     continue
                 lot = Lot(7, b"base" * 8, 0, b"key", index, TINY.largest() if index % 2 else TINY.smallest(), 32)
                 done = await crew.train(0, lot)
-                done.release()
+                crew.release(done)
                 index += 1
                 if begun_s is None:
                     begun_s, cpu_s = time.monotonic(), _cpu_s(processes)

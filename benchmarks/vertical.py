@@ -96,10 +96,9 @@ async def train(crew: SiteCrew, lot: Lot) -> tuple[LotResult, float]:
     """Train a lot as often as it takes; return what it gave, and the milliseconds of the last try."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            changed = asyncio.Event()
-            crew.watch(changed.set, lambda line: print(line, file=sys.stderr))
             if not crew.free():
-                await changed.wait()
+                for line in await crew.changes.next():
+                    print(line, file=sys.stderr)
                 continue
             try:
                 done = await crew.train(0, lot)

@@ -99,10 +99,19 @@ async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: i
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
     shift = Shift(InTurn(lots, samples, asked), first, pile, crew, progress, seat, InTurn)
-    crew.watch(shift.look_again, lambda line: print(line, file=sys.stderr))
+    telling = asyncio.create_task(told(crew, shift))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
     await shift.run()
+    telling.cancel()
     return Taken(time.perf_counter() - started_s, cpu_s(crew) - started_cpu_s), pile
+
+
+async def told(crew: Crew, shift: Shift) -> None:
+    """Tell a shift of what happens at its crew, until this is cancelled."""
+    while True:
+        for line in await crew.changes.next():
+            print(line, file=sys.stderr)
+        shift.look_again()
 
 
 def cpu_s(crew: Crew) -> float:
@@ -121,13 +130,10 @@ async def measure(arguments: argparse.Namespace) -> None:
     compute = ComputeThread()
     alone = InProcess(Worker(space.name, dataset), compute)
     crew = ProcessCrew(space.name, WorkerData.of(dataset, None), [Device("cpu", 1)] * many)
-    changed = asyncio.Event()
-    crew.watch(changed.set, lambda line: print(line, file=sys.stderr))
     try:
         await crew.start()
         while len(crew.present()) < many:
-            await changed.wait()
-            changed.clear()
+            await crew.changes.next()
         taken: dict[str, list[Taken]] = {}
         for each in (alone, crew):
             await each.load(weights, None)

@@ -55,9 +55,8 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import check_supported, load_data
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
-from manta_swarm.peer.workers.crew import Crew, InProcess
+from manta_swarm.peer.workers.crew import Crew, IdleCrew, InProcess
 from manta_swarm.peer.workers.devices import Devices, choose_devices
-from manta_swarm.peer.workers.idle import IdleCrew
 from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.peer.workers.worker_data import WorkerData
@@ -209,7 +208,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
-    resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
+    resting = RestingCrew(crew, thread=None if isinstance(crew, ProcessCrew) else compute)
     membership = _membership(config, manifest, signed.run)
     log = LogClient(node, manifest, signed.run)
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)

@@ -91,7 +91,6 @@ class Session:
         heads = Heads(context, progress)
         self._one_history = OneHistory(context, progress, neighbours, heads)
         self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
-        crew.watch(self._crew_changed, context.board.say)
 
     # What the log says.
 
@@ -161,6 +160,13 @@ class Session:
         """What decides what this peer does has changed."""
         self.progress.changed.set()
         self._trainer.look_again()
+
+    async def _watch_crew(self) -> None:
+        """Pass on what happens at the crew, until this is cancelled."""
+        while True:
+            for line in await self._crew.changes.next():
+                self.context.board.say(line)
+            self._crew_changed()
 
     def _crew_changed(self) -> None:
         self._trainer.look_again()
@@ -234,7 +240,8 @@ class Session:
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            background = [tasks.create_task(work) for work in (node.watch_daemon(), self._hear(), self._leave_with_operators())]
+            watches = node.watch_daemon(), self._hear(), self._leave_with_operators(), self._watch_crew()
+            background = [tasks.create_task(watch) for watch in watches]
             try:
                 await self._crew.start()
                 self._crew_changed()

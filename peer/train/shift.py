@@ -208,7 +208,7 @@ class Shift:
             if self._to_add not in self._missed:
                 self._failures = 0 if is_good else self._failures + 1
             if done is not None:
-                done.release()
+                self._crew.release(done)
             self._to_add += 1
 
     def _add(self, index: int, done: Done) -> bool:

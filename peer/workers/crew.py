@@ -1,11 +1,11 @@
-"""What trains a peer's lots, as its rounds see it: a crew of workers, each of which takes a lot at a time. Here too: the crew of one.
+"""What trains a peer's lots, as its rounds see it: a crew of workers, each of which takes a lot at a time. Here: crews of one, and of none.
 
 Workers are numbered from 0; a number stands for a device, and stays when what computes on it was started again. A crew of processes is in
 ``peer.workers.processes``.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,14 +25,39 @@ class WorkerLost(Weather):
 class Done:
     """A lot that was trained."""
 
-    result: LotResult  # its gradient is good until ``release``
+    result: LotResult  # its gradient is good until it is released
     took_ms: float
-    release: Callable[[], None]
+    slot: int = 0  # of the gradient, where the crew keeps several
     partner: bytes = b""  # the key of the site that trained it too, with the other view of its samples
+
+
+class Changes:
+    """What happened at a crew: a worker that was not free may be, or one is gone; and what a person should read of that."""
+
+    def __init__(self) -> None:
+        self._happened = asyncio.Event()
+        self._lines: list[str] = []
+
+    def note(self, line: str = "") -> None:
+        """Something happened; ``line`` is for the person."""
+        if line:
+            self._lines.append(line)
+        self._happened.set()
+
+    async def next(self) -> list[str]:
+        """Return the lines for the person, once anything happened since this returned last."""
+        await self._happened.wait()
+        self._happened.clear()
+        lines, self._lines = self._lines, []
+        return lines
 
 
 class Crew(Protocol):
     """All workers of a peer, on one state."""
+
+    @property
+    def changes(self) -> Changes:
+        """What happened, for whoever gives out lots."""
 
     @property
     def num_weights(self) -> int:
@@ -52,9 +77,6 @@ class Crew(Protocol):
     def free(self) -> Sequence[int]:
         """Return those of them that could take a lot now."""
 
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        """Have ``on_change`` called whenever a worker that was not free may be, or is gone; and ``say`` with what a person should read."""
-
     async def start(self) -> None:
         """Begin; workers may come later. For who may be interrupted: ``close`` is called in any case."""
 
@@ -68,6 +90,9 @@ class Crew(Protocol):
             WorkerLost: nothing; the lot may be started again.
             SamplesMissing: nothing; this computer has not got the lot's samples as they should be, the worker can take another lot.
         """
+
+    def release(self, done: Done) -> None:
+        """Take the memory of a lot's gradient back: nobody reads it any more."""
 
     async def pause(self) -> None:
         """Start no lot until ``resume``, and give back what the workers hold, as far as they are processes of their own."""
@@ -102,7 +127,7 @@ class CrewOfOne:
     def __init__(self) -> None:
         """Begin with one that is free."""
         self._is_busy = self._is_paused = False
-        self._on_change: Callable[[], None] = lambda: None
+        self.changes = Changes()
 
     @property
     def size(self) -> int:
@@ -122,23 +147,18 @@ class CrewOfOne:
         """Return the one worker if it is there, unless busy."""
         return () if self._is_busy else self.present()
 
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        """See ``Crew``."""
-        del say
-        self._on_change = on_change
-
-    def _changed(self) -> None:
-        self._on_change()
+    def release(self, done: Done) -> None:
+        """See ``Crew``: the gradient has memory of its own."""
 
     async def pause(self) -> None:
         """Start no lot; the one under way is finished."""
         self._is_paused = True
-        self._on_change()
+        self.changes.note()
 
     async def resume(self) -> None:
         """Go on."""
         self._is_paused = False
-        self._on_change()
+        self.changes.note()
 
 
 class InProcess(CrewOfOne):
@@ -174,7 +194,7 @@ class InProcess(CrewOfOne):
         took_ms = now_ms() - started_ms
         if self.is_paused:
             await asyncio.to_thread(give_back_memory)
-        return Done(result, took_ms, lambda: None)
+        return Done(result, took_ms)
 
     async def pause(self) -> None:
         """Start no lot; memory goes back to the system as far as none is under way, else with its end."""
@@ -184,3 +204,50 @@ class InProcess(CrewOfOne):
 
     async def close(self) -> None:
         """Nothing is to be ended: the thread is its maker's."""
+
+
+class IdleCrew:
+    """The crew of a peer that trains nothing: no workers, of the run's N all the same. Implements ``Crew``."""
+
+    def __init__(self, num_weights: int) -> None:
+        """Of a run with so many weights."""
+        self.num_weights = num_weights
+        self.is_paused = False
+        self.changes = Changes()
+
+    @property
+    def size(self) -> int:
+        """None."""
+        return 0
+
+    def present(self) -> Sequence[int]:
+        """Return none."""
+        return ()
+
+    def free(self) -> Sequence[int]:
+        """Return none."""
+        return ()
+
+    async def start(self) -> None:
+        """Begin nothing."""
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        """Take over nothing."""
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        """See ``Crew``: there is no worker."""
+        raise WorkerLost(f"there is no worker {worker}")
+
+    def release(self, done: Done) -> None:
+        """Take nothing back."""
+
+    async def pause(self) -> None:
+        """Be paused."""
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        """Go on."""
+        self.is_paused = False
+
+    async def close(self) -> None:
+        """End nothing."""

@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -19,7 +19,7 @@ from manta_swarm.automl.shared_memory import Region, aligned
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.peer.train.work import now_ms
-from manta_swarm.peer.workers.crew import Done, WorkerLost
+from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, Ready, Setup, Task
@@ -123,8 +123,7 @@ class ProcessCrew:
         self._resumed = asyncio.Event()
         self._tending: list[asyncio.Task[None]] = []
         self._was_said = False
-        self._on_change: Callable[[], None] = lambda: None
-        self._say: Callable[[str], None] = logger.warning
+        self.changes = Changes()
 
     @property
     def num_weights(self) -> int:
@@ -153,10 +152,6 @@ class ProcessCrew:
     def free(self) -> Sequence[int]:
         """Return those of them that have no lot, as long as there is a place for its gradient."""
         return [post.number for post in self._posts if post.is_free] if self._free_slots else []
-
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        """See ``Crew``."""
-        self._on_change, self._say = on_change, say
 
     async def start(self) -> None:
         """Start the workers; they are ready some seconds later."""
@@ -205,7 +200,7 @@ class ProcessCrew:
         took_ms = now_ms() - started_ms
         post.slot, post.ends, self._was_said = None, 0, False
         post.lots_s.append(took_ms / 1000)
-        return self._done(answer, lot, took_ms)
+        return Done(LotResult(self._gradients_SN[slot], answer.loss_value, lot.samples), took_ms, slot)
 
     async def _answered(self, child: Child, task: Task, patience_s: float) -> Answer:
         try:
@@ -217,21 +212,13 @@ class ProcessCrew:
             raise WorkerLost("it answered something else than it was asked")
         return answer
 
-    def _done(self, answer: Answer, lot: Lot, took_ms: float) -> Done:
-        is_back = False
-
-        def release() -> None:
-            nonlocal is_back
-            if not is_back:
-                is_back = True
-                self._give_back(answer.slot)
-
-        result = LotResult(self._gradients_SN[answer.slot], answer.loss_value, lot.samples)
-        return Done(result, took_ms, release)
+    def release(self, done: Done) -> None:
+        """See ``Crew``."""
+        self._give_back(done.slot)
 
     def _give_back(self, slot: int) -> None:
         heapq.heappush(self._free_slots, slot)
-        self._on_change()
+        self.changes.note()
 
     async def pause(self) -> None:
         """End all workers, in the middle of their lots; returns when their memory and their devices are free."""
@@ -239,7 +226,7 @@ class ProcessCrew:
         for post in self._posts:
             post.is_ready = False
         await self._end_all(_PAUSED)
-        self._on_change()
+        self.changes.note()
 
     async def resume(self) -> None:
         """Start the workers again."""
@@ -248,7 +235,7 @@ class ProcessCrew:
         self._may_run.set()
         self._resumed.set()  # wakes those that wait, and nobody who comes later
         self._resumed.clear()
-        self._on_change()
+        self.changes.note()
 
     async def equip(self, devices: Sequence[Device], gpu_memory: int | None) -> None:
         """Let each worker have these threads and so much memory from now on: all are started again, and no lot is lost by it."""
@@ -283,7 +270,7 @@ class ProcessCrew:
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:
-                self._say(f"{post} ended ({reason}); {again}, and the lot that it was at is done again")
+                self.changes.note(f"{post} ended ({reason}); {again}, and the lot that it was at is done again")
             self._tell_of_trouble(reason)
             await within(self._resumed, pause_s)
 
@@ -306,7 +293,7 @@ class ProcessCrew:
                 return f"it has {ready.num_weights} weights, not {self._count}"
             logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, child.pid)
             post.is_ready = not self.is_paused
-            self._on_change()
+            self.changes.note()
             await child.ended()
         except (ChildLost, UserError) as error:
             return str(error)
@@ -314,7 +301,7 @@ class ProcessCrew:
             post.is_ready = False
             await asyncio.shield(child.kill("the peer ends"))
             post.child = None
-            self._on_change()
+            self.changes.note()
         return child.reason
 
     def _tell_of_trouble(self, reason: str) -> None:
@@ -323,7 +310,7 @@ class ProcessCrew:
             return
         self._was_said = True
         many = f"all {self.size} workers end" if self.size > 1 else "the worker ends"
-        self._say(
+        self.changes.note(
             f"{many} again and again ({reason}): nothing is computed; it is tried again, more and more seldom. Is memory short? "
             "Fewer --workers, other --gpus, or more --gpu-memory may help"
         )

@@ -5,14 +5,15 @@ is rest as well. So a worker never computes more than its share, and as much as 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from manta_swarm.automl.training.lots import Lot
-from manta_swarm.peer.train.work import now_ms
 from manta_swarm.peer.workers.crew import Crew, Done
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 _WHOLE = 100
 
@@ -42,22 +43,28 @@ class _Account(Account):
     counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
 
 
+class Counting(Protocol):
+    """A thread that counts how long it computes, whatever it does (``peer.train.work.ComputeThread``)."""
+
+    @property
+    def busy_ms(self) -> float:
+        """Milliseconds so far."""
+
+
 class RestingCrew:
     """Another crew, which rests. Implements ``peer.workers.crew.Crew``."""
 
-    def __init__(
-        self, crew: Crew, duty: int = _WHOLE, *, busy_ms: Callable[[], float] | None = None, clock: Callable[[], float] = now_ms
-    ) -> None:
+    def __init__(self, crew: Crew, duty: int = _WHOLE, *, thread: Counting | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         """Let ``crew`` compute ``duty`` hundredths of the time.
 
-        ``busy_ms`` counts the time of the thread in which its one worker computes, with all else that is computed there.
+        ``thread`` is the one in which its one worker computes, with all else that is heavy; None: each worker has a process of its own.
         """
         self._crew = crew
+        self.changes = crew.changes  # the end of a rest is one more
         self._duty = duty
-        self._busy_ms = busy_ms
+        self._thread = thread
         self._clock = clock
         self._accounts: dict[int, _Account] = {}
-        self._on_change: Callable[[], None] = lambda: None
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self.samples_trained = 0  # whatever came of them
 
@@ -74,7 +81,7 @@ class RestingCrew:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._on_change()
+        self.changes.note()
 
     @property
     def num_weights(self) -> int:
@@ -99,11 +106,6 @@ class RestingCrew:
         """Return those that could take a lot now."""
         return [worker for worker in self._crew.free() if self._rest_ms(worker) <= 0]
 
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        """See ``Crew``."""
-        self._on_change = on_change
-        self._crew.watch(on_change, say)
-
     async def start(self) -> None:
         """Begin."""
         await self._crew.start()
@@ -114,7 +116,7 @@ class RestingCrew:
 
     async def train(self, worker: int, lot: Lot) -> Done:
         """See ``Crew``; then the worker rests."""
-        self._accounts.setdefault(worker, _Account(self._clock(), counted_ms=self._counted_ms()))
+        self._accounts.setdefault(worker, _Account(self._clock.now_ms(), counted_ms=self._counted_ms()))
         try:
             done = await self._crew.train(worker, lot)
         except BaseException:
@@ -123,6 +125,10 @@ class RestingCrew:
         self._settle(worker, done.took_ms)
         self.samples_trained += lot.samples
         return done
+
+    def release(self, done: Done) -> None:
+        """See ``Crew``."""
+        self._crew.release(done)
 
     async def pause(self) -> None:
         """See ``Crew``."""
@@ -139,19 +145,19 @@ class RestingCrew:
         await self._crew.close()
 
     def _counted_ms(self) -> float:
-        return 0.0 if self._busy_ms is None else self._busy_ms()
+        return 0.0 if self._thread is None else self._thread.busy_ms
 
     def _rest_ms(self, worker: int) -> float:
         """Return how long a worker has to rest from now on."""
         account = self._accounts.get(worker)
-        return 0.0 if account is None else account.rest_ms(self._clock())
+        return 0.0 if account is None else account.rest_ms(self._clock.now_ms())
 
     def _settle(self, worker: int, took_ms: float | None) -> None:
         """Add up what a worker owes after a lot that took so long; None: the lot was lost, and how long it took is not known."""
-        account, now, counted_ms = self._accounts[worker], self._clock(), self._counted_ms()
-        account.settle(now, (took_ms or 0.0) if self._busy_ms is None else counted_ms - account.counted_ms, self._duty)
+        account, now, counted_ms = self._accounts[worker], self._clock.now_ms(), self._counted_ms()
+        account.settle(now, (took_ms or 0.0) if self._thread is None else counted_ms - account.counted_ms, self._duty)
         account.counted_ms = counted_ms
         if account.owed_ms > 0:  # and a moment longer, so that it is over by any clock
             if (before := self._timers.pop(worker, None)) is not None:
                 before.cancel()
-            self._timers[worker] = asyncio.get_running_loop().call_later(account.owed_ms / 1000 + 0.001, lambda: self._on_change())
+            self._timers[worker] = asyncio.get_running_loop().call_later(account.owed_ms / 1000 + 0.001, self.changes.note)

@@ -184,7 +184,7 @@ class Scene:
         is_plain: bool = False,
     ) -> tuple[Session, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
-        crew = RestingCrew(InProcess(worker, compute), busy_ms=lambda: compute.busy_ms)
+        crew = RestingCrew(InProcess(worker, compute), thread=compute)
         context = context_of(
             endpoint, identity, signed, board, compute, store=store, shelf=shelf, num_weights=worker.num_weights, payout=payout
         )

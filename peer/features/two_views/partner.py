@@ -9,6 +9,7 @@ from typing import Protocol
 from manta_swarm.automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Handler
+from manta_swarm.peer.workers.crew import Changes
 from manta_swarm.protocol.encoding import encode, pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Weather
 from manta_swarm.protocol.fields import check_digest
@@ -88,23 +89,22 @@ class Near(Protocol):
 class Partner:
     """The other site, as long as it is there."""
 
-    def __init__(self, site: Site, dataset: StereoDataset, data_digest: bytes, on_change: Callable[[], None]) -> None:
+    def __init__(self, site: Site, dataset: StereoDataset, data_digest: bytes, changes: Changes) -> None:
         """Know of none.
 
         Args:
             site: says what this one has.
             dataset: what it has of the run's pairs.
             data_digest: of all of them.
-            on_change: is called when the other site comes or goes.
+            changes: are told when the other site comes or goes.
         """
         self._site = site
         self._dataset = dataset
         self._data_digest = data_digest
-        self._on_change = on_change
+        self._changes = changes
         self._lost = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._said = ""
-        self.say: Callable[[str], None] = logger.info
         self.key: PublicKey | None = None  # None: it is away
         self.last = b""  # the key of the site that was met last
 
@@ -124,7 +124,7 @@ class Partner:
             self._tell(f"without the other site: {reason}")
         self.key = None
         self._lost.set()
-        self._on_change()
+        self._changes.note()
 
     def meet(self, caller: PublicKey, request: bytes) -> bytes:
         """Right site: return the answer to a left one that wants to train with this one.
@@ -168,9 +168,9 @@ class Partner:
         self._site.check(other, self._dataset, self._data_digest)
         self.key = self.last = mate
         self._tell(f"trains with peer {mate.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
-        self._on_change()
+        self._changes.note()
 
     def _tell(self, line: str) -> None:
         if line != self._said:
             self._said = line
-            self.say(line)
+            self._changes.note(line)

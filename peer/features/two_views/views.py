@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,7 +130,7 @@ class SiteCrew(CrewOfOne):
         self._space = space_named(manifest.supernet)
         self._compute = compute
         self._near: Near | None = None
-        self._partner = Partner(site, dataset, manifest.data_digest, self._changed)
+        self._partner = Partner(site, dataset, manifest.data_digest, self.changes)
         self._turn = asyncio.Lock()  # the left site's: who has it leads a lot
         self._try: Try | None = None
         self._following: set[asyncio.Task[None]] = set()
@@ -153,11 +153,6 @@ class SiteCrew(CrewOfOne):
     def present(self) -> Sequence[int]:
         """Return the one worker while the other site is there."""
         return () if self._partner.key is None else super().present()
-
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        """See ``Crew``."""
-        super().watch(on_change, say)
-        self._partner.say = say
 
     async def start(self) -> None:
         """Answer the other site; the left one looks for it."""
@@ -195,7 +190,7 @@ class SiteCrew(CrewOfOne):
             raise WorkerLost(str(error)) from error
         finally:
             self._is_busy = False
-        return Done(result, now_ms() - started_ms, lambda: None, self._partner.last)
+        return Done(result, now_ms() - started_ms, partner=self._partner.last)
 
     async def resume(self) -> None:
         """Go on, and help the other site again, which a paused crew does not."""

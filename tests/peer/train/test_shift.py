@@ -14,7 +14,7 @@ from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import Pile
-from manta_swarm.peer.workers.crew import Done, WorkerLost
+from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine, Standing
@@ -42,7 +42,7 @@ class HeldCrew:
         self.gone: set[int] = set()
         self.busy: dict[int, tuple[Lot, asyncio.Future[Done]]] = {}  # by worker
         self.released: list[int] = []  # indices of lots, in the order in which they were added
-        self._on_change: Callable[[], None] = lambda: None
+        self.changes = Changes()
 
     def present(self) -> Sequence[int]:
         return [worker for worker in range(self.size) if worker not in self.gone]
@@ -50,8 +50,8 @@ class HeldCrew:
     def free(self) -> Sequence[int]:
         return [worker for worker in self.present() if worker not in self.busy]
 
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
-        self._on_change = on_change
+    def release(self, done: Done) -> None:
+        self.released.append(done.slot)
 
     async def start(self) -> None: ...
 
@@ -82,7 +82,7 @@ class HeldCrew:
         lot, future = self.busy[worker]
         gradient = torch.tensor([value, 2.0 ** -(3 * lot.index), 0.1 * (lot.index + 1)])
         result = LotResult(gradient, 1.0, lot.samples)
-        future.set_result(Done(result, took_ms, lambda: self.released.append(lot.index)))
+        future.set_result(Done(result, took_ms, lot.index))
 
     def dies(self, worker: int) -> None:
         self.gone.add(worker)
@@ -93,7 +93,7 @@ class HeldCrew:
 
     def comes_back(self, worker: int) -> None:
         self.gone.discard(worker)
-        self._on_change()
+        self.changes.note()
 
 
 @dataclass
@@ -137,6 +137,13 @@ class Scene:
         await until(lambda: self.crew.indices() == wanted)
 
 
+async def follow(crew: HeldCrew, shift: Shift) -> None:
+    """Tell the shift of what happens at the crew, as a session does."""
+    while True:
+        await crew.changes.next()
+        shift.look_again()
+
+
 def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: int = MANY, most: int = MANY, seated: bool = True) -> Scene:
     """Run a shift beside ``story``; ``lots``: how many there is time for."""
 
@@ -150,15 +157,15 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
         timing = Timing(lots)
         shift = Shift(InTurn(most), 0, pile, crew, progress_of(machine, pace), seat, timing)
         scene = Scene(crew, pile, machine, pace, seat, shift, timing)
-        crew.watch(shift.look_again, print)
-        running = asyncio.create_task(shift.run())
+        running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(crew, shift))
         async with asyncio.timeout(60):
             try:
                 await story(scene)
                 await running
             finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+                for task in (running, following):
+                    task.cancel()
+                await asyncio.gather(running, following, return_exceptions=True)
         return scene
 
     return asyncio.run(whole())

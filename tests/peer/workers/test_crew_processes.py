@@ -86,16 +86,26 @@ async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] |
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
     shift = Shift(Drawn(lots), 0, pile, crew, progress_of(machine), seat, Unhurried())
-    crew.watch(shift.look_again, lines.append)
+    shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())
         if beside is not None:
             await beside()
+    shifts.remove(shift)
     assert machine.samples == pile.samples == lots * LOT
     return pile
 
 
 lines: list[str] = []  # what a person would have read
+shifts: list[Shift] = []  # under way
+
+
+async def told(crew: Crew) -> None:
+    """Take note of what happens at a crew, as a session does."""
+    while True:
+        lines.extend(await crew.changes.next())
+        for shift in shifts:
+            shift.look_again()
 
 
 def alone(weights: Tensor, teacher: Tensor | None, lots: int, dataset: Dataset | None = None) -> Pile:
@@ -139,13 +149,14 @@ def play(
 
     async def whole() -> set[int]:
         crew = ProcessCrew(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
-        crew.watch(lambda: None, lines.append)
+        telling = asyncio.create_task(told(crew))
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await crew.start()
                 await story(crew)
                 return set(crew.pids.values())
         finally:
+            telling.cancel()
             await crew.close()
 
     pids = asyncio.run(whole())
@@ -265,12 +276,9 @@ from tests.peer.workers.test_crew_processes import CPU, Patience, ProcessCrew, T
 
 async def main():
     crew = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Patience())
-    changed = asyncio.Event()
-    crew.watch(changed.set, print)
     await crew.start()
     while len(crew.present()) < 2:
-        await changed.wait()
-        changed.clear()
+        await crew.changes.next()
     print(*crew.pids.values(), flush=True)
     await asyncio.Event().wait()
 

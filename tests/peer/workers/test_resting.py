@@ -9,9 +9,9 @@ from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot, LotResult
-from manta_swarm.peer.workers.crew import Done, WorkerLost
+from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.resting import RestingCrew
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LoopClock, now, run_virtual
 
 LOT = Lot(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
 
@@ -27,6 +27,11 @@ class SlowCrew:
         self.busy: set[int] = set()
         self.busy_s = 0.0  # of all that is computed, in all
         self.dies = False
+        self.changes = Changes()
+
+    @property
+    def busy_ms(self) -> float:
+        return 1000 * self.busy_s
 
     def present(self) -> Sequence[int]:
         return (0, 1)
@@ -34,7 +39,7 @@ class SlowCrew:
     def free(self) -> Sequence[int]:
         return [worker for worker in (0, 1) if worker not in self.busy]
 
-    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None: ...
+    def release(self, done: Done) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -54,13 +59,13 @@ class SlowCrew:
         self.busy.discard(worker)
         if self.dies:
             raise WorkerLost("signal 9")
-        return Done(LotResult(torch.zeros(3), 1.0, lot.samples), 1000 * took_s, lambda: None)
+        return Done(LotResult(torch.zeros(3), 1.0, lot.samples), 1000 * took_s)
 
 
 def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
     async def whole() -> None:
         slow = SlowCrew()
-        crew = RestingCrew(slow, duty, busy_ms=(lambda: 1000 * slow.busy_s) if counts_all else None, clock=lambda: 1000 * now())
+        crew = RestingCrew(slow, duty, thread=slow if counts_all else None, clock=LoopClock())
         await story(crew, slow)
         await crew.close()
 
@@ -69,15 +74,12 @@ def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *
 
 async def work(crew: RestingCrew, worker: int, until_s: float) -> float:
     """Give a worker a lot whenever it is free; return the seconds that it computed."""
-    changed = asyncio.Event()
-    crew.watch(changed.set, print)
     computed_ms = 0.0
     while now() < until_s:
-        changed.clear()
         if worker in crew.free():
             computed_ms += (await crew.train(worker, LOT)).took_ms
         else:
-            await changed.wait()
+            await crew.changes.next()
     return computed_ms / 1000
 
 

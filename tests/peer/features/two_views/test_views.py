@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,18 +94,23 @@ class Pair:
             site = at_site(data, view)
             worker = SiteWorker("stereo-tiny", site, view)
             self.crew[view] = SiteCrew(worker, site, Site.of(site, view), MANIFEST, self.compute[view])
-            self.crew[view].watch(self.changed.set, partial(self._say, view))
             self.crew[view].reach(self.near[view])
 
-    def _say(self, view: str, line: str) -> None:
-        self.said[view].append(line)
-        self.changed.set()
+    async def follow(self, view: str) -> None:
+        """Take note of what happens at a crew, as a session does."""
+        while True:
+            self.said[view] += await self.crew[view].changes.next()
+            self.changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not holds():
                 self.changed.clear()
                 await self.changed.wait()
+
+    async def says(self, view: str, beginning: str) -> None:
+        """Return once one of them has said a line that begins like this."""
+        await self.until(lambda: any(line.startswith(beginning) for line in self.said[view]))
 
     async def both_present(self) -> None:
         await self.until(lambda: all(crew.free() for crew in self.crew.values()))
@@ -124,12 +128,15 @@ class Pair:
 @asynccontextmanager
 async def pair_of(of_right: StereoDataset | None = None) -> AsyncIterator[Pair]:
     pair = Pair(few_pairs(), of_right)
+    following = [asyncio.create_task(pair.follow(view)) for view in pair.crew]
     try:
         for crew in pair.crew.values():
             await crew.load(weights(), None)
             await crew.start()
         yield pair
     finally:
+        for task in following:
+            task.cancel()
         for view, crew in pair.crew.items():
             await crew.close()
             pair.compute[view].close()
@@ -212,7 +219,7 @@ def test_a_site_that_lies_ends_the_lot_with_a_reason_and_the_next_one_is_trained
             pair.near[RIGHT].spoil = lie
             with pytest.raises(WorkerLost, match=reason):
                 await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
-            assert pair.said[LEFT][-1].startswith("without the other site: the other site's ")
+            await pair.says(LEFT, "without the other site: the other site's ")
             result = await pair.train(LEFT, 0)
             assert result.loss == pytest.approx(pooled(lot_of(LEFT_KEY, 0)).loss, rel=1e-5)
 
@@ -236,7 +243,7 @@ def test_a_site_that_is_late_ends_the_lot(monkeypatch: pytest.MonkeyPatch) -> No
             pair.crew[RIGHT]._worker.__class__ = Stuck
             with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
                 await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
-            assert "without the other site" in pair.said[LEFT][-1]
+            await pair.says(LEFT, "without the other site")
 
     run(scenario())
 
@@ -249,7 +256,7 @@ def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
             with pytest.raises(WorkerLost):
                 await pair.crew[RIGHT].train(0, lot_of(RIGHT_KEY, 0))
             assert not pair.crew[RIGHT].free()
-            assert pair.said[RIGHT][-1].startswith("without the other site: ")
+            await pair.says(RIGHT, "without the other site: ")
 
     run(scenario())
 
