@@ -116,6 +116,8 @@ class Distances:
         return self._steps.get(key)
 
     async def _ping(self, key: PublicKey) -> None:
+        """Call a node some times; one that is known well, and still is as near as that, once."""
+        known = self._steps.get(key) if len(self._times_us.get(key, ())) == _KEPT else None
         with contextlib.suppress(MantaError):  # it is away, or does not know what a ping is
             for count in range(_CALLS_NEAR):
                 if count >= _CALLS:
@@ -124,7 +126,10 @@ class Distances:
                     await asyncio.sleep(_PAUSE_S * self._rng.random())
                 began_s = self._clock.now_s()
                 await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
-                self._took(key, round((self._clock.now_s() - began_s) * 1e6))
+                took_us = round((self._clock.now_s() - began_s) * 1e6)
+                self._took(key, took_us)
+                if known is not None and self._steps.get(key) == step_of(took_us, known) == known:
+                    break
 
     def _took(self, key: PublicKey, round_trip_us: int) -> None:
         times = self._times_us.setdefault(key, deque(maxlen=_KEPT))

@@ -95,6 +95,7 @@ class Gossip:
         self._getting: dict[bytes, _Getting] = {}  # by root
         self._pushing: dict[PublicKey, asyncio.Task[None]] = {}
         self._others_left = 0
+        self._linked_for = -1  # the newest round that links were made for
         self._alarm: asyncio.TimerHandle | None = None
         self._is_over = False
         self.bytes_in = 0  # of blobs and pushes
@@ -135,8 +136,16 @@ class Gossip:
         self._go_on()
 
     def close_headers(self, round_: int) -> None:
-        """The headers of a round are closed: begin to tell of its bodies, and to get them."""
+        """The headers of a round are closed: begin to tell of its bodies, and to get them.
+
+        Where nobody handed anything in the same round's are closed again and again: the links that were made for it stay.
+        """
+        is_new = round_ > self._linked_for
+        self._linked_for = max(round_, self._linked_for)
         self._book.close_headers(round_)
+        if not is_new:
+            self._go_on()
+            return
         self._book.unlink_old()
         self._others_left = _OTHER_LINKS
         near = [key for key in self._neighbours.near() if key not in self._book.links][:NEAR_LINKS]

@@ -1,6 +1,7 @@
 """How far others are: measured by tiny calls in memory, where time is virtual."""
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
 from typing import Any
@@ -120,6 +121,29 @@ def test_who_moved_away_is_found_out_though() -> None:
         for _ in range(6):
             await town.look()
         assert steps_of(town.distances[0].position(is_grouped=True))[tag_of(OPERATOR)] > near
+
+    play(Town(3, lambda *_: 1.0), story)
+
+
+def test_who_is_known_well_is_called_once_at_a_look_until_it_is_further_away() -> None:
+    async def story(town: Town) -> None:
+        calls = Counter[bytes]()
+
+        async def answer(caller: bytes, _request: bytes) -> bytes:
+            calls[caller] += 1
+            return b""
+
+        await town.operator.serve(METHOD, answer)
+        for _ in range(4):
+            await town.look()
+        assert calls == dict.fromkeys(PEERS[:3], 32)
+        calls.clear()
+        await town.look()
+        assert calls == dict.fromkeys(PEERS[:3], 1)
+        calls.clear()
+        town.noise_ms = lambda: 100.0
+        await town.look()
+        assert min(calls.values()) > 1
 
     play(Town(3, lambda *_: 1.0), story)
 

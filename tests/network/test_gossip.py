@@ -369,6 +369,22 @@ def test_links_without_room_or_life_are_replaced() -> None:
     story(work, alone(20))
 
 
+def test_a_round_that_nobody_handed_in_for_costs_no_calls_however_often_its_headers_are_closed() -> None:
+    async def work(crowd: Crowd) -> None:
+        crowd.close_headers()
+        await asyncio.sleep(5)
+        links, told = [member.book.links for member in crowd.members], [member.gossip.bytes_out for member in crowd.members]
+        for _ in range(5):
+            crowd.close_headers()
+            await asyncio.sleep(5)
+        assert [member.book.links for member in crowd.members] == links
+        assert [member.gossip.bytes_out for member in crowd.members] == told
+        crowd.own(crowd.members[0], 0)
+        await crowd.until_all_have(1)
+
+    story(work, alone(12))
+
+
 def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_where_nobody_gives_it() -> None:
     """The mean: one has it from the log, the others wait for their turn there, and get it from each other before."""
 
