@@ -98,7 +98,7 @@ class Operator:
                 async with told_to_stop() as told:
                     try:
                         self._address.remember(tuple(await node.addresses()))
-                        gate = await held_to_admission(node, lambda: opened.log.ledger)
+                        gate = await held_to_admission(node, opened.log)
                         context = self._context(opened, identity, Watched(gate, onlookers.tally), shelf, onlookers)
                         session = self.session = Session(context, asked, node, gate, onlookers)
                         async with ControlSocket(directory, session.stopping.answer):

@@ -9,12 +9,12 @@ taken back, and ask to be admitted.
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from manta_swarm.network import waits
-from manta_swarm.network.rpc import Handler, OwnNode, Refused
+from manta_swarm.network.rpc import Handler, OwnNode, RecordRule, Refused
 from manta_swarm.protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault
@@ -55,32 +55,43 @@ class Carried:
             raise ValueError("a record carries one pass at most")
 
 
+class Roll(Protocol):
+    """Who is in without any pass, as a copy of the log or the manifest says it. ``protocol.admitted.Admitted`` is one."""
+
+    @property
+    def out(self) -> Container[bytes]:
+        """The keys whose admission was taken back, whatever pass they show."""
+        ...
+
+    def trains(self, key: bytes) -> bool:
+        """Return whether a key is in, and no guest."""
+        ...
+
+
+class Keeper(Protocol):
+    """Learns who is out."""
+
+    async def keep(self) -> None:
+        """Learn it until this is cancelled."""
+        ...
+
+
 class Known:
     """Who may take part, as far as this node knows."""
 
-    def __init__(
-        self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool], is_out: Callable[[PublicKey], bool] = lambda _key: False
-    ) -> None:
-        """Know what the manifest names.
-
-        Args:
-            manifest: the run's.
-            run: its id.
-            is_in: says who is, without any pass, and trains: as a copy of the log or the manifest says it.
-            is_out: says whose admission was taken back, whatever pass it shows.
-        """
+    def __init__(self, manifest: Manifest, run: bytes, roll: Roll) -> None:
+        """Know nobody's pass yet."""
         self._run = run
         self._operators = manifest.operators
-        self._is_in = is_in
-        self._is_out = is_out
+        self._roll = roll
         self._passed: OrderedDict[PublicKey, str] = OrderedDict()  # with what they may do
 
     def __contains__(self, key: PublicKey) -> bool:
-        return not self._is_out(key) and (self._is_in(key) or key in self._passed)
+        return key not in self._roll.out and (self._roll.trains(key) or key in self._passed)
 
     def trains(self, key: PublicKey) -> bool:
         """Return whether a key is in, and no guest."""
-        return key in self and (self._is_in(key) or self._passed[key] != GUEST)
+        return key in self and (self._roll.trains(key) or self._passed[key] != GUEST)
 
     def learn(self, key: PublicKey, shown: Signed[Pass]) -> None:
         """Take a pass that ``key`` shows.
@@ -89,7 +100,7 @@ class Known:
             EncodingError, SignatureError: it is none of this key's.
             NotAdmitted: its admission was taken back.
         """
-        if self._is_out(key):
+        if key in self._roll.out:
             raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
         if key in self._passed:
             return
@@ -124,9 +135,7 @@ class Known:
 class Gate:
     """A node, held to a run's admission. Implements ``network.rpc.OwnNode``."""
 
-    def __init__(
-        self, node: OwnNode, known: Known, own: Signed[Pass] | None, why: str, keep: Callable[[], Coroutine[Any, Any, None]] | None = None
-    ) -> None:
+    def __init__(self, node: OwnNode, known: Known, own: Signed[Pass] | None, why: str, keeper: Keeper | None = None) -> None:
         """Prepare; ``open`` holds the DHT to it.
 
         Args:
@@ -134,19 +143,19 @@ class Gate:
             known: who may take part.
             own: this node's pass; None: the manifest names its key.
             why: what a stranger is told.
-            keep: learns meanwhile who is out, until it is cancelled; it runs beside ``watch_daemon``, and what it raises ends that.
+            keeper: keeps beside ``watch_daemon``, and what it raises ends that.
         """
         self._node = node
         self._known = known
         self._own = own
         self._why = why
-        self._keep = keep
+        self._keeper = keeper
         self.traffic = node.traffic
         self.link_ways = node.link_ways
 
     async def open(self) -> None:
         """Keep records of those alone who are in, and take passes, from now on."""
-        self._node.hold_records_to(self._known.admits_record)
+        self._node.hold_records_to(self._known)
         await self._node.serve("pass", self._on_pass)
 
     async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
@@ -196,9 +205,9 @@ class Gate:
                 found[owner] = self._known.value_of(owner, data)
         return found
 
-    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+    def hold_records_to(self, rule: RecordRule) -> None:
         """See ``OwnNode.hold_records_to``."""
-        self._node.hold_records_to(admits)
+        self._node.hold_records_to(rule)
 
     async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
         """See ``OwnNode.meet_again``."""
@@ -230,4 +239,4 @@ class Gate:
 
     async def watch_daemon(self) -> None:
         """See ``OwnNode.watch_daemon``."""
-        await (self._node.watch_daemon() if self._keep is None else together(self._node.watch_daemon(), self._keep()))
+        await (self._node.watch_daemon() if self._keeper is None else together(self._node.watch_daemon(), self._keeper.keep()))

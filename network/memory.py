@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
+from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Handler, RecordRule, Refused, refusal
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.errors import MantaError, OwnFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey
@@ -47,7 +47,7 @@ class MemoryEndpoint:
         self.serves_dht = False
         self.traffic = Traffic()
         self.link_ways: tuple[str, ...] = ()
-        self.admits: Callable[[PublicKey, bytes], bool] = lambda *_: True  # a record of the DHT
+        self._rule: RecordRule | None = None  # of records of the DHT
 
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
@@ -91,7 +91,8 @@ class MemoryEndpoint:
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
         """See ``Endpoint.lookup``."""
-        return {owner: value for owner, value in self._network.records.get(name, {}).items() if self.admits(owner, value)}
+        rule, records = self._rule, self._network.records.get(name, {})
+        return {owner: value for owner, value in records.items() if rule is None or rule.admits_record(owner, value)}
 
     async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
         """See ``OwnNode.meet_again``; here everybody is connected already, or is not there."""
@@ -127,9 +128,9 @@ class MemoryEndpoint:
         """See ``OwnNode.serve_dht``."""
         self.serves_dht = is_served
 
-    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+    def hold_records_to(self, rule: RecordRule) -> None:
         """See ``OwnNode.hold_records_to``; here all records are in one place, and each endpoint believes what it may."""
-        self.admits = admits
+        self._rule = rule
 
     async def watch_daemon(self) -> None:
         """See ``OwnNode.watch_daemon``."""

@@ -10,7 +10,7 @@ import logging
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from manta_swarm.network.dht_protocol import open_dht, records_at
 from manta_swarm.network.dialling import METHOD as WHERE
 from manta_swarm.network.dialling import Dialling
 from manta_swarm.network.rates import CallLimits, CallRates
-from manta_swarm.network.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, TLS, UNIX, Busy, Handler, Refused, refusal
+from manta_swarm.network.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, TLS, UNIX, Busy, Handler, RecordRule, Refused, refusal
 from manta_swarm.network.streams import MIN_REQUEST_BYTES, Streams
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.network.unary import UnaryCalls
@@ -311,9 +311,9 @@ class Node:
                 records[public_key_of(subkey)] = item.value
         return records
 
-    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+    def hold_records_to(self, rule: RecordRule) -> None:
         """See ``OwnNode.hold_records_to``."""
-        self._records.admits = admits
+        self._records.hold_to(rule)
 
     async def watch_daemon(self) -> None:
         """Wait for the end of the daemon, which nothing can go on without; meant to be run beside the rest, and cancelled.

@@ -70,6 +70,14 @@ class Endpoint(Protocol):
         ...
 
 
+class RecordRule(Protocol):
+    """Which records of the DHT are to be kept and believed, of those that their owners signed."""
+
+    def admits_record(self, owner: PublicKey, value: bytes) -> bool:
+        """Return whether this value of an owner's is."""
+        ...
+
+
 class OwnNode(Endpoint, Protocol):
     """A program's own node: its side of the network, and what may happen to that."""
 
@@ -124,8 +132,8 @@ class OwnNode(Endpoint, Protocol):
         """Keep records of the DHT for others from now on, or no more."""
         ...
 
-    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
-        """Keep, and believe, only those records of the DHT of which ``admits`` says yes, given the owner and the value."""
+    def hold_records_to(self, rule: RecordRule) -> None:
+        """Keep, and believe, only those records of the DHT that ``rule`` admits."""
         ...
 
     async def watch_daemon(self) -> None:

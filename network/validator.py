@@ -6,15 +6,15 @@ records. Plain values, which replace whole dictionaries, are refused.
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import get_dht_time
 
+from manta_swarm.network.rpc import RecordRule
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import SignatureError
-from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, public_key_of, sha256, verify
+from manta_swarm.protocol.signing import Identity, peer_id, public_key_of, sha256, verify
 
 SIGNATURE_BYTES = 64
 MAX_VALUE_BYTES = 2048
@@ -33,8 +33,12 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         self._identity = identity
         self._own_subkey = _SUBKEY_PREFIX + peer_id(identity.public_key)
         self._held: OrderedDict[bytes, None] = OrderedDict()  # digests of records whose signatures held: several nodes send the same ones
-        self.admits: Callable[[PublicKey, bytes], bool] = lambda *_: True  # whether an owner's value is to be kept and believed
+        self._rule: RecordRule | None = None
         self.refused = 0
+
+    def hold_to(self, rule: RecordRule) -> None:
+        """Refuse from now on what the rule does not admit."""
+        self._rule = rule
 
     def validate(self, record: DHTRecord) -> bool:
         """Return whether the owner of the record's subkey signed it and its lifetime is sane."""
@@ -49,7 +53,8 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
 
     def _check_admission(self, record: DHTRecord) -> None:
         value = self.strip_value(record)
-        if not self.admits(public_key_of(record.subkey[len(_SUBKEY_PREFIX) :]), value[2 if value[:1] == _BIN8 else 3 :]):
+        owner, said = public_key_of(record.subkey[len(_SUBKEY_PREFIX) :]), value[2 if value[:1] == _BIN8 else 3 :]
+        if self._rule is not None and not self._rule.admits_record(owner, said):
             raise SignatureError("a record of a key that was not admitted")
 
     def _check_signature(self, record: DHTRecord) -> None:

@@ -43,11 +43,10 @@ async def enter(
         own = await _pass(node, identity, store, config, manifest, signed.run)
         if trains and own.unchecked().role == GUEST:
             raise only_a_guest(manifest)
-    revoked = RevokedKeys(node, Operators.of(manifest, signed.run))
+    revoked = RevokedKeys(node, Operators.of(manifest, signed.run), named)
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
         await revoked.look()
-    known = Known(manifest, signed.run, lambda key: key in named, revoked.__contains__)
-    gate = Gate(node, known, own, stranger_told(manifest), revoked.keep)
+    gate = Gate(node, Known(manifest, signed.run, revoked), own, stranger_told(manifest), revoked)
     await gate.open()
     return gate
 

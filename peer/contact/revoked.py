@@ -6,28 +6,30 @@ import contextlib
 from manta_swarm.network import waits
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
-from manta_swarm.protocol.signing import PublicKey
 
 METHOD = "revoked"
 
 
 class RevokedKeys:
-    """The keys that are out."""
+    """The keys that are out, beside those that the manifest lets in. Implements ``network.gate.Roll`` and ``Keeper``."""
 
-    def __init__(self, node: OwnNode, operators: Operators) -> None:
-        """Know of none yet; ``node`` asks, and its own key must not be among them."""
+    def __init__(self, node: OwnNode, operators: Operators, named: Admitted) -> None:
+        """Know of none yet; ``node`` asks, and its own key must not be among them. ``named``: whom the manifest lets in."""
         self._own = node.key
         self._line = OperatorLine(node, operators)
         self._operators = operators
         self._known = 0  # revocations that were taken
-        self._keys: set[bytes] = set()
+        self._named = named
+        self.out: set[bytes] = set()
 
-    def __contains__(self, key: PublicKey) -> bool:
-        return key in self._keys
+    def trains(self, key: bytes) -> bool:
+        """See ``Roll``; whoever has a pass shows it."""
+        return self._named.trains(key)
 
     async def look(self) -> None:
         """Ask for what was taken back since the last look.
@@ -45,9 +47,9 @@ class RevokedKeys:
                 if revocation.run != self._operators.run or revocation.operator not in self._operators:
                     raise EncodingError("a revocation of another run, or of somebody who is no operator of it")
                 if revocation.what == PEER:
-                    self._keys.add(revocation.target)
+                    self.out.add(revocation.target)
                 self._known += 1
-            if self._own in self._keys:
+            if self._own in self.out:
                 raise UserError(f"{TAKEN_BACK}, which is this peer's: ask the operator why; what it earned before stays in the log")
             if len(page) < MAX_PAGE:
                 return

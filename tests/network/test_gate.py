@@ -37,7 +37,7 @@ class Door:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
         own = self.shown(peer, role=role) if has_pass else None
-        known = Known(self.manifest, self.signed.run, lambda key: key in named)
+        known = Known(self.manifest, self.signed.run, named)
         gate = Gate(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
         await gate.open()
 

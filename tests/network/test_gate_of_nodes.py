@@ -26,7 +26,7 @@ async def gate_of(node: Node, *, has_pass: bool) -> Gate:
     """Return a node's gate, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
     own = Signed.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
-    gate = Gate(node, Known(manifest, SIGNED.run, lambda key: key in named), own, stranger_told(manifest))
+    gate = Gate(node, Known(manifest, SIGNED.run, named), own, stranger_told(manifest))
     await gate.open()
     await gate.serve("echo", echo)
     return gate

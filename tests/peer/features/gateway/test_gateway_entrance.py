@@ -40,11 +40,10 @@ class Invited:
         self.gateway, self.run, self.manifest = gateway, gateway.signed.run, gateway.manifest
         self.address = address
         self.asked: list[bytes] = []
-        self.out: set[bytes] = set()
         self.admitted = Admitted(self.manifest, self.run)
         network = MemoryNetwork()
         self.log = network.endpoint(OPERATOR.public_key)
-        known = Known(self.manifest, self.run, self.admitted.trains, self.out.__contains__)
+        known = Known(self.manifest, self.run, self.admitted)
         node = network.endpoint(GATEWAY.public_key)
         gateway.desk.entrance = Entrance(node, known, self.manifest, self.run, lambda: gateway.now_ms)
 
@@ -153,7 +152,7 @@ def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None
     async def story(invited: Invited) -> None:
         await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
         assert await invited.lease(ALICE)
-        invited.out.add(ALICE.public_key)
+        invited.admitted.out[ALICE.public_key] = 1
         with pytest.raises(NotLetIn):
             await invited.lease(ALICE)
         with pytest.raises(UserError, match="does not let your key in any more"):
@@ -166,7 +165,7 @@ def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None
     async def story(invited: Invited) -> None:
         invited.gateway.desk.entrance = Entrance(
             MemoryNetwork().endpoint(GATEWAY.public_key),
-            Known(invited.manifest, invited.run, lambda _key: False),
+            Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
             invited.manifest,
             invited.run,
             lambda: 0.0,
