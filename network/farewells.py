@@ -1,6 +1,7 @@
 """A log's word to its peers before it stops: for a while, or for good, and why. Believed from nobody but the log itself."""
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from manta_swarm.network import waits
@@ -13,6 +14,7 @@ from manta_swarm.runtime.tasks import together
 MAX_REASON = 200  # characters
 _MAX_FAREWELL_BYTES = 1024
 _AT_ONCE = 64
+_WAITING = 16  # farewells that nobody has taken, until the next one is held up
 
 METHOD = "farewell"
 
@@ -50,18 +52,28 @@ async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
     return sum(await together(*(tell(key) for key in keys if key != node.key), at_once=_AT_ONCE))
 
 
-async def hear_farewells(
-    endpoint: Endpoint, operators: Collection[bytes], run: bytes, on_farewell: Callable[[PublicKey, Farewell], None]
-) -> None:
-    """Take note of what the run's ``operators`` say before they stop, from now on; ``on_farewell`` is told who says what."""
+class Farewells:
+    """What the operators of one run say before they stop."""
 
-    async def take(caller: PublicKey, request: bytes) -> bytes:
-        if caller not in operators:
+    def __init__(self, operators: Collection[bytes], run: bytes) -> None:
+        """Believe these operators."""
+        self._operators = operators
+        self._run = run
+        self._said: asyncio.Queue[tuple[PublicKey, Farewell]] = asyncio.Queue(_WAITING)
+
+    async def start(self, endpoint: Endpoint) -> None:
+        """Take note of it from now on."""
+        await endpoint.serve(METHOD, self._on_farewell)
+
+    async def next(self) -> tuple[PublicKey, Farewell]:
+        """Return who says what next, once it is said."""
+        return await self._said.get()
+
+    async def _on_farewell(self, caller: PublicKey, request: bytes) -> bytes:
+        if caller not in self._operators:
             raise EncodingError("a farewell of somebody else's log")
         farewell = unpack(Farewell, request, max_bytes=_MAX_FAREWELL_BYTES)
-        if farewell.run != run:
+        if farewell.run != self._run:
             raise EncodingError("a farewell of another run's log")
-        on_farewell(caller, farewell)
+        await self._said.put((caller, farewell))
         return b""
-
-    await endpoint.serve(METHOD, take)

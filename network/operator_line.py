@@ -10,6 +10,7 @@ waited for as long as a call may take: there is nobody else.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from manta_swarm.network import waits
@@ -19,6 +20,7 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import PublicKey, peer_name, sha256
 
 PING = "ping"  # what everybody in a run answers with nothing
+_CHANGES_KEPT = 8
 _ASK_ANOTHER = "ask another operator: "
 
 Result = TypeVar("Result")
@@ -36,6 +38,14 @@ class AskAnother(RemoteFault):
         super().__init__(f"{_ASK_ANOTHER}{reason}")
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another operator is talked to from now on."""
+
+    key: PublicKey
+    why: str
+
+
 class OperatorLine:
     """One program's line to the operators of one run."""
 
@@ -45,7 +55,7 @@ class OperatorLine:
         self.operators = operators
         self._turn = sorted(operators.keys, key=lambda key: sha256(endpoint.key + key))  # the first one is talked to
         self._uploads = 0
-        self.on_change: Callable[[PublicKey, str], None] = lambda _key, _why: None  # is told whom is talked to from now on, and why
+        self._changes: asyncio.Queue[Change] = asyncio.Queue(_CHANGES_KEPT)
 
     @property
     def operator(self) -> PublicKey:
@@ -56,6 +66,10 @@ class OperatorLine:
     def in_turn(self) -> tuple[PublicKey, ...]:
         """All operators, in the order in which they are asked."""
         return tuple(self._turn)
+
+    async def next_change(self) -> Change:
+        """Return whom is talked to, once it is another one; of changes that nobody took the newest few are kept."""
+        return await self._changes.get()
 
     async def call(self, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
         """Return the answer of an operator; the call may be made again at another one.
@@ -149,7 +163,9 @@ class OperatorLine:
 
     def _begin_with(self, key: PublicKey, why: str) -> None:
         self.prefer(key)
-        self.on_change(key, why)
+        if self._changes.full():
+            self._changes.get_nowait()
+        self._changes.put_nowait(Change(key, why))
 
     async def _while_there(self, key: PublicKey, work: Callable[[PublicKey], Awaitable[Result]]) -> Result:
         """Return what ``work`` returns, as long as the operator is there.

@@ -240,7 +240,7 @@ class Session:
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            watches = node.watch_daemon(), self._hear(), self._leave_with_operators(), self._watch_crew()
+            watches = node.watch_daemon(), self._hear(), self._word.watch(), self._leave_with_operators(), self._watch_crew()
             background = [tasks.create_task(watch) for watch in watches]
             try:
                 await self._crew.start()

@@ -1,10 +1,9 @@
 """What a peer's person is told of the run's operators: which of them it talks to, which stops, and that none can be reached."""
 
-import asyncio
 import logging
 
-from manta_swarm.network.farewells import Farewell, hear_farewells
-from manta_swarm.network.operator_line import short
+from manta_swarm.network.farewells import Farewell, Farewells
+from manta_swarm.network.operator_line import Change, short
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.signing import PublicKey
@@ -24,21 +23,26 @@ class OperatorsWord:
         self._log = log
         self._board = board
         self._now_s = context.clock.now_s
-        self._is_over = asyncio.Event()
         self._said_s = -_AGAIN_S  # when it was said last that it talks to another one
         self._over: set[PublicKey] = set()  # operators who say that the run is over
         self.ended = ""  # for good: in words
-        log.line.on_change = self._talks_to
+        self._farewells = Farewells(log.operators.keys, log.operators.run)
         if not log.operators.is_alone:
             board.update(operator=short(log.operator))
 
     async def hear(self, endpoint: Endpoint) -> None:
         """Take note of what operators say before they stop, from now on."""
-        await hear_farewells(endpoint, self._log.operators.keys, self._log.operators.run, self._stops)
+        await self._farewells.start(endpoint)
+
+    async def watch(self) -> None:
+        """Say which operator is talked to, whenever it is another one, until this is cancelled."""
+        while True:
+            self._talks_to(await self._log.line.next_change())
 
     async def over(self) -> None:
-        """Return once the operators ended the run for good."""
-        await self._is_over.wait()
+        """Say which operators stop, and return once they ended the run for good."""
+        while not self.ended:
+            self._stops(*await self._farewells.next())
 
     @property
     def is_away(self) -> bool:
@@ -52,13 +56,14 @@ class OperatorsWord:
         elif self.is_away:
             self._board.update(waiting_for="")
 
-    def _talks_to(self, key: PublicKey, why: str) -> None:
-        self._board.update(operator=short(key))
+    def _talks_to(self, change: Change) -> None:
+        name = short(change.key)
+        self._board.update(operator=name)
         self._board.write()
-        logger.info("other operator key=%s reason=%s", short(key), why)
+        logger.info("other operator key=%s reason=%s", name, change.why)
         if self._now_s() - self._said_s >= _AGAIN_S:  # where none of them is of use it goes round and round
             self._said_s = self._now_s()
-            self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
+            self._board.say(f"talks to operator {name} from now on; the one before it was of no use: {change.why}")
 
     def _stops(self, key: PublicKey, farewell: Farewell) -> None:
         """An operator says that it stops: for a while, or for good; one of several speaks for itself alone."""
@@ -68,7 +73,6 @@ class OperatorsWord:
         if len(self._over) >= self._log.operators.quorum:
             self.ended = f"the operator{'' if self._log.operators.is_alone else 's'} ended this run for good{reason}"
             self._board.say(self.ended)
-            self._is_over.set()
         elif self._log.operators.is_alone:
             self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
         else:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from manta_swarm.network.farewells import METHOD, Farewell, hear_farewells, say_farewell
+from manta_swarm.network.farewells import METHOD, Farewell, Farewells, say_farewell
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
@@ -16,22 +16,22 @@ LOG, PEER, OTHER, STRANGER = (PublicKey(sha256(b"%d" % number)) for number in ra
 
 def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_up() -> None:
     async def story() -> None:
-        network, heard = MemoryNetwork(), []
+        network, farewells = MemoryNetwork(), Farewells([LOG], RUN)
         log = network.endpoint(LOG)
-        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
+        await farewells.start(network.endpoint(PEER))
         network.endpoint(OTHER)  # of a version that knows no such call
         log.ways = {PEER: [], OTHER: [], STRANGER: [], LOG: []}
         farewell = Farewell(RUN, 0, "a new disk; back at eight")
         assert await say_farewell(log, farewell) == 1
-        assert heard == [farewell]
+        assert await farewells.next() == (LOG, farewell)
 
     asyncio.run(story())
 
 
 def test_nobody_but_the_log_says_farewell_for_it() -> None:
     async def story() -> None:
-        network, heard = MemoryNetwork(), []
-        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
+        network, farewells = MemoryNetwork(), Farewells([LOG], RUN)
+        await farewells.start(network.endpoint(PEER))
         for caller, data in (
             (STRANGER, pack(Farewell(RUN, 1, ""))),
             (LOG, pack(Farewell(sha256(b"another run"), 1, ""))),
@@ -43,6 +43,8 @@ def test_nobody_but_the_log_says_farewell_for_it() -> None:
         ):
             with pytest.raises(Refused):
                 await network.endpoint(caller).call(PEER, METHOD, data, timeout_s=5)
-        assert heard == []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await farewells.next()
 
     asyncio.run(story())
