@@ -154,7 +154,7 @@ class Session:
     async def _find(self) -> None:
         """Pass on what asking the log finds out of this peer's contributions, until this is cancelled."""
         while True:
-            self._found(await self.submitter.next_finding())
+            self._found(await self.progress.promises.next_finding())
 
     def _look_again(self) -> None:
         """What decides what this peer does has changed."""
@@ -264,7 +264,8 @@ class Session:
                 await self.submitter.take_up()  # only now: what is too old may have counted long ago
                 background.append(tasks.create_task(self.features.run()))
                 await self._rounds()
-                for finding in await self.submitter.settle():  # a neighbour may have told of the last commit before the log did
+                await self.progress.promises.settle()  # a neighbour may have told of the last commit before the log did
+                for finding in self.progress.promises.take_findings():
                     self._found(finding)
                 await self._credit.settle()
                 self._show_guilt()
@@ -279,7 +280,7 @@ class Session:
                 for task in background:
                     task.cancel()
                 self._catching_up.stop()
-                await self.submitter.close()
+                await self.progress.promises.close()
                 await self._credit.close()
                 await self.features.close()
                 await self._others.cohort.close()
@@ -353,7 +354,7 @@ class Session:
             return False
         if attempt.brought is not None:
             self._spread.own(attempt.brought.contribution, attempt.brought.ticket, attempt.brought.blob)
-            self.context.board.add(bytes_handed_in=attempt.brought.bytes_sent)
+            self.context.board.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
         if attempt.result in (Result.REFUSED, Result.LEFT):
             show_lost(self.context.board, attempt, dict(self.machine.dropped))
         if attempt.result is Result.REFUSED:

@@ -75,6 +75,11 @@ class Sealed:
     samples: int
     accepted: Signed[Contribution] | None = None  # its cohort's, if that has the ticket
 
+    @property
+    def handed_in(self) -> Signed[Contribution]:
+        """The contribution that has the ticket, as far as this peer knows."""
+        return self.accepted or self.header.contribution
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:

@@ -29,7 +29,6 @@ class Brought:
     contribution: Signed[Contribution]
     ticket: Signed[Ticket]
     blob: Blob
-    bytes_sent: int = 0  # of it, to the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Attempt:
     brought: Brought | None = None
     samples_lost: int = 0  # with REFUSED and LEFT
     why: str = ""  # in words, with these
-    is_answered: bool = False  # the log itself answered this peer
+    is_answered: bool = False  # the log itself answered this peer, which sent it what is brought
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,3 +121,8 @@ def named_by_claim(claim: Claim, learnt: Vector, residual: Vector | None) -> dic
     used = {claim.residual: residual} if claim.residual and residual is not None else {}
     own = {claim.steps[0].vector: learnt} if len(claim.steps) == 1 else {}
     return {**own, **used}
+
+
+def named_mean(contribution: Contribution, mean: Vector) -> dict[bytes, Vector]:
+    """Return the mean (N,) of what was given by its digest, where a contribution names it: with one local step."""
+    return {contribution.steps[0].mean: mean} if len(contribution.steps) == 1 else {}

@@ -6,6 +6,7 @@ So is what this peer gave up, but gave to a founder before, who may hand it in l
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -75,54 +76,88 @@ class NewCommit:
     samples_lost: int  # that no round can take any more
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known by now of contributions, as far as residuals go by it."""
+
+    listed: tuple[bytes, int] | None  # the newest one with this peer's claim that came to be known to be in a table, and its round
+    dropped: tuple[bytes, ...]  # those that came to nothing
+    is_all: bool  # no other one is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A contribution that has to be in a table."""
+
+    sealed: Sealed
+    has_ticket: bool  # else the log says that some work of this peer is listed
+
+
 class Promises:
     """Contributions that have to be in tables, by round, until that is known. All methods run in one event loop."""
 
     def __init__(self, log: Tables) -> None:
         """Expect nothing yet; ``log`` is asked for what its news do not bring."""
         self._log = log
-        self._expected: dict[int, Sealed] = {}
-        self._unpromised: set[int] = set()  # rounds of these that have no ticket: the log says that some work of this peer is listed
+        self._expected: dict[int, _Expected] = {}
         self._given_up: dict[bytes, Sealed] = {}  # by claim
         self._given: dict[bytes, int] = {}  # rounds of work that is not sealed, of which a founder has some steps, by the base's commit
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
         self._claims: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
-        self._findings: deque[Finding] = deque()
+        self._findings: deque[Finding] = deque()  # that asking brought
         self._has_findings = asyncio.Event()
         self.listed_in = 0  # the newest round whose table is known to have this peer
-        self._listed: tuple[bytes, int] | None = None  # the contribution of that round and the round, until ``take_listed``
+        self._listed: tuple[bytes, int] | None = None  # as in ``Known``, since ``take_known``
+        self._dropped: deque[bytes] = deque(maxlen=_REMEMBERED)  # as there
 
     # What was found out.
 
     def take_findings(self) -> list[Finding]:
-        """Return what was found out since this or ``next_finding`` returned it, the oldest first."""
+        """Return what asking the log brought since this or ``next_finding`` returned it, the oldest first."""
         findings = list(self._findings)
         self._findings.clear()
         return findings
 
     async def next_finding(self) -> Finding:
-        """Return the next thing that is found out, once there is one."""
+        """Return the next thing that asking the log brings, once there is one."""
         while not self._findings:
             self._has_findings.clear()
             await self._has_findings.wait()
         return self._findings.popleft()
 
-    @property
-    def has_listed(self) -> bool:
-        """Whether ``take_listed`` has one."""
-        return self._listed is not None
-
-    def take_listed(self) -> tuple[bytes, int] | None:
-        """Return the newest contribution with this peer's claim that is known to be in a table, and its round; each is returned once."""
-        listed, self._listed = self._listed, None
-        return listed
-
-    def _find(self, finding: Finding) -> None:
-        self._findings.append(finding)
-        self._has_findings.set()
+    def take_known(self) -> Known:
+        """Return what came to be known since this was called last."""
+        known = Known(self._listed, tuple(self._dropped), not self._expected)
+        self._listed = None
+        self._dropped.clear()
+        return known
 
     # What happened.
+
+    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> tuple[NewCommit | None, list[Finding]]:
+        """Take note of a commit of the log, and of the contribution in its table with this peer's claim, if that is proven with it.
+
+        Returns:
+            What the commit means for this peer, None: it is no news; and what was found out.
+
+        Raises:
+            LedgerError: it contradicts a commit that ``machine`` knows.
+        """
+        sealed = machine.sealed
+        if counted is not None and machine.phase is Phase.SEALED and sealed is not None and sealed.claim in counted.contribution.claims:
+            machine.listed()  # the commit came before the ticket
+            self.expect(entry.round, sealed)
+        commit = machine.committed(entry)
+        if commit.promised is not None:
+            assert commit.ticket is not None
+            self.expect(commit.ticket.round, commit.promised)
+        findings = [] if counted is None else self.see(entry.round, counted)
+        if not commit.is_news:
+            return None, findings
+        self.committed(entry.round)
+        is_counted = commit.promised is not None or counted is not None  # perhaps before this start
+        return NewCommit(entry, is_counted, commit.samples_lost), findings
 
     def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
         """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late ticket.
@@ -130,11 +165,28 @@ class Promises:
         Not ``is_promised``: that some work of this peer on that base is.
         """
         if sealed.claim not in self._claims:
-            if is_promised:
-                self._unpromised.discard(round_)
-            elif round_ not in self._expected:
-                self._unpromised.add(round_)
-            self._expected[round_] = sealed
+            before = self._expected.get(round_)
+            self._expected[round_] = _Expected(sealed, is_promised or (before is not None and before.has_ticket))
+
+    def see(self, round_: int, found: Counted) -> list[Finding]:
+        """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
+        findings: list[Finding] = [Listed(round_, found.digest, found.contribution.base)]
+        claims, expected = set(found.contribution.claims), self._expected.get(round_)
+        if expected is not None and expected.sealed.claim in claims:
+            del self._expected[round_]
+            findings.append(self._counted(Outcome(Fate.COUNTED, round_, expected.sealed, found)))
+        for claim in self._given_up.keys() & claims:
+            findings.append(self._counted(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
+        return findings
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        """Remember a contribution that counts, and which one leaves the residual."""
+        sealed, found = outcome.sealed, outcome.found
+        self._claims.append(sealed.claim)
+        if outcome.round >= self.listed_in:  # else a later one has left its residual already
+            self.listed_in = outcome.round
+            self._listed = sealed.handed_in.digest if found is None else found.digest, outcome.round
+        return outcome
 
     def give_up(self, sealed: Sealed, newest: int) -> None:
         """This peer hands it in no more; others may have it, so it is looked for as long as it may count. ``newest``: the newest round."""
@@ -155,73 +207,14 @@ class Promises:
         ):
             self._wondered.add(round_)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is not known of some contribution whether it is in its table."""
-        return bool(self._expected)
-
     def is_looking_for(self, base: bytes) -> bool:
         """Whether a round may have work of this peer on a base, the digest of its commit, that nobody was told of: it was not seen yet, or
         what was found of it was not taken.
         """
         is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
-        is_expected = any(one.opened.base == base for one in self._expected.values())
+        is_expected = any(one.sealed.opened.base == base for one in self._expected.values())
         is_found = any(isinstance(finding, Listed) and finding.base == base for finding in self._findings)
         return is_expected or is_found or (is_wondered and bool(self._wondered))
-
-    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> NewCommit | None:
-        """Take note of a commit of the log, and of the contribution in its table with this peer's claim, if that is proven with it.
-
-        Returns:
-            What it means for this peer; None: it is no news.
-
-        Raises:
-            LedgerError: it contradicts a commit that ``machine`` knows.
-        """
-        listed = _listed_without_ticket(machine, counted)
-        commit = machine.committed(entry)
-        if commit.promised is not None:
-            assert commit.ticket is not None
-            self.expect(commit.ticket.round, commit.promised)
-        if listed is not None:
-            self.expect(entry.round, listed)
-        if counted is not None:
-            self.see(entry.round, counted)
-        if not commit.is_news:
-            return None
-        self.committed(entry.round)
-        is_counted = commit.promised is not None or listed is not None or counted is not None  # the last: counted before this start
-        return NewCommit(entry, is_counted, commit.samples_lost)
-
-    def see(self, round_: int, found: Counted) -> None:
-        """Take note of a contribution with this peer's claim that a round is proven to have counted."""
-        self._find(Listed(round_, found.digest, found.contribution.base))
-        sealed = self._expected.get(round_)
-        if sealed is not None and sealed.claim in found.contribution.claims:
-            self._keep(round_, found)
-        for claim in self._given_up.keys() & set(found.contribution.claims):
-            self._count(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found))
-
-    def _keep(self, round_: int, found: Counted | None) -> None:
-        sealed = self._expected.pop(round_)
-        self._unpromised.discard(round_)
-        if found is None:
-            self._find(Listed(round_, (sealed.accepted or sealed.header.contribution).digest, sealed.opened.base))
-        self._count(Outcome(Fate.COUNTED, round_, sealed, found))
-
-    def _count(self, outcome: Outcome) -> None:
-        sealed, found = outcome.sealed, outcome.found
-        self._claims.append(sealed.claim)
-        if outcome.round >= self.listed_in:  # else a later one has left its residual already
-            promised = (sealed.accepted or sealed.header.contribution).digest
-            self.listed_in = outcome.round
-            self._listed = promised if found is None else found.digest, outcome.round
-        self._find(outcome)
-
-    def _miss(self, round_: int, *, is_counted: bool) -> None:
-        sealed, has_ticket = self._expected.pop(round_), round_ not in self._unpromised
-        self._unpromised.discard(round_)
-        self._find(Outcome(Fate.REPLACED if is_counted and not has_ticket else Fate.BROKEN, round_, sealed))
 
     # Asking.
 
@@ -257,25 +250,31 @@ class Promises:
                 logger.info("listing not shown round=%d reason=%s", round_, error)
                 faults += 1
                 if faults >= _ASKED_BEFORE_BELIEVED:
-                    self._wondered.discard(round_)
-                    if round_ in self._expected:
-                        self._keep(round_, None)
-                    return
+                    return self._tell(round_, self._believed(round_))
             else:
-                self._wondered.discard(round_)
-                if found is not None:
-                    self.see(round_, found)
-                if round_ in self._expected:
-                    self._miss(round_, is_counted=found is not None)
-                return
+                findings = [] if found is None else self.see(round_, found)
+                return self._tell(round_, [*findings, *self._missed(round_, is_counted=found is not None)])
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
 
+    def _tell(self, round_: int, findings: Sequence[Finding]) -> None:
+        """A round is looked for no more."""
+        self._wondered.discard(round_)
+        self._findings.extend(findings)
+        self._has_findings.set()
 
-def _listed_without_ticket(machine: RoundMachine, found: Counted | None) -> Sealed | None:
-    """Return what was sealed, if it is proven to be in a table: the ticket for it was overtaken by the commit."""
-    sealed = machine.sealed
-    if found is None or sealed is None or machine.phase is not Phase.SEALED or sealed.claim not in found.contribution.claims:
-        return None
-    machine.listed()
-    return sealed
+    def _believed(self, round_: int) -> Sequence[Finding]:
+        """Return what is found of a round that the log does not show: what has its ticket is in it."""
+        if (expected := self._expected.pop(round_, None)) is None:
+            return ()
+        sealed = expected.sealed
+        return Listed(round_, sealed.handed_in.digest, sealed.opened.base), self._counted(Outcome(Fate.COUNTED, round_, sealed))
+
+    def _missed(self, round_: int, *, is_counted: bool) -> Sequence[Finding]:
+        """Return what is found of a round that has not what was expected of it; ``is_counted``: it has other work of this peer."""
+        if (expected := self._expected.pop(round_, None)) is None:
+            return ()
+        fate = Fate.REPLACED if is_counted and not expected.has_ticket else Fate.BROKEN
+        if fate is Fate.BROKEN:
+            self._dropped += {expected.sealed.header.contribution.digest, expected.sealed.handed_in.digest}
+        return (Outcome(fate, round_, expected.sealed),)

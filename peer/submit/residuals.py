@@ -9,14 +9,16 @@ that sat out so many rounds that an audit would not find who left it (``protocol
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.residuals import residual_digest
-from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.store import KeptResiduals
+from manta_swarm.peer.submit.promises import Known
+from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.residuals import is_added
 
 Vector = NDArray[np.float32]
@@ -43,22 +45,17 @@ ZEROS = Residual(b"", None)
 class Residuals:
     """The residual of one peer in one run, and what may take its place."""
 
-    def __init__(self, store: PeerStore, run: bytes, num_weights: int, sorts_after: Callable[[int], bool]) -> None:
-        """Take up what the store has.
-
-        Args:
-            store: of the peer.
-            run: its id.
-            num_weights: N; a residual of another length is none of this run's.
-            sorts_after: whether the update that ends a round reorders the weights: no residual from before fits after it.
+    def __init__(self, context: RunContext) -> None:
+        """Take up what the store has; in a run whose codec leaves nothing out there is never one.
 
         Raises:
             StorageError: the files are damaged.
         """
-        self._store = store
-        self._run = run
-        self._sorts_after = sorts_after
-        kept = store.residuals(run).load(KeptResiduals) or KeptResiduals()
+        self._store = context.store
+        self._run = context.run
+        self._course = context.course
+        self._is_sparse, num_weights = codec_named(context.manifest.exchange.codec).is_sparse, context.num_weights
+        kept = self._store.residuals(self._run).load(KeptResiduals) or KeptResiduals()
         self._round = kept.round  # whose table made it the one that holds
         self._held = self._loaded(kept.held, num_weights)
         self._saving, self._numbers, self._saved = threading.Lock(), itertools.count(1), 0
@@ -73,7 +70,7 @@ class Residuals:
 
     def held(self, newest: int) -> Residual:
         """Return what a contribution may use that is sealed while ``newest`` is the newest commit known."""
-        return self._held if is_added(self._round, newest, self._sorts_after) else ZEROS
+        return self._held if is_added(self._round, newest, self._course.sorts_after) else ZEROS
 
     async def sealed(self, contribution: bytes, left: Vector | None) -> None:
         """Remember what a contribution leaves once it is listed; durable when this returns.
@@ -81,18 +78,26 @@ class Residuals:
         Raises:
             StorageError: the disk refuses.
         """
+        if not self._is_sparse:
+            return
         self._left[contribution] = residual = Residual.of(left)
         if residual.digest or self._held.digest:
             await self._save(residual)
 
-    async def listed(self, contribution: bytes, round_: int) -> None:
-        """The table of a round has a contribution with this peer's claim: what it leaves is the residual, zeros if that is not known here.
+    async def take(self, known: Known) -> None:
+        """Take note of what became of contributions; durable when this returns.
+
+        What the listed one leaves is the residual from now on, zeros if that is not known here. Those that come to nothing leave none.
 
         Raises:
             StorageError: the disk refuses.
         """
-        before, self._held, self._round = self._held, self._left.get(contribution, ZEROS), round_
-        self.left_by = contribution
+        for contribution in known.dropped:
+            self._left.pop(contribution, None)
+        if known.listed is None or not self._is_sparse:
+            return
+        before, (self.left_by, self._round) = self._held, known.listed
+        self._held = self._left.get(self.left_by, ZEROS)
         self._left.clear()
         if before.digest or self._held.digest:
             await self._save()
@@ -107,14 +112,11 @@ class Residuals:
         Raises:
             StorageError: the disk refuses.
         """
+        if not self._is_sparse:
+            return
         self._held = ZEROS
         self._left.clear()
         await self._save()
-
-    def dropped(self, *contributions: bytes) -> None:
-        """These come to nothing: the residual stays."""
-        for contribution in contributions:
-            self._left.pop(contribution, None)
 
     async def _save(self, new: Residual = ZEROS) -> None:
         left = tuple((contribution, each.digest) for contribution, each in self._left.items())

@@ -20,14 +20,23 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.store import Kept
 from manta_swarm.peer.submit.attempts import Attempt, Brought, InHand, Result, Shared
-from manta_swarm.peer.submit.making import Made, Own, cohort_body, is_common, made_of, named_by_claim, own_contribution, weight_of
-from manta_swarm.peer.submit.promises import Fate, Finding, NewCommit, Outcome
+from manta_swarm.peer.submit.making import (
+    Made,
+    cohort_body,
+    is_common,
+    made_of,
+    named_by_claim,
+    named_mean,
+    own_contribution,
+    weight_of,
+)
+from manta_swarm.peer.submit.promises import Finding, NewCommit
 from manta_swarm.peer.submit.residuals import Residual, Residuals
 from manta_swarm.peer.sync.states import States
-from manta_swarm.peer.train.work import Learnt, Vector
+from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
-from manta_swarm.protocol.records import Contribution, Header, Ticket
+from manta_swarm.protocol.records import Contribution, Header
 from manta_swarm.protocol.rounds import Phase, Sealed
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -64,14 +73,10 @@ class Submitter:
         self._is_audited = context.manifest.is_audited
         self._machine = progress.machine
         self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
-        self._residuals = Residuals(context.store, context.run, context.num_weights, context.course.sorts_after)
+        self._residuals = Residuals(context)
         self._in_hand: InHand | None = None
         self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has a ticket
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
-
-    async def close(self) -> None:
-        """Ask for nothing any more."""
-        await self._promises.close()
 
     # Sealing.
 
@@ -109,52 +114,41 @@ class Submitter:
         Raises:
             StorageError: the disk refuses.
         """
-        context, progress = self._context, self._progress
+        context, machine = self._context, self._machine
         self._sealing_ms = context.clock.now_ms()
-        await self._settle_residual()
+        if self._is_sparse:
+            await self._settle_residual()
         seat.work_over()
         if is_alone := seat.hands_in_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
-        residual, lot_ms = self._residuals.held(progress.newest_round), progress.pace.lot_ms
+        residual, lot_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.lot_ms
         own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, lot_ms)
-        if own is None or not self._machine.seal(own.made.header):
+        if own is None or not machine.seal(own.made.header):
             return False
-        made = own.made
+        made, claim, contribution = own.made, own.claim.unchecked(), own.made.header.contribution
         may_not_go_alone = self._is_audited and (seat.may_be_listed or is_common(made.header))
         self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(seat, own, learnt))
         self._states.keep_body(made.blob, made.body)
-        await self._save(own, learnt, residual)
+        await self._residuals.sealed(contribution.digest, made.left)
+        named = named_by_claim(claim, learnt.vector, residual.values) | named_mean(contribution.unchecked(), own.given)
+        await self._features.keep(claim.round, claim.base, named)
+        kept = context.store.sealed(context.run)
+        await asyncio.to_thread(lambda: kept.save(Kept(made.header, made.blob.join())))
         return True
-
-    async def _save(self, own: Own, learnt: Learnt, residual: Residual) -> None:
-        """Write down what was made, and all that it rests on; durable when this returns."""
-        made, store = own.made, self._context.store
-        if self._is_sparse:
-            await self._residuals.sealed(made.header.contribution.digest, made.left)
-        claim = own.claim.unchecked()
-        await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values))
-        await self._keep_mean(made.header.contribution.unchecked(), own.given)
-        await asyncio.to_thread(lambda: store.sealed(self._context.run).save(Kept(made.header, made.blob.join())))
 
     async def _settle_residual(self) -> None:
         """Find out which residual holds: that depends on whether the contribution before is in its table."""
-        if not self._is_sparse:
-            return
         await self._promises.settle()
-        is_listed = self._promises.has_listed
-        if not await self._take_residual() and not is_listed:
+        known = self._promises.take_known()
+        await self._residuals.take(known)
+        if known.listed is None and not known.is_all:
             await self._residuals.forget()
-
-    async def _take_residual(self) -> bool:
-        """Let the residual hold that the newest contribution known to be listed left; False: a later one may have left another."""
-        listed = self._promises.take_listed()  # another may come to be known meanwhile
-        if listed is not None:
-            await self._residuals.listed(*listed)
-        return not self._promises.is_waiting
 
     async def lendable(self) -> tuple[Residual, bytes] | None:
         """Return the residual that holds, and the contribution that left it, empty where that is not known; None: nobody knows by now."""
-        if not self._is_sparse or not await self._take_residual():
+        known = self._promises.take_known()
+        await self._residuals.take(known)
+        if not self._is_sparse or not known.is_all:
             return None
         return self._residuals.held(self._progress.newest_round), self._residuals.left_by
 
@@ -215,11 +209,7 @@ class Submitter:
             return Attempt(Result.AWAY)
         if answer.status is HandIn.LATER:
             return Attempt(Result.AGAIN, is_answered=True)
-        brought = None
-        if answer.signed is not None:
-            brought = Brought(in_hand.header.contribution, answer.signed, in_hand.blob, in_hand.blob.size_bytes)
-            await self._promised(in_hand.header.contribution, answer.signed)
-        return self._done(sealed, answer, brought)
+        return await self._done(sealed, answer, in_hand.header.contribution, in_hand.blob)
 
     async def _offer(self, header: Header, blob: Blob) -> HandedIn:
         """Hand a contribution in with this peer's claim.
@@ -238,26 +228,30 @@ class Submitter:
         if self._sealing_ms is not None and made_for == counts_in:
             self._progress.pace.header_took(at_ms - self._sealing_ms)
 
-    def _done(self, sealed: Sealed, answer: HandedIn, brought: Brought | None = None) -> Attempt:
-        """The log has the contribution: on its disk, or in a table already."""
+    async def _done(self, sealed: Sealed, answer: HandedIn, contribution: Signed[Contribution], blob: Blob | None) -> Attempt:
+        """The log has a contribution of this peer or its cohort: on its disk, or in a table already. ``blob``: its body, if it is here."""
         if answer.status is HandIn.LISTED:
             self._machine.listed()
             self._promises.expect(answer.round, sealed, is_promised=False)
             self._promises.look()
             return Attempt(Result.DONE, is_answered=True)
-        ticket = answer.ticket
+        signed, ticket = answer.signed, answer.ticket
+        assert signed is not None
         assert ticket is not None
+        await self._features.on_handed_in(ticket.round, contribution.digest, contribution.unchecked().base)
         if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
             self._progress.pace.ticket_took(self._context.clock.now_ms() - self._sealing_ms)
         self._sealing_ms = None
-        self._machine.ticketed(ticket)  # where the cohort handed in, the machine knows already
+        if contribution.digest == sealed.header.contribution.digest:
+            self._machine.ticketed(ticket)
+        else:
+            self._machine.accepted(contribution, ticket)
         self._progress.lap.mark("hand_in")
-        return Attempt(Result.DONE, brought, is_answered=True)
+        return Attempt(Result.DONE, None if blob is None else Brought(contribution, signed, blob), is_answered=True)
 
     async def _lose(self, result: Result, kind: str, why: str) -> Attempt:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
-        if self._is_sparse:
-            await self._residuals.forget()
+        await self._residuals.forget()
         sealed = self._machine.sealed
         if sealed is not None:
             self._promises.give_up(sealed, self._progress.newest_round)
@@ -282,13 +276,14 @@ class Submitter:
         made, gathered, answer = found
         assert answer.signed is not None
         contribution = made.header.contribution
-        await self._taken(contribution, answer.signed, made.left)
-        await self._keep_mean(contribution.unchecked(), gathered.mean)
+        opened = contribution.unchecked()
+        await self._residuals.sealed(contribution.digest, made.left)
+        await self._features.keep(opened.round, opened.base, named_mean(opened, gathered.mean))
+        self._states.keep_body(made.blob, made.body)
+        attempt = await self._done(sealed, answer, contribution, made.blob)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
-        self._machine.accepted(contribution, answer.signed.open_by(self._context.log.operators.keys))
-        self._states.keep_body(made.blob, made.body)
-        return self._done(sealed, answer, Brought(contribution, answer.signed, made.blob, made.blob.size_bytes))
+        return attempt
 
     async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
         """Hand in what was gathered, without those whom the log blames; return what has a ticket then, None: nothing has."""
@@ -325,19 +320,12 @@ class Submitter:
         if self._is_sparse:
             mean = own.given if accepted.mean is None else accepted.mean
             coded = await context.compute.run(cohort_body, context, contribution.open(), mean, shared.learnt)
-        await self._taken(contribution, accepted.ticket, None if coded is None else coded[2])
-        self._machine.accepted(contribution, ticket)
-        brought = None
+        await self._residuals.sealed(contribution.digest, None if coded is None else coded[2])
         if coded is not None:
             self._states.keep_body(coded[0], coded[1])
-            brought = Brought(contribution, accepted.ticket, coded[0])
-        done = self._done(sealed, HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket), brought)
+        answer = HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket)
+        done = await self._done(sealed, answer, contribution, None if coded is None else coded[0])
         return replace(done, is_answered=False)  # its founder was
-
-    async def _keep_mean(self, contribution: Contribution, mean: Vector) -> None:
-        """Have features keep the mean (N,) of what was given, where there is one local step: a contribution names no other."""
-        if len(contribution.steps) == 1:
-            await self._features.keep(contribution.round, contribution.base, {contribution.steps[0].mean: mean})
 
     async def _keep_shown(self, accepted: Accepted) -> None:
         """Have features keep the mean that the founder shows, where it is the one that its contribution names."""
@@ -345,20 +333,9 @@ class Submitter:
         if mean is None or not self._is_audited or len(opened.steps) != 1:
             return
         if await self._context.compute.run(vector_digest, mean) == opened.steps[0].mean:
-            await self._keep_mean(opened, mean)
+            await self._features.keep(opened.round, opened.base, named_mean(opened, mean))
         else:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
-
-    async def _taken(self, contribution: Signed[Contribution], ticket: Signed[Ticket], left: Vector | None) -> None:
-        """The cohort's contribution, which leaves ``left`` (N,) to each member, has a ticket."""
-        if self._is_sparse:
-            await self._residuals.sealed(contribution.digest, left)
-        await self._promised(contribution, ticket)
-
-    async def _promised(self, contribution: Signed[Contribution], ticket: Signed[Ticket]) -> None:
-        """The log has a contribution with this peer's claim: audits may ask for what it rests on."""
-        round_ = ticket.open_by(self._context.log.operators.keys).round
-        await self._features.on_handed_in(round_, contribution.digest, contribution.unchecked().base)
 
     # What the log says.
 
@@ -368,26 +345,9 @@ class Submitter:
         Raises:
             LedgerError: it contradicts a commit known before.
         """
-        entry = None if told.commitment is None else told.commitment.proven.round
-        commit = None if entry is None else self._promises.take(self._machine, entry, told.counted)
+        commit, findings = None, list[Finding]()
+        if told.commitment is not None:
+            commit, findings = self._promises.take(self._machine, told.commitment.proven.round, told.counted)
         if told.is_from_log:
             self._promises.look()
-        return commit, self._found()
-
-    async def next_finding(self) -> Finding:
-        """Return the next thing that asking the log finds out of contributions, once there is one."""
-        return self._noted(await self._promises.next_finding())
-
-    async def settle(self) -> list[Finding]:
-        """Ask the log for what is still expected, but not for long; return what was found out."""
-        await self._promises.settle()
-        return self._found()
-
-    def _found(self) -> list[Finding]:
-        return [self._noted(finding) for finding in self._promises.take_findings()]
-
-    def _noted(self, finding: Finding) -> Finding:
-        if isinstance(finding, Outcome) and finding.fate is Fate.BROKEN:
-            sealed = finding.sealed
-            self._residuals.dropped(*(each.digest for each in (sealed.header.contribution, sealed.accepted) if each is not None))
-        return finding
+        return commit, findings

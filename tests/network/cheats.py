@@ -38,8 +38,7 @@ from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.submit import making, submitter
-from manta_swarm.peer.train import trainer
-from manta_swarm.peer.train.shift import Task
+from manta_swarm.peer.train.trainer import StepLots
 from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import RoundMachine, Sealed
@@ -107,26 +106,20 @@ def _again() -> Callable[[Worker, Lot], LotResult]:
     return train
 
 
-def _picking(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> Task:
-    """Return a task whose lots are those of the schedule that are of the first architecture, the largest, and no others."""
-
-    def picked(index: int) -> tuple[Lot, int]:
-        first = next(each for each in itertools.count() if lot_at(each)[1] == 0)
-        width = next(each for each in itertools.count(1) if lot_at(first + each)[1] == 0)
-        return lot_at(first + width * index)
-
-    return Task(step, most, picked)
+_true_at = StepLots.at
 
 
-def _dearest(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> Task:
-    """Return a task whose lots are all of the first architecture, the largest, under the indices of others."""
-    largest = next(lot for lot, place in map(lot_at, itertools.count()) if place == 0).architecture
+def _picked(lots: StepLots, index: int) -> tuple[Lot, int]:
+    """Return one of the lots of the schedule that are of the first architecture, the largest; there are no others."""
+    first = next(each for each in itertools.count() if _true_at(lots, each)[1] == 0)
+    width = next(each for each in itertools.count(1) if _true_at(lots, first + each)[1] == 0)
+    return _true_at(lots, first + width * index)
 
-    def dearest(index: int) -> tuple[Lot, int]:
-        lot, place = lot_at(index)
-        return replace(lot, architecture=largest), place
 
-    return Task(step, most, dearest)
+def _dearest(lots: StepLots, index: int) -> tuple[Lot, int]:
+    """Return a lot of the first architecture, the largest, under the index of another."""
+    lot, place = _true_at(lots, index)
+    return replace(lot, architecture=lots.work.pile.architectures[0]), place
 
 
 class _Liar:
@@ -171,10 +164,10 @@ def _bring_false_means() -> None:
 def _poisoned(made_of: Callable[..., Any]) -> Callable[..., Any]:
     """Return what makes a contribution whose mean, and body, is noise."""
 
-    def poisoned(claims: Any, given: Any, *others: Any) -> Any:
+    def poisoned(terms: Any, codec: Any, learnt: Any, claims: Any, given: Any, *dropped: Any) -> Any:
         noise = _noise_like(torch.from_numpy(given)).numpy()
         _false_means[vector_digest(noise)] = noise
-        return made_of(claims, noise, *others)
+        return made_of(terms, codec, learnt, claims, noise, *dropped)
 
     return poisoned
 
@@ -190,7 +183,7 @@ def _with_others(machine: RoundMachine, header: Header) -> Sealed:
 def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
     """Return what makes a contribution that lists a claim of a new key beside the founder's own, and has a vector of its in the mean."""
 
-    def haunted(claims: Any, given: Any, learnt: Any, identity: Identity, *others: Any) -> Any:
+    def haunted(terms: Any, codec: Any, learnt: Any, claims: Any, given: Any, *dropped: Any) -> Any:
         own, ghost, vector = claims[0].unchecked(), Identity(secrets.token_bytes(32)), np.float32(-1) * given
         steps = tuple(replace(step, vector=sha256(ghost.public_key)) for step in own.steps)
         work = work_of(len(own.work), own.base, ghost.public_key, steps)
@@ -199,7 +192,7 @@ def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:
         both = sorted([(own.key, claims[0], given), (ghost.public_key, signed, vector)], key=lambda each: each[0])
         mean = near_mean([each for _, _, each in both], [1, 1])
         _false_means[vector_digest(mean)] = mean
-        return made_of([each for _, each, _ in both], mean, learnt, identity, *others)
+        return made_of(terms, codec, learnt, [each for _, each, _ in both], mean, *dropped)
 
     return haunted
 
@@ -211,10 +204,10 @@ def cheat(kind: str) -> None:
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
     elif kind == "poison":
-        making.made_of = _poisoned(making.made_of)
+        making.made_of = submitter.made_of = _poisoned(making.made_of)
         _bring_false_means()
     elif kind == "ghost":
-        making.made_of = _haunted(making.made_of)
+        making.made_of = submitter.made_of = _haunted(making.made_of)
         RoundMachine._of = _with_others  # type: ignore[method-assign]
         _bring_false_means()
     elif kind == "silent":
@@ -227,16 +220,20 @@ def cheat(kind: str) -> None:
         VectorsFolder.page = lambda *_: None  # type: ignore[method-assign]
     elif kind == "step":
 
-        async def averaged(_seat: Seat, step: int, vector: Any, _claimed: Any, _digests: Any = None) -> Any:
+        async def averaged(_seat: Seat, step: int, vector: Any, _claim: Any, _digests: Any = None) -> Any:
             return _noise_like(torch.from_numpy(vector)).numpy() if step == 1 else vector
 
+        async def is_shared(_seat: Seat) -> bool:
+            return True
+
         for kind_of_seat in (Seat, FounderSeat):  # it is alone in either
+            kind_of_seat.is_shared = is_shared  # type: ignore[method-assign]
             kind_of_seat.average = averaged  # type: ignore[method-assign]
         submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
-        trainer.Task = _dearest  # type: ignore[misc, assignment]
+        StepLots.at = _dearest  # type: ignore[method-assign]
     elif kind == "picks":
-        trainer.Task = _picking  # type: ignore[misc, assignment]
+        StepLots.at = _picked  # type: ignore[method-assign]
     elif kind in LIARS:
         _Lying.outcome = Outcome.GOOD if kind == "yes" else Outcome.VOID
         opening.Process = _Lying  # type: ignore[misc, assignment]

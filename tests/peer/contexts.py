@@ -34,7 +34,7 @@ def context_of(
     manifest = signed.open()
     given: dict[str, Any] = {
         "course": RunCourse(manifest),
-        "log": LogClient(node, manifest, signed.run),
+        "log": None if node is None else LogClient(node, manifest, signed.run),
         "store": store or (None if board is None else board._store),
         "board": board,
         "shelf": shelf or Shelf(max_bytes=0),

@@ -10,7 +10,7 @@ import pytest
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import Counted
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.submit.promises import Fate, Listed, Outcome, Promises
+from manta_swarm.peer.submit.promises import Fate, Finding, Known, Listed, Outcome, Promises
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import Ledger
@@ -40,9 +40,16 @@ class Seen:
         self.outcomes: list[Outcome] = []
         self.listed: list[Listed] = []
 
+    def see(self, round_: int, counted: Counted) -> None:
+        """Let the promises see what a round has."""
+        self._take(self.promises.see(round_, counted))
+
     def look_again(self) -> None:
         """Take what was found out meanwhile."""
-        for finding in self.promises.take_findings():
+        self._take(self.promises.take_findings())
+
+    def _take(self, findings: list[Finding]) -> None:
+        for finding in findings:
             if isinstance(finding, Outcome):
                 self.outcomes.append(finding)
             else:
@@ -102,11 +109,11 @@ async def look(found: Seen) -> None:
 def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(2, COUNTED)  # of another round
-        found.promises.see(1, OTHER)
+        found.see(2, COUNTED)  # of another round
+        found.see(1, OTHER)
         assert found.kept == []
-        found.promises.see(1, COUNTED)
-        found.promises.see(1, COUNTED)
+        found.see(1, COUNTED)
+        found.see(1, COUNTED)
         await found.promises.settle()
 
     found = seen(story)
@@ -116,9 +123,9 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
 def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(1, COUNTED)
+        found.see(1, COUNTED)
         found.promises.expect(1, SEALED)
-        assert not found.promises.is_waiting
+        assert found.promises.take_known().is_all
         await found.promises.settle()
 
     found = seen(story)
@@ -128,8 +135,8 @@ def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> No
 def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(1, COHORTS)
-        assert not found.promises.is_waiting
+        found.see(1, COHORTS)
+        assert found.promises.take_known().is_all
 
     found = seen(story)
     assert (found.kept, found.found) == ([(1, SEALED)], [COHORTS])
@@ -181,7 +188,7 @@ def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
         found.promises.expect(1, SEALED)
         found.promises.look()
         await asyncio.sleep(0.1)
-        found.promises.see(1, COUNTED)
+        found.see(1, COUNTED)
         await found.promises.settle()
 
     found = seen(story, Unreachable("away"))
@@ -198,7 +205,7 @@ def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_foun
         await found.promises.settle()
         for round_ in (2, 3):
             found.promises.committed(round_)
-            found.promises.see(round_, COHORTS)
+            found.see(round_, COHORTS)
         found.promises.look()
         await found.promises.settle()
 
@@ -264,8 +271,8 @@ def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_
 def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too() -> None:
     async def rows(found: Seen) -> None:
         found.promises.expect(1, SEALED)
-        found.promises.see(1, COHORTS)
-        found.promises.see(3, OTHER)
+        found.see(1, COHORTS)
+        found.see(3, OTHER)
 
     base = COUNTED.contribution.base
     found = seen(rows)
@@ -279,15 +286,14 @@ def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too
 def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found() -> None:
     async def story(found: Seen) -> None:
         promises = found.promises
-        assert (promises.listed_in, promises.has_listed, promises.take_listed()) == (0, False, None)
+        assert (promises.listed_in, promises.take_known()) == (0, Known(None, (), True))
         promises.expect(2, SEALED)
-        promises.see(2, COHORTS)
+        found.see(2, COHORTS)
         older = replace(SEALED, claim=OTHER.contribution.claims[0])
         promises.expect(1, older)
-        promises.see(1, OTHER)
-        assert (promises.listed_in, promises.has_listed) == (2, True)
-        assert promises.take_listed() == (COHORTS.digest, 2)
-        assert (promises.listed_in, promises.take_listed()) == (2, None)
+        found.see(1, OTHER)
+        assert (promises.listed_in, promises.take_known()) == (2, Known((COHORTS.digest, 2), (), True))
+        assert (promises.listed_in, promises.take_known().listed) == (2, None)
 
     assert [round_ for round_, _ in seen(story).kept] == [2, 1]
 

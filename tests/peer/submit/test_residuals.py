@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,19 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec.residuals import residual_digest, vector_digest
 from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.submit.promises import Known
 from manta_swarm.peer.submit.residuals import ZEROS, Residuals
 from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS
-from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.signing import Identity, sha256
+from tests.peer.contexts import context_of
+from tests.runs import FixedCourse, manifest_of
 
-RUN = sha256(b"run")
+PEER = Identity(b"\x0b" * 32)
+SPARSE = replace(manifest_of(PEER).exchange, codec="topk-256-4", residual_percent=50)
+SIGNED = SignedManifest.sign(manifest_of(PEER, exchange=SPARSE), PEER)
+RUN = SIGNED.run
 N = 5000
 SORTED_AFTER = 6
 FIRST, SECOND = sha256(b"first contribution"), sha256(b"second contribution")
@@ -31,7 +39,9 @@ class Life:
 
     def __init__(self, directory: Path) -> None:
         self.store = PeerStore(directory)
-        self.residuals = Residuals(self.store, RUN, N, lambda round_: round_ == SORTED_AFTER)
+        self.residuals = Residuals(
+            context_of(None, PEER, SIGNED, store=self.store, num_weights=N, course=FixedCourse(sorts=frozenset({SORTED_AFTER})))
+        )
 
 
 def play(directory: Path, story: Callable[[Residuals], Awaitable[None]]) -> Residuals:
@@ -57,7 +67,7 @@ def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_rest
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
         assert residuals.held(0) == ZEROS  # it is not listed yet
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
 
     held = play(tmp_path, story).held(1)
     assert held.digest == residual_digest(vector(1)) == vector_digest(vector(1))
@@ -68,7 +78,7 @@ def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_rest
 def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, SORTED_AFTER + 1)
+        await residuals.take(Known((FIRST, SORTED_AFTER + 1), (), is_all=True))
 
     residuals = play(tmp_path, story)
     assert residuals.held(SORTED_AFTER + 1 + RESIDUAL_ROUNDS).digest == residual_digest(vector(1))
@@ -80,7 +90,7 @@ def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Pa
         await residuals.sealed(FIRST, vector(1))
 
     async def second(residuals: Residuals) -> None:
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
 
     play(tmp_path, first)
     assert play(tmp_path, second).held(1).digest == residual_digest(vector(1))
@@ -89,9 +99,9 @@ def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Pa
 def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
         await residuals.sealed(SECOND, vector(2))
-        residuals.dropped(SECOND)
+        await residuals.take(Known(None, (SECOND,), is_all=True))
 
     assert play(tmp_path, story).held(2).digest == residual_digest(vector(1))
 
@@ -100,7 +110,7 @@ def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(t
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
         await residuals.sealed(SECOND, vector(2))
-        await residuals.listed(SECOND, 1)
+        await residuals.take(Known((SECOND, 1), (), is_all=True))
 
     assert play(tmp_path, story).held(1).digest == residual_digest(vector(2))
 
@@ -108,8 +118,8 @@ def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(t
 def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobody_knows_more(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, 1)
-        await residuals.listed(SECOND, 2)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
+        await residuals.take(Known((SECOND, 2), (), is_all=True))
 
     assert play(tmp_path, story).held(2) == ZEROS
 
@@ -117,9 +127,9 @@ def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobod
 def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
         await residuals.sealed(SECOND, np.zeros(N, np.float32))
-        await residuals.listed(SECOND, 2)
+        await residuals.take(Known((SECOND, 2), (), is_all=True))
 
     assert play(tmp_path, story).held(2) == ZEROS
 
@@ -128,7 +138,7 @@ def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
 def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, listed_in: int, newest: int, is_held: bool) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, listed_in)
+        await residuals.take(Known((FIRST, listed_in), (), is_all=True))
 
     assert bool(play(tmp_path, story).held(newest).digest) is is_held
 
@@ -136,7 +146,7 @@ def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, l
 def test_who_does_not_know_which_holds_uses_none(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
         await residuals.forget()
 
     assert play(tmp_path, story).held(1) == ZEROS
@@ -148,7 +158,7 @@ def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
         for round_ in range(1, 5):
             contribution = sha256(bytes([round_]))
             await residuals.sealed(contribution, vector(round_))
-            await residuals.listed(contribution, round_)
+            await residuals.take(Known((contribution, round_), (), is_all=True))
 
     play(tmp_path, story)
     assert names(tmp_path) == [f"residual-{residual_digest(vector(4)).hex()[:32]}", "residuals"]
@@ -158,7 +168,7 @@ def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
 def test_a_residual_whose_file_is_not_what_it_was_is_one_of_zeros(tmp_path: Path, damage: str) -> None:
     async def story(residuals: Residuals) -> None:
         await residuals.sealed(FIRST, vector(1))
-        await residuals.listed(FIRST, 1)
+        await residuals.take(Known((FIRST, 1), (), is_all=True))
 
     play(tmp_path, story)
     (path,) = tmp_path.glob("runs/*/residual-*")
@@ -192,7 +202,7 @@ def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_befor
 
     async def story() -> None:
         await life.residuals.sealed(FIRST, vector(1))
-        listing = asyncio.create_task(life.residuals.listed(FIRST, 1))
+        listing = asyncio.create_task(life.residuals.take(Known((FIRST, 1), (), is_all=True)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         listing.cancel()
@@ -201,7 +211,7 @@ def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_befor
         slow.set()
         await asyncio.gather(listing, return_exceptions=True)
         await sealing
-        await life.residuals.listed(SECOND, 2)
+        await life.residuals.take(Known((SECOND, 2), (), is_all=True))
 
     asyncio.run(story())
     assert Life(tmp_path).residuals.held(2).digest == residual_digest(vector(2))
