@@ -6,7 +6,6 @@ A command imports what it needs itself: first what reads and checks files and se
 import asyncio
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def start(
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
     voice = Voice()
-    say = partial(_say_json, voice) if log_format == "json" else voice.say
+    console = _JsonConsole(voice) if log_format == "json" else voice
     with clear_errors():
         from manta_swarm.aggregator.settings.config import load_run_file
         from manta_swarm.aggregator.settings.start import Start, door_of
@@ -88,13 +87,19 @@ def start(
             torch.set_num_threads(asked.threads)
         try:
             with voice:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
-                asyncio.run(Operator(asked, say).run())
+                asyncio.run(Operator(asked, console).run())
         finally:
             end_soon()
 
 
-def _say_json(voice: Voice, line: str) -> None:
-    voice.say(json_line(line.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
+class _JsonConsole:
+    """A ``Console`` that says each line as an object."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+
+    def say(self, text: str) -> None:
+        self._voice.say(json_line(text.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
 
 
 for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS, *cli_ledger.COMMANDS):

@@ -1,10 +1,9 @@
 """What the parts of an operator's program share while it serves a run."""
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
@@ -12,29 +11,18 @@ from manta_swarm.aggregator.follow.follower import Follower
 from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.intake.measures import Measures
+from manta_swarm.aggregator.intake.uploads import Callers
 from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.settings.limits import LimitsSection
 from manta_swarm.network.blobs import Shelf
-from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
-
-
-class Broken:
-    """Whether this program cannot go on any more: a disk failed, or a part of it did."""
-
-    def __init__(self) -> None:
-        self.told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-
-    def __bool__(self) -> bool:
-        return self.told.done()
-
-    def stop(self, error: BaseException | None) -> None:
-        """End the program with an error after which it cannot go on; None says nothing."""
-        if error is not None and not self.told.done():
-            self.told.set_result(error)
+from manta_swarm.runtime.voice import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +30,8 @@ class RunContext:
     """What does not change while an operator serves a run. Every part of the program may have it."""
 
     endpoint: Endpoint  # where peers call
+    node: OwnNode  # by which this program calls others
+    callers: Callers
     identity: Identity
     directory: Path
     opened: OpenRun
@@ -51,8 +41,10 @@ class RunContext:
     settling: Settling
     timeline: Timeline
     measures: Measures
+    guard: RollbackGuard
+    limits: LimitsSection  # what strangers may ask
     broken: Broken
-    say: Callable[[str], None]  # prints a line for the person
+    console: Console
     clock: Clock = SYSTEM_CLOCK
 
     @property

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from manta_swarm.network.farewells import Farewell
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
@@ -15,13 +15,24 @@ REVOKED = "taken back"
 _LOOK_S = 0.2
 
 
+class Revoker(Protocol):
+    """Takes back keys and invitations (``aggregator.session``)."""
+
+    async def revoke(self, what: str, target: bytes) -> None:
+        """Take one back; it is in the log when this returns.
+
+        Raises:
+            RemoteFault, Unreachable: it is not.
+        """
+
+
 class Stopping:
     """Answers the operator; knows whether the program was told to stop, and with which words to its peers."""
 
-    def __init__(self, run: bytes, revoke: Callable[[str, bytes], Awaitable[None]]) -> None:
-        """Prepare; ``told`` is done at the first word to stop, ``revoke`` takes back a key or an invitation."""
+    def __init__(self, run: bytes, revoker: Revoker) -> None:
+        """Prepare; ``told`` is done at the first word to stop, ``revoker`` takes back a key or an invitation."""
         self._run = run
-        self._revoke = revoke
+        self._revoker = revoker
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.farewell: Farewell | None = None
 
@@ -42,7 +53,7 @@ class Stopping:
 
     async def _revoked(self, what: str, target: bytes) -> str:
         try:
-            await self._revoke(what, target)
+            await self._revoker.revoke(what, target)
         except (RemoteFault, Unreachable, ValueError) as error:  # the last: words of another program
             return str(error)
         return REVOKED

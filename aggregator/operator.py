@@ -16,22 +16,23 @@ DIR/status.json       where the run stands, for other programs
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.aggregator.admitting import held_to_admission
+from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.context import Broken, RunContext
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.joining import join
+from manta_swarm.aggregator.features.plugged_in import features_of
 from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
 from manta_swarm.aggregator.follow.shards import lend_shards
+from manta_swarm.aggregator.intake.admissions import held_to_admission
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.listening import LastAddress
 from manta_swarm.aggregator.log.contents import MEASURES, RUN_FILE
-from manta_swarm.aggregator.log.guard import refuse_handed_over
+from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key
 from manta_swarm.aggregator.monitor.door import open_door
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
@@ -44,21 +45,22 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.node import Node
-from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.protocol.signing import Identity, key_named
 from manta_swarm.runtime.control import ControlSocket
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from manta_swarm.runtime.signals import told_to_stop
+from manta_swarm.runtime.voice import Console
 
 
 class Operator:
     """One aggregator at work."""
 
-    def __init__(self, asked: Start, say: Callable[[str], None]) -> None:
-        """Prepare what is ``asked``, which is checked; ``say`` prints a line for the person."""
+    def __init__(self, asked: Start, console: Console) -> None:
+        """Prepare what is ``asked``, which is checked."""
         self._asked = asked
-        self._say = say
+        self._console = console
         self._address = LastAddress(asked.directory)
         self.session: Session | None = None  # while it serves
 
@@ -93,36 +95,41 @@ class Operator:
                 shelf = filled_shelf(opened.log, opened.follower)
                 if opened.log.ledger.manifest.shards:
                     count = lend_shards(shelf, dataset)
-                    self._say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
+                    self._console.say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
                 node = await self._start_node(identity, num_operators=len(opened.log.ledger.manifest.operators))
                 async with told_to_stop() as told:
                     try:
                         self._address.remember(tuple(await node.addresses()))
                         gate = await held_to_admission(node, opened.log)
-                        context = self._context(opened, identity, Watched(gate, onlookers.tally), shelf, onlookers)
-                        session = self.session = Session(context, asked, node, gate, onlookers)
+                        context = self._context(opened, identity, shelf, node, gate, onlookers)
+                        session = self.session = Session(context, asked, node, features_of(context, asked), onlookers)
                         async with ControlSocket(directory, session.stopping.answer):
                             await session.serve(told)
                     finally:
                         await node.close()
 
-    def _context(self, opened: OpenRun, identity: Identity, endpoint: Endpoint, shelf: Shelf, onlookers: Onlookers) -> RunContext:
-        directory, log, broken = self._asked.directory, opened.log, Broken()
-        settling = Settling(lambda: log.ledger, self._asked.config.trust.settle_s)
+    def _context(self, opened: OpenRun, identity: Identity, shelf: Shelf, node: Node, gate: OwnNode, onlookers: Onlookers) -> RunContext:
+        """Return what the parts of the program share; ``gate`` is the node, held to whom the run admits."""
+        asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()
+        settling = Settling(log, asked.config.trust.settle_s)
         settling.look()
         return RunContext(
-            endpoint,
-            identity,
-            directory,
-            opened,
-            shelf,
-            Weights(log, opened.bodies, opened.follower.num_weights),
-            Waiting(directory, broken.stop),
-            settling,
-            onlookers.timeline,
-            Measures(directory / MEASURES),
-            broken,
-            self._say,
+            endpoint=Watched(gate, onlookers.tally),
+            node=gate,
+            callers=node.rates,
+            identity=identity,
+            directory=directory,
+            opened=opened,
+            shelf=shelf,
+            weights=Weights(log, opened.bodies, opened.follower.num_weights),
+            waiting=Waiting(directory, broken),
+            settling=settling,
+            timeline=onlookers.timeline,
+            measures=Measures(directory / MEASURES),
+            guard=RollbackGuard(directory, log, self._console, is_newest=asked.is_newest),
+            limits=asked.config.limits,
+            broken=broken,
+            console=self._console,
         )
 
     async def _begin_with_others(self, identity: Identity, dataset: Dataset) -> None:
@@ -131,7 +138,7 @@ class Operator:
         settings, addresses = asked.config.operators, asked.initial_peers
         if addresses or key_named(settings.keys[0]) != identity.public_key:
             await join(asked.config, asked.directory, identity, asked.directory / IDENTITY, dataset, addresses)
-            self._say("got the run, its log and its newest state from another operator")
+            self._console.say("got the run, its log and its newest state from another operator")
 
     async def _start_node(self, identity: Identity, *, num_operators: int) -> Node:
         asked, path = self._asked, self._asked.directory / IDENTITY

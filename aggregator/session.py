@@ -1,35 +1,24 @@
 """An operator at work in a run: its services for peers and for other operators, and what becomes of each event.
 
-The session alone knows all parts of the program. They share a ``RunContext``, return what happened, and the session passes it on.
+The session alone knows all parts of the program. They share a ``RunContext``, return what happened, and the session passes it on. Features
+(``aggregator.features``) it knows by their events only.
 """
 
 import asyncio
 import os
-from dataclasses import replace
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from manta_swarm.aggregator.commit.deciding import Decider, LoneDecider
+from manta_swarm.aggregator.commit.keeper import Event, LoneKeeper
 from manta_swarm.aggregator.commit.news import NewsDesk
-from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
-from manta_swarm.aggregator.features.audits.audits import Audits
-from manta_swarm.aggregator.features.operators.contact import Contact
-from manta_swarm.aggregator.features.operators.etcd import Etcd
-from manta_swarm.aggregator.features.operators.lease import Lease
-from manta_swarm.aggregator.features.operators.seat import Seat
-from manta_swarm.aggregator.features.operators.turns import Event, Turns
-from manta_swarm.aggregator.features.sidecars.auditor import audit_beside, is_named
-from manta_swarm.aggregator.features.sidecars.gateway import Gateway
-from manta_swarm.aggregator.features.sidecars.gateway_key import invitation_for
-from manta_swarm.aggregator.features.sidecars.sidecar import Met
+from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.follow.evaluating import Evaluating
 from manta_swarm.aggregator.follow.fronts import Fronts
 from manta_swarm.aggregator.introduction import introduction, join_lines
 from manta_swarm.aggregator.log.announcing import Announcing
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
-from manta_swarm.aggregator.log.cosigning import CosigningDesk
-from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.heads import HeadsDesk
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.settings.start import Start
@@ -40,93 +29,48 @@ from manta_swarm.network.farewells import say_farewell
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
 from manta_swarm.network.reach import DialBackDesk
-from manta_swarm.network.rpc import Endpoint, OwnNode
-from manta_swarm.protocol.admission import INVITATION
+from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import LedgerError
-from manta_swarm.protocol.operators import Operators
-from manta_swarm.protocol.signing import key_named
 from manta_swarm.runtime.local_runs import LocalRun, listed
 
 
 class Session:
     """One operator's, while its program runs."""
 
-    def __init__(self, context: RunContext, asked: Start, node: Node, gate: OwnNode, onlookers: Onlookers) -> None:
+    def __init__(self, context: RunContext, asked: Start, node: Node, features: Sequence[Feature], onlookers: Onlookers) -> None:
         """Prepare; ``serve`` answers from then on.
 
         Args:
             context: of the run.
             asked: what the person wants.
             node: this operator's.
-            gate: the same, held to whom the run admits.
+            features: that it has in this run.
             onlookers: show what passes.
-
-        Raises:
-            UserError: the gateway that is asked for cannot be had.
-            StorageError: the disk fails.
         """
-        config, ledger, directory = asked.config, context.ledger, context.directory
+        follower, signed = asked.config.follower, context.opened.signed
         self.context = context
         self._asked = asked
-        self._config = config
         self._node = node
-        self._gate = gate
-        self._log = context.log
+        self.features = features
         self._onlookers = onlookers
-        self._say = context.say
-        manifest, signed = context.manifest, context.opened.signed
-        self.status = AggregatorStatus(
-            run=signed.run.hex(),
-            name=manifest.name,
-            num_rounds=manifest.num_rounds,
-            task=manifest.task,
-            dataset=manifest.dataset,
-            data=manifest.data,
-            supernet=manifest.supernet,
-            pid=os.getpid(),
-            started_at=unix_ms(),
-        )
-        self.stopping = Stopping(signed.run, self._revoke)
-        self._gateway: Gateway | None = None
-        if asked.gateway is not None:
-            self._gateway = Gateway(
-                asked.gateway,
-                directory,
-                data_root=asked.data_root,
-                threads=asked.threads,
-                say=self._say,
-                shown=self._show_gateway,
-            )
-        self._evaluating = Evaluating(context.log, context.follower, config.follower.evaluate_every)
-        self._guard = RollbackGuard(directory, context.log, self._say, is_newest=asked.is_newest)
-        self._audits: Audits | None = None
-        if manifest.is_audited:
-            max_bytes = round(config.follower.audit_disk_gb * 1e9)
-            self._audits = Audits(context.log, context.follower.snapshots, context.bodies, directory, context.num_weights, max_bytes)
-        endpoint = context.endpoint
-        self._fronts = Fronts(gate, signed, directory / SNAPSHOTS, every=config.follower.front_every)
-        self._heads = HeadsDesk(endpoint, context.log, signed, directory, self._guard.heard)
-        self._announcing = Announcing(gate, context.log)
-        self._cosigning = CosigningDesk(endpoint, context.log, directory, [key_named(name) for name in config.follower.witnesses])
-        idle = config.limits.closing(manifest)
-        onlookers.watch(idle, node.traffic, Faults(context.clock), lambda: context.ledger.finished)
-        self._news = NewsDesk(endpoint, context.log, self._left_ms, context.weights.of)
-        self._lone: Writing | None = None  # of an operator without others
-        self._turns: Turns | None = None  # where there are others
-        if Operators.of(manifest, ledger.run).is_alone:
-            self._lone = self._new_writing(endpoint, LoneDecider(context.log, context.bodies))
-        else:
-            self._turns = self._among_others()
-
-    @property
-    def _writing(self) -> Writing | None:
-        """The writer's services, while it is this operator that writes."""
-        return self._lone if self._turns is None else self._turns.writing
+        self._log = context.log
+        self._say = context.console.say
+        self._said = _said_once(context)
+        self._idle = context.limits.closing(context.manifest), Faults(context.clock)  # what is seen where another operator writes
+        self.stopping = Stopping(signed.run, self)
+        self._keeper = next((one.keeper for one in features if one.keeper is not None), None) or LoneKeeper(context)
+        self._evaluating = Evaluating(context.log, context.follower, follower.evaluate_every)
+        self._fronts = Fronts(context.node, signed, context.directory / SNAPSHOTS, every=follower.front_every)
+        self._heads = HeadsDesk(context.endpoint, context.log, signed, context.directory, context.guard)
+        self._announcing = Announcing(context.node, context.log)
+        self._news = NewsDesk(context.endpoint, context.log, self._keeper, context.weights, context.clock)
 
     async def serve(self, told: "asyncio.Future[None]") -> None:
         """Serve the run until ``told`` is done, or there is word to stop.
 
         Raises:
+            UserError: what the person asked for cannot be had.
             StorageError: the log cannot be written any more; what was acknowledged is safe.
             OtherHistory: the log is not what its key has signed for.
         """
@@ -134,107 +78,104 @@ class Session:
         look = self._onlookers
         await self._open()
         page = None if look.door is None else look.door.url
-        self._write_status(addresses=addresses, join=join_lines(self._log.ledger, addresses), monitor=page)
-        for line in introduction(self.status, self._log.ledger, self.context.num_weights, self._config.bodies):
+        self._said = self._said.model_copy(
+            update={"addresses": addresses, "join": join_lines(self.context.ledger, addresses), "monitor": page}
+        )
+        look.show(self)
+        for line in introduction(self.status, self.context.ledger, self.context.num_weights, self._asked.config.bodies):
             self._say(line)
-        with listed(LocalRun(self.status.run, self.status.name, addresses)):
-            leasing = asyncio.create_task(self._lease(addresses))
-            auditing = asyncio.create_task(self._audit(addresses))
+        with listed(LocalRun(self._said.run, self._said.name, addresses)):
+            sidecars = [asyncio.create_task(_then_wait(one.run(addresses))) for one in self.features if one.is_sidecar]
             works = (
                 self._heads.watch(),
                 self._evaluate(),
                 self._node.watch_daemon(),
-                *((self._write(self._lone),) if self._turns is None else (self._turns.keep(), self._hear(self._turns))),
-                self._hear_measures(),
-                look.look_on(),
+                self._keeper.keep(),
+                self._hear(),
+                look.look_on(self),
                 self._fronts.keep(),
                 self._announcing.keep(),
-                *(() if self._audits is None else (self._audits.keep(),)),
+                *(_then_wait(one.run(addresses)) for one in self.features if not one.is_sidecar),
             )
-            background = [leasing, auditing, *(asyncio.create_task(work) for work in works)]
+            others = [asyncio.create_task(work) for work in works]
             try:
                 self._evaluating.look()
-                await self._until_stopped(told, background)
+                await self._until_stopped(told, [*sidecars, *others])
             finally:
-                for task in (leasing, auditing):
-                    task.cancel()
-                await asyncio.wait((leasing, auditing))  # the gateway hands in what it has, while the log still takes it
-                for task in background:
-                    task.cancel()
-                await asyncio.wait(background)
-                if self._turns is not None:
-                    await self._turns.close()
-                elif self._lone is not None:
-                    await self._lone.close()
+                await _end(sidecars)  # what these have is handed in, while the log still takes it
+                await _end(others)
+                await self._keeper.close()
                 await self.context.waiting.close()
-                self._write_status()
+                look.show(self)
             is_over = self.stopping.farewell is not None and self.stopping.farewell.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
-            self._say(f"stopped at round {self._log.ledger.round}; {what_next}")
+            self._say(f"stopped at round {self.context.ledger.round}; {what_next}")
 
     async def _open(self) -> None:
         """Answer peers from now on; what they hand in is taken once the guard is lifted, by the operator whose turn it is to write."""
         endpoint, signed = self.context.endpoint, self.context.opened.signed
-        if self._turns is not None:
-            await self._turns.start()
-        elif self._lone is not None:
-            await self._lone.open()
+        await self._keeper.start()
         await self.context.shelf.serve(endpoint)
         await serve_manifest(endpoint, signed)
         await serve_pings(endpoint)
         await self._heads.start()
-        await self._cosigning.start()
         await self._news.start()
-        if self._audits is not None:
-            await self._audits.serve(endpoint, self.context.shelf)
-        await DialBackDesk(self._gate).start()
+        for feature in self.features:
+            await feature.serve()
+        await DialBackDesk(self.context.node).start()
 
-    # Writing.
+    # What happens.
 
-    def _left_ms(self, now: int) -> int:
-        if self._turns is not None:
-            return self._turns.left_ms(now)
-        return 0 if self._lone is None else self._lone.closing.left_ms(now)
-
-    def _among_others(self) -> Turns:
-        """Return this operator's place among the others of the run."""
-        self._guard.check_newest()
-        context, run, settings = self.context, self.context.ledger.run, self._config.operators
-        lease = Lease(Etcd(settings.etcd), run, context.identity.public_key)
-        contact = Contact(self._gate, Operators.of(context.manifest, run), context.directory)
-        return Turns(context, Seat(context), lease, contact, self._new_writing)
-
-    def _new_writing(self, endpoint: Endpoint, decider: Decider) -> Writing:
-        closing = self._config.limits.closing(self.context.manifest)
-        writing = Writing(replace(self.context, endpoint=endpoint), closing, decider, self._node.rates.address_of)
-        self._onlookers.write(writing.closing, writing.intake.faults)
-        return writing
-
-    async def _write(self, writing: Writing | None) -> None:
-        """Once nobody knows a newer log, commit rounds to the run's end; then serve on. Nothing is taken, and so promised, before that."""
-        assert writing is not None
-        await self._guard.lifted()
-        async for _ in writing.rounds(None):
-            self._committed()
-
-    async def _hear(self, turns: Turns) -> None:
-        """Take note of what happens among several operators, until this is cancelled."""
+    async def _hear(self) -> None:
+        """Pass on what happens to the log, until this is cancelled."""
         while True:
-            if await turns.next_event() is Event.COMMITTED:
+            if await self._keeper.next_event() is Event.COMMITTED:
                 self._committed()
             else:
                 self._news.committed()
-                self._write_status()
+                self._onlookers.show(self)
 
-    async def _hear_measures(self) -> None:
-        """Show what peers say of how good the model is, until this is cancelled."""
-        changed = self.context.measures.changed
+    def _committed(self) -> None:
+        """The log has a new round, or is settled."""
+        ledger = self.context.ledger
+        self._news.committed()
+        self._announcing.committed()
+        for feature in self.features:
+            feature.on_committed()
+        self.context.settling.look()
+        if ledger.manifest.is_audited and ledger.settled:
+            self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
+            self._onlookers.show(self)
+            self._say_if_finished()
+            return
+        if self._keeper.writing is not None:
+            self._fronts.committed(ledger.round, ledger.state)
+        assert ledger.newest is not None
+        self._say(
+            f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={ledger.newest.contributions} "
+            f"samples={self._samples()} entries={ledger.size} state={ledger.state.hex()[:12]}"
+        )
+        self._onlookers.show(self)
+        self._evaluating.look()
+
+    async def _evaluate(self) -> None:
+        """Tell of each evaluation, until this is cancelled."""
         while True:
-            await changed.wait()
-            changed.clear()
-            self._write_status()
+            said = await self._evaluating.next()
+            self._onlookers.show(self)
+            self._say(said)
+            own = self.context.measures.summed_up()
+            if self._evaluating.quality is not None and own is not None:
+                self._say(own.words())
+            self._say_if_finished()
 
-    async def _revoke(self, what: str, target: bytes) -> None:
+    def _say_if_finished(self) -> None:
+        if self._evaluating.is_over and not self.context.ledger.settled:
+            self._say("the last round is evaluated; verdicts are waited for, and then all is paid")
+        elif self._evaluating.is_over:
+            self._say("run finished; the aggregator goes on serving its state until it is stopped")
+
+    async def revoke(self, what: str, target: bytes) -> None:
         """Take back a key or an invitation.
 
         Raises:
@@ -242,32 +183,10 @@ class Session:
             Unreachable: this one's turn to write ended meanwhile.
             StorageError: the disk failed.
         """
-        if self._writing is None:
-            assert self._turns is not None  # a lone operator always writes
-            writer = self._turns.standing().writer
+        if self._keeper.writing is None:
+            writer = self._keeper.writer
             raise LedgerError("no operator writes now: try again" if writer is None else f"operator {writer} writes now: type it there")
-        await self._writing.revocations.revoke(what, target)
-
-    # Beside it.
-
-    def _show_gateway(self, url: str) -> None:
-        self._write_status(gateway=url)
-
-    async def _lease(self, addresses: tuple[str, ...]) -> None:
-        """Keep the gateway running, if there is to be one, to the run's end; then serve on."""
-        if self._gateway is not None:
-            invited = self._log.ledger.manifest.admission.how == INVITATION
-            await self._gateway.run(Met(addresses, self.status.run, invitation_for(self.context.directory) if invited else None))
-        await asyncio.Event().wait()
-
-    async def _audit(self, addresses: tuple[str, ...]) -> None:
-        """Keep this operator's auditor running, if the run names it, until the run is settled; then serve on."""
-        if is_named(self.context.directory, self._log.ledger.manifest.audit_rules) and not self._log.ledger.settled:
-            met, share = Met(addresses, self.status.run), self._config.follower.audit_share
-            await audit_beside(self.context.directory, met, share, data_root=self._asked.data_root, say=self._say)
-        elif self._audits is not None and not self._log.ledger.settled:
-            self._say("the run names another auditor than the one in this folder: none is started here")
-        await asyncio.Event().wait()
+        await self._keeper.writing.admissions.revoke(what, target)
 
     # Its end.
 
@@ -287,73 +206,31 @@ class Session:
             count = await say_farewell(self._node, farewell)
             nodes = "1 node was" if count == 1 else f"{count} nodes were"
             self._say(f"{nodes} told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
-        if self.status.own_quality is not None:
-            self._say(self.status.own_quality.words())
+        own = self.context.measures.summed_up()
+        if own is not None:
+            self._say(own.words())
 
     async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
         """Before the end for good: take nothing more, and commit what has a ticket; return what ended the program before that."""
-        if self._writing is None:
+        writing = self._keeper.writing
+        if writing is None:
             return set()  # another operator has promised it
-        self._writing.intake.take_no_more()
+        writing.intake.take_no_more()
         self._say("taking nothing more; what was promised a place in a round is committed first")
-        keeping = asyncio.create_task(self._writing.intake.nothing_waits())
+        keeping = asyncio.create_task(writing.intake.nothing_waits())
         try:
             done, _ = await asyncio.wait({*ends, keeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             keeping.cancel()
         return done - {keeping}
 
-    # What happens.
+    # Where it stands (``monitor.onlookers.Scene``).
 
-    def _committed(self) -> None:
-        ledger = self._log.ledger
-        newest = ledger.newest
-        assert newest is not None
-        self._news.committed()
-        self._announcing.committed()
-        if self._turns is not None:
-            self._turns.tell()
-        if self._audits is not None:
-            self._audits.committed()
-        self.context.settling.look()
-        if ledger.manifest.is_audited and ledger.settled:
-            self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
-            self._write_status()
-            self._say_if_finished()
-            return
-        if self._writing is not None:
-            self._fronts.committed(ledger.round, ledger.state)
-        self._say(
-            f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.contributions} "
-            f"samples={self._samples()} entries={ledger.size} state={ledger.state.hex()[:12]}"
-        )
-        self._write_status()
-        self._evaluating.look()
-
-    def _samples(self) -> int:
-        """Return how many samples the claims of the newest round say."""
-        return sum(one.counted for one in self._log.ledger.table_at(self._log.ledger.round) or ())
-
-    async def _evaluate(self) -> None:
-        """Tell of each evaluation, until this is cancelled."""
-        while True:
-            said = await self._evaluating.next()
-            self._write_status()
-            self._say(said)
-            if self._evaluating.quality is not None and self.status.own_quality is not None:
-                self._say(self.status.own_quality.words())
-            self._say_if_finished()
-
-    def _say_if_finished(self) -> None:
-        if self.status.finished and not self.status.settled:
-            self._say("the last round is evaluated; verdicts are waited for, and then all is paid")
-        elif self.status.finished:
-            self._say("run finished; the aggregator goes on serving its state until it is stopped")
-
-    def _write_status(self, **changes: object) -> None:
-        """Write where the run stands, with these fields."""
-        ledger, head = self._log.ledger, self._log.head
-        of_now = {
+    @property
+    def status(self) -> AggregatorStatus:
+        """What it says of itself at this moment."""
+        ledger, head = self.context.ledger, self._log.head
+        of_now: dict[str, object] = {
             "round": ledger.round,
             "state": ledger.state.hex(),
             "ledger_size": head.size,
@@ -365,8 +242,57 @@ class Session:
             "settled": ledger.settled,
             "open_ms": ledger.open_ms,
             "counted": self._samples(),
-            "operators": None if self._turns is None else self._turns.standing(),
-            "audits": None if self._audits is None else self._audits.status(),
         }
-        self.status = self.status.model_copy(update={**of_now, **changes})
-        self._onlookers.show(self.status)
+        for feature in self.features:
+            of_now |= feature.status()
+        return self._said.model_copy(update=of_now)
+
+    @property
+    def closing(self) -> Closing | None:
+        """The open round, as far as it is closed here; None: the run is finished."""
+        if self.context.ledger.finished:
+            return None
+        return self._idle[0] if self._keeper.writing is None else self._keeper.writing.closing
+
+    @property
+    def faults(self) -> Faults:
+        """What was refused here."""
+        return self._idle[1] if self._keeper.writing is None else self._keeper.writing.intake.faults
+
+    @property
+    def traffic(self) -> Traffic:
+        """What its node sends and receives."""
+        return self._node.traffic
+
+    def _samples(self) -> int:
+        """Return how many samples the claims of the newest round say."""
+        return sum(one.counted for one in self.context.ledger.table_at(self.context.ledger.round) or ())
+
+
+def _said_once(context: RunContext) -> AggregatorStatus:
+    """Return a status with what does not change while the program runs."""
+    manifest = context.manifest
+    return AggregatorStatus(
+        run=context.ledger.run.hex(),
+        name=manifest.name,
+        num_rounds=manifest.num_rounds,
+        task=manifest.task,
+        dataset=manifest.dataset,
+        data=manifest.data,
+        supernet=manifest.supernet,
+        pid=os.getpid(),
+        started_at=unix_ms(),
+    )
+
+
+async def _then_wait(work: Coroutine[Any, Any, None]) -> None:
+    """Do ``work``, and then wait for ever: that it is done ends no session."""
+    await work
+    await asyncio.Event().wait()
+
+
+async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -35,6 +35,7 @@ from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from manta_swarm.runtime.voice import Voice
 from tests.claim_steps import all_of
 from tests.clocks import ManualClock
+from tests.network.virtual_time import LoopClock
 from tests.protocol.record_samples import BASE, CLAIM, RUN
 
 OPERATORS = [Identity(sha256(b"operator %d" % number)) for number in range(4)]
@@ -126,16 +127,8 @@ class Scene:
         """Let the operators answer."""
         for operator in self.operators:
             endpoint = self.network.endpoints[PublicKey(operator.public_key)]
-            brought = Brought(
-                self.directory / operator.public_key.hex()[:8],
-                num_weights=NUM_WEIGHTS,
-                max_bytes=self.max_bytes,
-                kept_rounds=PENDING_ROUNDS,
-                reputation=lambda: self._reputation,
-                header=lambda _round, contribution: self.headers[contribution],
-                faults=self.faults,
-                clock=asyncio.get_running_loop().time,
-            )
+            directory = self.directory / operator.public_key.hex()[:8]
+            brought = Brought(directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=LoopClock())
             desk = DutiesDesk(brought, self, self.faults)
             self.brought[operator.public_key], self.desks[operator.public_key] = brought, desk
             await brought.serve(endpoint)
@@ -152,6 +145,10 @@ class Scene:
     @property
     def reputation(self) -> Reputation:
         return self._reputation
+
+    def header(self, round: int, contribution: bytes) -> Header:
+        del round
+        return self.headers[contribution]
 
     def beacon(self, round: int) -> bytes:
         return sha256(b"commit %d" % (round + 1))

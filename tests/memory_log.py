@@ -38,6 +38,7 @@ from manta_swarm.protocol.notes import TreeHead, head_text, origin, sign_tree_he
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of
+from manta_swarm.protocol.reputation import Reputation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.table import Weighed, weighed_bytes, weights_root
@@ -126,15 +127,9 @@ class MemoryLog:
             await self.shelf.serve(endpoint)
             await serve_pings(endpoint)
             if self._directory is not None and self.manifest.audit_rules is not None:
-                brought = self.brought[key] = Brought(
-                    self._directory / key.hex()[:8],
-                    num_weights=self.num_weights,
-                    max_bytes=1 << 30,
-                    kept_rounds=self.manifest.audit_rules.pending_rounds,
-                    reputation=lambda: self.ledger.reputation,
-                    header=lambda _, contribution: self.handed[contribution][0],
-                    faults=Faults(ManualClock()),
-                )
+                directory = self._directory / key.hex()[:8]
+                facts, faults = _Facts(self), Faults(ManualClock())
+                brought = self.brought[key] = Brought(directory, facts, num_weights=self.num_weights, max_bytes=1 << 30, faults=faults)
                 await brought.serve(endpoint)
                 await serve_vectors(endpoint, brought.folder)
             for method, handler in (
@@ -365,3 +360,18 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.005)
+
+
+class _Facts:
+    """What a log says of what is audited."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    @property
+    def reputation(self) -> Reputation:
+        return self._log.ledger.reputation
+
+    def header(self, round: int, contribution: bytes) -> Header:
+        del round
+        return self._log.handed[contribution][0]

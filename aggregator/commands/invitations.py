@@ -94,7 +94,7 @@ def _revoke(directory: Path, what: str, target: bytes) -> str:
     if len(manifest.operators) > 1:
         raise UserError("not taken back: the run has several operators, of whom one writes: type it there, while its aggregator runs")
     operator = log_key(directory)
-    from manta_swarm.aggregator.intake.revocations import signed_revocation
+    from manta_swarm.aggregator.intake.admissions import signed_revocation
     from manta_swarm.aggregator.log.log import Log
     from manta_swarm.protocol.errors import LedgerError
     from manta_swarm.protocol.records import entry_of

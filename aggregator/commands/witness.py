@@ -55,7 +55,7 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
 
         async def watch() -> None:
             async with told_to_stop() as stopped:
-                await be_witness(Asked(addresses, run, door, keep_entries), directory, say=voice.say, stopped=stopped)
+                await be_witness(Asked(addresses, run, door, keep_entries), directory, console=voice, stopped=stopped)
 
         try:
             with voice:

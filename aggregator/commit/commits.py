@@ -7,15 +7,14 @@ this path.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake.intake import Handed, Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import StorageError
@@ -28,7 +27,6 @@ from manta_swarm.runtime.tasks import within
 _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
 
 logger = logging.getLogger("manta.commits")
-Result = TypeVar("Result")
 
 
 class Commits:
@@ -59,8 +57,8 @@ class Commits:
         self._settling = context.settling
         self._changed = changed
         self._writing = asyncio.Lock()  # entries are made for the log as it is, and written before others are
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="rounds")
-        self._saver = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._compute = Worker("rounds", context.broken)
+        self._saver = Worker("snapshots", context.broken)
         self._saving: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
@@ -132,15 +130,15 @@ class Commits:
         """Finish what is being saved."""
         if self._saving:
             await asyncio.wait(self._saving)
-        for executor in (self._compute, self._saver):
-            executor.shutdown(wait=True)
+        self._compute.close()
+        self._saver.close()
 
     async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> Next:
         self._timeline.closed()
         ledger = self._log.ledger
         round_ = ledger.round + 1
         listed = paid_once([ledger.listed(one.header, round_) for one in handed])
-        computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
+        computing = self._compute.do(self._follower.follow, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake.synced(contributions))
         verdicts = await self._verdicts.for_round()
         async with self._writing:  # where the contributions are to stand is a part of the round's entry
@@ -194,17 +192,9 @@ class Commits:
 
     async def _save(self, after: Next) -> None:
         head, note = self._log.head, self._log.tree_head
-        await self._in(self._saver, self._follower.save, after.state, head, note)
-        await self._in(self._saver, self._context.bodies.prune, after.state.round)
+        await self._saver.do(self._follower.save, after.state, head, note)
+        await self._saver.do(self._context.bodies.prune, after.state.round)
 
     def _saved(self, saving: "asyncio.Task[None]") -> None:
         self._saving.discard(saving)
         self._context.broken.stop(None if saving.cancelled() else saving.exception())
-
-    async def _in(self, executor: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Result:
-        """Return what blocking work returns, done in one of the threads; a storage failure stops the program at once."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*args))
-        except StorageError as error:
-            self._context.broken.stop(error)
-            raise

@@ -3,19 +3,16 @@
 With several operators it takes a quorum of them (``aggregator.features.operators.writer``).
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.verdicts import Verdict
-
-Result = TypeVar("Result")
 
 
 class Decider(Protocol):
@@ -71,16 +68,16 @@ class LoneDecider:
         """Write to ``log``, and to ``bodies`` beside it: each has a thread of its own."""
         self._log = log
         self._bodies = bodies
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+        self._writer = Worker("log")
+        self._disk = Worker("bodies")
 
     async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
         """See ``Decider``."""
-        await _in(self._writer, self._log.commit, entries)
+        await self._writer.do(self._log.commit, entries)
 
     async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
         """See ``Decider``."""
-        await _in(self._disk, self._bodies.append, contributions)
+        await self._disk.do(self._bodies.append, contributions)
 
     async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         """Nobody else has to have them."""
@@ -91,9 +88,5 @@ class LoneDecider:
 
     def close(self) -> None:
         """Finish what is being written."""
-        for executor in (self._writer, self._disk):
-            executor.shutdown(wait=True)
-
-
-async def _in(executor: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Result:
-    return await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*args))
+        self._writer.close()
+        self._disk.close()

@@ -3,10 +3,10 @@
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
-from manta_swarm.aggregator.intake.intake import now_ms
 from manta_swarm.aggregator.log.lacking import lacking
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import waits
@@ -23,6 +23,7 @@ from manta_swarm.protocol.records import Included, Listing
 from manta_swarm.protocol.reputation import paid_with
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import Weighed, weighed_bytes
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import within
 
 MAX_WAITING = 2048  # callers who wait for a commit; further ones are told at once where the run stands
@@ -89,24 +90,38 @@ def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWo
     )
 
 
+class OpenRounds(Protocol):
+    """Knows how long the open round still is."""
+
+    def left_ms(self, now: int) -> int:
+        """Return for how many ms headers may still come at a time of the clock."""
+
+
+class WeightsOf(Protocol):
+    """Knows what contributions weigh."""
+
+    async def of(self, round_: int) -> Sequence[Weighed]:
+        """Return what each contribution of a committed round weighs in its mean."""
+
+
 class NewsDesk:
     """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
 
-    def __init__(
-        self, endpoint: Endpoint, log: Log, left_ms: Callable[[int], int], weights: Callable[[int], Awaitable[Sequence[Weighed]]]
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: WeightsOf, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
             endpoint: where others call.
             log: the log.
-            left_ms: says how long headers for the open round still have at a time of ``now_ms``.
-            weights: gives what each contribution of a committed round weighs in its mean.
+            rounds: those of who writes.
+            weights: those of the newest rounds.
+            clock: by which rounds are open.
         """
         self._endpoint = endpoint
         self._log = log
-        self._left_ms = left_ms
+        self._rounds = rounds
         self._weights = weights
+        self._clock = clock
         self._committed = asyncio.Event()
         self._waiting: Counter[PublicKey] = Counter()
         self._round = log.ledger.round  # the newest that is told: the log may have one more that the next round was not opened after yet
@@ -135,7 +150,7 @@ class NewsDesk:
         may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
         if ask.round >= self._round and not is_last and ask.patient and may_wait:
             await self._wait(caller)
-        left_ms = self._left_ms(now_ms())
+        left_ms = self._rounds.left_ms(round(self._clock.now_ms()))
         if self._round <= ask.round:
             return pack(News((), (), left_ms))
         table = self._table_of(self._round)
@@ -145,7 +160,7 @@ class NewsDesk:
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""
         committed = self._committed
-        patience_ms = self._left_ms(now_ms()) + grace_ms(self._log.ledger.open_ms)
+        patience_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
             await within(committed, patience_ms / 1000 + waits.PATIENCE_S)
@@ -165,7 +180,7 @@ class NewsDesk:
         round_ = unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round
         table = self._table_of(round_)
         if table.weights is None:
-            table.weights = weighed_bytes(await self._weights(round_))
+            table.weights = weighed_bytes(await self._weights.of(round_))
         return table.weights
 
     async def _on_contributions(self, _caller: PublicKey, request: bytes) -> bytes:

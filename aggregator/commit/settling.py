@@ -1,26 +1,26 @@
 """When an audited run is settled: once all that was drawn is decided, or a while after the last round."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.protocol.closing import NotTaken
-from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.signed import is_signed
 from manta_swarm.protocol.verdicts import Settlement, Verdict
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 
 class Settling:
     """One operator's. The time of the last round is not in the log: after a restart the wait begins anew."""
 
-    def __init__(self, ledger: Callable[[], Ledger], settle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Ledgers, settle_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.
 
         Args:
-            ledger: returns the log's ledger as it is published.
+            log: the run's.
             settle_s: how long verdicts are waited for after the last round.
-            clock: seconds that do not go back.
+            clock: by which they are.
         """
-        self._ledger = ledger
+        self._log = log
         self._settle_s = settle_s
         self._clock = clock
         self._since_s: float | None = None
@@ -28,13 +28,13 @@ class Settling:
     @property
     def is_due(self) -> bool:
         """Whether the settlement is what the run still lacks."""
-        ledger = self._ledger()
+        ledger = self._log.ledger
         return ledger.finished and not ledger.settled
 
     def look(self) -> None:
         """Note the time if the settlement is due from now on."""
         if self._since_s is None and self.is_due:
-            self._since_s = self._clock()
+            self._since_s = self._clock.now_s()
 
     def check(self, entries: Sequence[bytes]) -> None:
         """Check that a batch that may follow the log does not settle the run before its time.
@@ -42,7 +42,7 @@ class Settling:
         Raises:
             NotTaken: it does: verdicts are waited for here.
         """
-        ledger = self._ledger()
+        ledger = self._log.ledger
         if not self.is_due or not isinstance(ledger.verified.entry(entries[-1]), Settlement):
             return
         signed = [record for record in map(ledger.verified.entry, entries) if is_signed(record, Verdict)]
@@ -54,6 +54,6 @@ class Settling:
         """Return how long verdicts are waited for, where these wait before the settlement that is due; 0: it may come now."""
         self.look()
         assert self._since_s is not None
-        if self._ledger().reputation.decides_all(verdicts):
+        if self._log.ledger.reputation.decides_all(verdicts):
             return 0
-        return max(0.0, self._since_s + self._settle_s - self._clock())
+        return max(0.0, self._since_s + self._settle_s - self._clock.now_s())

@@ -1,17 +1,15 @@
 """All by which a log takes contributions and commits rounds, put together: what an operator has while it writes, and a fellow has not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.intake.admissions import AdmissionDesk
+from manta_swarm.aggregator.intake.admissions import Admissions
 from manta_swarm.aggregator.intake.bodies import Kept
 from manta_swarm.aggregator.intake.intake import Intake
-from manta_swarm.aggregator.intake.revocations import RevocationDesk
 from manta_swarm.aggregator.intake.verdicts import Verdicts
-from manta_swarm.protocol.admission import INVITATION
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.signing import PublicKey
 
@@ -19,27 +17,23 @@ from manta_swarm.protocol.signing import PublicKey
 class Writing:
     """The writer's services, and the rounds that they serve."""
 
-    def __init__(
-        self, context: RunContext, closing: Closing, decider: Decider, address_of: Callable[[PublicKey], str] = lambda _key: ""
-    ) -> None:
+    def __init__(self, context: RunContext, closing: Closing, decider: Decider) -> None:
         """Prepare; ``open`` and ``rounds`` answer from then on.
 
         Args:
             context: of the run.
             closing: without a round yet.
             decider: decides entries, and keeps what is acknowledged before that; it is closed with this.
-            address_of: see ``Intake``.
         """
         self._context = context
         self._decider = decider
         changed = asyncio.Event()  # a header, a body or a verdict came
         self.changed = changed
         self.closing = closing
-        self.intake = Intake(context, closing, changed, decider, address_of)
+        self.intake = Intake(context, closing, changed, decider)
         self.verdicts = Verdicts(context, self.intake.faults, changed, decider)
         self.commits = Commits(context, closing, self.intake, self.verdicts, changed, decider)
-        self.admissions = AdmissionDesk(context, self.commits.append)
-        self.revocations = RevocationDesk(context, self.commits.append)
+        self.admissions = Admissions(context, self.commits)
 
     async def open(self) -> None:
         """Take from now on what peers may bring at any time: what they say of how good the model is."""
@@ -82,10 +76,7 @@ class Writing:
                 self.intake.restore_valid([one for of_round, one in kept if of_round == round_], round_)
         await self.intake.start()
         await self.verdicts.start()
-        if ledger.manifest.admission.how == INVITATION:
-            await self.admissions.start()
-        if not ledger.manifest.admission.is_open:
-            await self.revocations.start()
+        await self.admissions.start()
 
     async def close(self) -> None:
         """Take nothing more, and finish what is being written."""

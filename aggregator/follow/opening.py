@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.features.sidecars.auditor import auditor_key
+from manta_swarm.aggregator.features.sidecars.keys import auditor_key
 from manta_swarm.aggregator.follow.follower import Follower
 from manta_swarm.aggregator.follow.replay import Tables, replayed
 from manta_swarm.aggregator.follow.shards import travelling_of

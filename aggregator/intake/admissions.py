@@ -1,49 +1,58 @@
-"""Lets keys into a run whose peers are invited: each by an entry of the log, which is on the disk before the peer is told.
+"""Who is in a run: an operator's node is held to that; invited keys are let in, and taken back when the operator says so.
 
-The entry does not wait for a round: a round needs a contribution, and a contribution a key that is in. So it is a transaction of its own,
-between two rounds' (``protocol.ledger``). Only who has an invitation makes the log longer, and by no more than that is for.
+Both are entries of the log, on the disk before anybody is told. They do not wait for a round: a round needs a contribution, and a
+contribution a key that is in. So each is a transaction of its own, between two rounds' (``protocol.ledger``). Only who has an invitation
+makes the log longer, and by no more than that is for. What was taken back peers, who have no copy of the log, ask for again and again
+(``peer.contact.revoked``).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Container
+from typing import Protocol
 
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
+from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.network.budget import Faults
-from manta_swarm.network.gate import NotAdmitted
-from manta_swarm.protocol.admission import MAX_ADMISSION_BYTES, Admission, Pass
+from manta_swarm.network.gate import Gate, Known, NotAdmitted, stranger_told
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.admission import INVITATION, MAX_ADMISSION_BYTES, Admission, Pass
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError
+from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import entry_of
+from manta_swarm.protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.signing import Identity, PublicKey
 
-METHOD = "admission"
+ADMISSION, REVOKED = "admission", "revoked"
 _MAX_REQUEST_BYTES = MAX_ADMISSION_BYTES + 128
+_MAX_ASK_BYTES = 32
 
 logger = logging.getLogger("manta.admissions")
 
 
-class AdmissionDesk:
-    """Answers "admission"."""
+class Appends(Protocol):
+    """Puts entries into the log that stand before a table (``aggregator.commit.commits``)."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        append: Callable[[bytes], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Prepare; ``start`` answers from then on.
+    async def append(self, entry: bytes) -> None:
+        """Return once an entry is in the log.
 
-        Args:
-            context: of the run.
-            append: returns once an entry is in the log.
+        Raises:
+            LedgerError: it may not follow the log.
+            StorageError: the disk failed.
         """
+
+
+class Admissions:
+    """Answers "admission" and "revoked" while this operator writes, and takes back what the operator wants back."""
+
+    def __init__(self, context: RunContext, commits: Appends) -> None:
+        """Prepare; ``start`` answers from then on, to what the run's rule of admission needs."""
         self._context = context
-        self._endpoint = context.endpoint
         self._identity = context.identity
-        self._append = append
+        self._commits = commits
         self._turn = asyncio.Lock()
         self._is_closed = False
         self._writing: asyncio.Task[None] | None = None
@@ -51,7 +60,11 @@ class AdmissionDesk:
 
     async def start(self) -> None:
         """Answer from now on."""
-        await self._endpoint.serve(METHOD, self._on_admission)
+        rule = self._context.manifest.admission
+        if rule.how == INVITATION:
+            await self._context.endpoint.serve(ADMISSION, self._on_admission)
+        if not rule.is_open:
+            await self._context.endpoint.serve(REVOKED, self._on_revoked)
 
     async def close(self) -> None:
         """Let nobody in any more, and finish what is being written."""
@@ -89,8 +102,64 @@ class AdmissionDesk:
             ledger.admitted.check(signed, ledger.round + 1)
             if ledger.finished or self._is_closed:
                 raise LedgerError("the run is finished, or its log is about to stop")
-            self._writing = asyncio.create_task(self._append(entry_of(signed)))
+            self._writing = asyncio.create_task(self._commits.append(entry_of(signed)))
             self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())  # who hung up does not hear of it
             await asyncio.shield(self._writing)  # a caller who hangs up does not end it
             logger.info("key admitted entries=%d keys=%d", self._context.ledger.size, len(self._context.ledger.admitted.roles))
         return key
+
+    async def _on_revoked(self, _caller: PublicKey, request: bytes) -> bytes:
+        known = unpack(AskRevoked, request, max_bytes=_MAX_ASK_BYTES).known
+        return pack(Revoked(self._context.ledger.admitted.revocations[known : known + MAX_PAGE]))
+
+    async def revoke(self, what: str, target: bytes) -> None:
+        """Take back what is meant; it is in the log when this returns.
+
+        Raises:
+            LedgerError: there is nothing to take back.
+            StorageError: the disk failed.
+        """
+        ledger = self._context.ledger
+        if ledger.finished:
+            raise LedgerError("the run is finished")
+        signed = signed_revocation(ledger, self._identity, what, target)
+        await self._commits.append(entry_of(signed))
+        logger.info("admission taken back what=%s entries=%d", what, self._context.ledger.size)
+
+
+def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: bytes) -> Signed[Revocation]:
+    """Return what takes back a key, or an invitation by the key that names it, signed.
+
+    Raises:
+        LedgerError: there is nothing to take back.
+    """
+    signed = Signed.sign(Revocation(ledger.run, operator.public_key, what, target), operator)
+    ledger.admitted.check_revocation(signed)
+    return signed
+
+
+class _Logged:
+    """Whom the log lets in and puts out. Implements ``network.gate.Roll``."""
+
+    def __init__(self, log: Ledgers) -> None:
+        self._log = log
+
+    @property
+    def out(self) -> Container[bytes]:
+        return self._log.ledger.admitted.out
+
+    def trains(self, key: bytes) -> bool:
+        return self._log.ledger.admitted.trains(key)
+
+
+async def held_to_admission(node: OwnNode, log: Ledgers) -> OwnNode:
+    """Return an operator's node as it answers those whom the run admits; where that is everybody the node as it is.
+
+    Only guests, who train nothing, show it their pass.
+    """
+    manifest, run = log.ledger.manifest, log.ledger.run
+    if manifest.admission.is_open:
+        return node
+    gate = Gate(node, Known(manifest, run, _Logged(log)), None, stranger_told(manifest))
+    await gate.open()
+    return gate

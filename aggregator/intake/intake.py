@@ -14,8 +14,7 @@ their work: the answer names whose, and the founder hands in without them.
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,11 +60,6 @@ class _Batch:
     stored: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-def now_ms() -> int:
-    """Return the time by a clock that does not go back."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Intake:
     """Answers "header" and "body"."""
 
@@ -75,7 +69,6 @@ class Intake:
         closing: Closing,
         changed: asyncio.Event,
         decider: Decider,
-        address_of: Callable[[PublicKey], str] = lambda _key: "",
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -84,7 +77,6 @@ class Intake:
             closing: the rounds; shared with ``aggregator.commit.commits``, in the same event loop.
             changed: is set when a header or a body came.
             decider: has what gets a promise where it has to be before that.
-            address_of: returns the network address that a caller's places are counted by; empty: none.
         """
         self._context = context
         self._decider = decider
@@ -92,11 +84,9 @@ class Intake:
         self._identity = context.identity
         self._closing = closing
         self._changed = changed
-        self._address_of = address_of
         self._codec = context.manifest.exchange.codec
         self._num_weights = num_weights = context.num_weights
         self._broken = context.broken
-        self._now_ms = context.clock.now_ms
         self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * context.manifest.exchange.max_rows)
         self._handed: dict[bytes, Handed] = {}
         self._synced: dict[bytes, asyncio.Future[None]] = {}  # by contribution, from the arrival of its body on
@@ -109,7 +99,7 @@ class Intake:
         self.faults = Faults(context.clock)
 
     def _now(self) -> int:
-        return round(self._now_ms())
+        return round(self._context.clock.now_ms())
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -260,7 +250,9 @@ class Intake:
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
         bringer = self._uploads.bringer(digest, founder, bringer_of(caller), now, grace_ms(ledger.open_ms))
-        taken_for = self._closing.header(founder, listed.by_key, listed.round, digest, now, bringer, self._address_of(caller))
+        taken_for = self._closing.header(
+            founder, listed.by_key, listed.round, digest, now, bringer, self._context.callers.address_of(caller)
+        )
         assert taken_for == round_  # for which it was checked
         if not self._is_whole(digest):
             is_awaited = not frozenset(listed.keys).isdisjoint(ledger.last_keys)

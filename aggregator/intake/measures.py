@@ -3,8 +3,8 @@
 The newest word of each key that is in the log is kept, ``MAX_KEPT`` at most; on the disk too, in a file that nothing depends on.
 """
 
-import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Measures:
         """Take up what the file has; one that is damaged is passed over, for peers measure again."""
         self._file = AtomicFile(path, _MAX_BYTES, "the peers measure again", is_synced=False)
         self._kept: dict[bytes, tuple[Signed[Measure], Measure]] = {}
-        self.changed = asyncio.Event()  # a peer said something new
+        self._sum: OwnQuality | None = None  # None: not made since a peer said something new
         try:
             for signed in (self._file.load(_File) or _File(())).measures:
                 measure = signed.open()
@@ -66,7 +66,7 @@ class Measures:
         if before is None and len(self._kept) >= MAX_KEPT:
             raise LedgerError("too many have measured")
         self._kept[measure.key] = (signed, measure)
-        self.changed.set()
+        self._sum = None
 
     def save(self) -> None:
         """Write the file. A disk that refuses it stops nothing here: where it matters, the log's own writes fail."""
@@ -77,14 +77,17 @@ class Measures:
 
     def summed_up(self) -> OwnQuality | None:
         """Return what they come to; None: nobody has measured."""
-        measures = [measure for _, measure in self._kept.values()]
-        if not measures:
-            return None
-        return OwnQuality(
-            peers=len(measures),
-            samples=sum(each.samples for each in measures),
-            first_round=min(each.round for each in measures),
-            last_round=max(each.round for each in measures),
-            largest=Spread.of([each.largest / each.samples for each in measures]),
-            smallest=Spread.of([each.smallest / each.samples for each in measures]),
-        )
+        if self._sum is None and self._kept:
+            self._sum = _summed_up([measure for _, measure in self._kept.values()])
+        return self._sum
+
+
+def _summed_up(measures: Sequence[Measure]) -> OwnQuality:
+    return OwnQuality(
+        peers=len(measures),
+        samples=sum(each.samples for each in measures),
+        first_round=min(each.round for each in measures),
+        last_round=max(each.round for each in measures),
+        largest=Spread.of([each.largest / each.samples for each in measures]),
+        smallest=Spread.of([each.smallest / each.samples for each in measures]),
+    )

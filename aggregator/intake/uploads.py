@@ -10,6 +10,7 @@ misses a round what came stays, one body a founder, for as long as the contribut
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from manta_swarm.aggregator.intake.refusals import NotTheirs
 from manta_swarm.network.log_client import BodyPart
@@ -18,6 +19,14 @@ from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.records import Header
+from manta_swarm.protocol.signing import PublicKey
+
+
+class Callers(Protocol):
+    """Knows where calls come from."""
+
+    def address_of(self, key: PublicKey) -> str:
+        """Return the network address that a key's places in a round are counted by; empty: none."""
 
 
 @dataclass(slots=True)

@@ -89,7 +89,7 @@ class Verdicts:
 
     async def for_round(self) -> list[Signed[Verdict]]:
         """Return what stands before the next round's contributions, in the log's order; what the ledger refuses by now is forgotten."""
-        await self._waiting.drop_refused(lambda: self._context.ledger)
+        await self._waiting.drop_refused(self._context)
         return [signed for _, signed in sorted(self._waiting.stored.items())][:MAX_VERDICTS]
 
     async def for_settlement(self) -> list[Signed[Verdict]]:

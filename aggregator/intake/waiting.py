@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
+from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.log.contents import WAITING
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
@@ -27,21 +29,29 @@ _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the l
 logger = logging.getLogger("manta.verdicts")
 
 
+class Ledgers(Protocol):
+    """Has a log's ledger, another one after each commit."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """As it is published."""
+
+
 class Waiting:
     """One operator's, for as long as its program runs."""
 
-    def __init__(self, directory: Path, stop: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, directory: Path, broken: Broken) -> None:
         """Take up what waits in a run's ``directory``.
 
         Args:
             directory: the run's.
-            stop: is told of a disk that fails, after which this program cannot go on.
+            broken: ends the program once the disk fails.
 
         Raises:
             StorageError: the file cannot be read, or something in it is not what was written and synced.
         """
         self._file = AppendedFile(directory / WAITING, MAX_SIGNED_BYTES)
-        self._stop = stop
+        self._broken = broken
         self._stored: dict[bytes, Signed[Verdict]] = {verdict.digest: verdict for verdict in _read(self._file)}
         self._size = self._file.path.stat().st_size if self._file.path.exists() else 0
         self._next: dict[bytes, Signed[Verdict]] = {}  # to be stored
@@ -84,11 +94,11 @@ class Waiting:
         for digest in digests:
             self._stored.pop(digest, None)
 
-    async def drop_refused(self, ledger: Callable[[], Ledger]) -> None:
+    async def drop_refused(self, log: Ledgers) -> None:
         """Forget what may not stand in the log any more, also because it stands there."""
         waiting = list(self._stored.values())
         for start in range(0, len(waiting), _PAGE):  # a ledger is another one two commits later, before which a page is long done
-            refused = await asyncio.to_thread(_refused, ledger(), waiting[start : start + _PAGE])
+            refused = await asyncio.to_thread(_refused, log.ledger, waiting[start : start + _PAGE])
             for reason in refused.values():
                 logger.info("verdict dropped reason=%s", reason)
             self.drop(refused)
@@ -131,7 +141,7 @@ class Waiting:
             await asyncio.get_running_loop().run_in_executor(self._disk, work, verdicts)
         except StorageError as error:
             self._error = error
-            self._stop(error)
+            self._broken.stop(error)
             return False
         return True
 

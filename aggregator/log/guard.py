@@ -11,7 +11,6 @@ back to the log within seconds. A folder that is a copy stays guarded until one 
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.disk import disk_errors
 from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.voice import Console
 
 if TYPE_CHECKING:
     from manta_swarm.aggregator.log.log import Log
@@ -149,11 +149,11 @@ def in_words(shown: Shown, directory: Path) -> str:
 class RollbackGuard:
     """One start's."""
 
-    def __init__(self, directory: Path, log: "Log", say: Callable[[str], None], *, is_newest: bool = False) -> None:
+    def __init__(self, directory: Path, log: "Log", console: Console, *, is_newest: bool = False) -> None:
         """Look at the folder of an open log; ``is_newest`` is the operator's word that nothing newer was ever signed."""
         self._directory = directory
         self._log = log
-        self._say = say
+        self._console = console
         self._is_newest = is_newest
         self.why = self._why()  # this folder stays guarded; empty: it does not
         self._expected = log.ledger.last_keys
@@ -208,7 +208,7 @@ class RollbackGuard:
         if ledger.settled:
             return
         if self.why and not self._is_newest:
-            self._say(
+            self._console.say(
                 f"this folder {self.why}: nothing is signed before a peer of its last round ({ledger.round}) says that it knows "
                 "no newer one; if nobody can say so, and you know that it has all: start with --newest"
             )
@@ -220,7 +220,9 @@ class RollbackGuard:
             self._changed.clear()
             await self._changed.wait()
         if self.why:
-            self._say(f"this folder is the newest{', by your word' if self._is_newest else ''}: the run goes on after round {ledger.round}")
+            self._console.say(
+                f"this folder is the newest{', by your word' if self._is_newest else ''}: the run goes on after round {ledger.round}"
+            )
         self._note()
 
     def _note(self) -> None:

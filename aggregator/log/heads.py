@@ -1,17 +1,29 @@
-"""Shows the log's tree head to whoever asks, and hears which heads of this log others hold: one that this log has not stops it.
+"""Shows the log's tree head to whoever asks, with what proves it, and hears which heads of it others hold: one that it has not stops it.
 
 Nobody else can stop it: a head counts by the signature of the log's own key, over a round that is proven to be under it. Where a run has
 several operators, one that is larger than the log shows only that it is behind the others: it takes no turn before it has what they have.
 """
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect_right
+from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
-from manta_swarm.aggregator.log.guard import in_words, keep_evidence
+from manta_swarm.aggregator.log.guard import keep_evidence
+from manta_swarm.aggregator.log.lacking import lacking
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES
-from manta_swarm.network.log_proofs import HeldHead, ShownHead
+from manta_swarm.network.log_proofs import (
+    MAX_ASK_CONSISTENCY_BYTES,
+    MAX_ASK_ENTRIES_BYTES,
+    MAX_ENTRIES_BYTES,
+    AskConsistency,
+    AskEntries,
+    Consistency,
+    HeldHead,
+    ShownHead,
+)
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, StorageError
@@ -20,12 +32,20 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.tiles import pack_bundle
 
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
 
 
+class Hearer(Protocol):
+    """Wants to know what others hold (``aggregator.log.guard.RollbackGuard``)."""
+
+    def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
+        """Hear that a key holds this round of the log, which has it, as its newest; None: it holds none."""
+
+
 class HeadsDesk:
-    """Answers "tree-head"."""
+    """Answers "tree-head", and with what proves one: "entries" and "consistency"."""
 
     def __init__(
         self,
@@ -33,7 +53,7 @@ class HeadsDesk:
         log: Log,
         signed: SignedManifest,
         directory: Path,
-        on_heard: Callable[[PublicKey, ProvenRound | None], None] = lambda _key, _held: None,
+        hearer: Hearer,
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -42,20 +62,22 @@ class HeadsDesk:
             log: the log.
             signed: the run's manifest.
             directory: where evidence is kept.
-            on_heard: is told who holds which of this log's rounds; None: none.
+            hearer: hears who holds which of this log's rounds.
         """
         self._endpoint = endpoint
         self._log = log
         self._signed = signed
         self._operators = Operators.of_signed(signed)
         self._directory = directory
-        self._on_heard = on_heard
+        self._hearer = hearer
         self._has_heard = False  # of such a head: one proof is enough, and is kept once
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Answer from now on."""
         await self._endpoint.serve("tree-head", self._on_head)
+        await self._endpoint.serve("entries", self._on_entries)
+        await self._endpoint.serve("consistency", self._on_consistency)
 
     async def watch(self) -> None:
         """Wait until somebody shows a head that this log should have and has not.
@@ -69,7 +91,7 @@ class HeadsDesk:
     async def _on_head(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(HeldHead, request, max_bytes=MAX_HELD_HEAD_BYTES)
         if not ask.receipt:
-            self._on_heard(caller, None)
+            self._hearer.heard(caller, None)
             return pack(ShownHead(self._log.tree_head, ()))
         receipt = ask.receipt[0]
         held = open_round_receipt(receipt, self._operators)
@@ -78,12 +100,27 @@ class HeadsDesk:
             return pack(ShownHead(note, consistency))
         evidence = Histories.shown_after(self._signed, receipt, note, consistency)
         try:
-            await asyncio.to_thread(self._log.hold_to, held.tree_head, lambda: in_words(evidence.check(), self._directory))
+            await asyncio.to_thread(self._log.hold_to, held.tree_head, evidence)
         except OtherHistory as error:
             await self._stop(evidence, error)
         else:
-            self._on_heard(caller, held)
+            self._hearer.heard(caller, held)
         return pack(ShownHead(note, consistency))
+
+    async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
+        if ask.first + ask.count > self._log.head.size:
+            raise lacking(self._log.ledger, "this log has not so many entries")
+        found = await asyncio.to_thread(self._log.entries, ask.first, ask.count, MAX_ENTRIES_BYTES)
+        ends = list(accumulate(2 + len(entry) for entry in found))
+        return pack_bundle(found[: max(1, bisect_right(ends, MAX_ENTRIES_BYTES))])
+
+    async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskConsistency, request, max_bytes=MAX_ASK_CONSISTENCY_BYTES)
+        try:
+            return pack(Consistency(self._log.consistency(ask.old, ask.new)))
+        except ValueError as error:
+            raise lacking(self._log.ledger, str(error)) from error
 
     async def _stop(self, evidence: Histories, found: OtherHistory) -> None:
         if self._has_heard:

@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
-from manta_swarm.aggregator.log.guard import check_evidence
+from manta_swarm.aggregator.log.guard import check_evidence, in_words
 from manta_swarm.aggregator.log.storage import (
     DATABASE,
     LOCK,
@@ -43,6 +43,7 @@ from manta_swarm.aggregator.log.storage import (
 from manta_swarm.aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
+from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, leaf_hash
@@ -215,8 +216,8 @@ class Log:
                 self._stopped = str(error) or type(error).__name__
                 raise
 
-    def hold_to(self, head: TreeHead, words: Callable[[], str]) -> None:
-        """Check that this log has what is under ``head``, which its key has signed; ``words`` say what it means if it has not.
+    def hold_to(self, head: TreeHead, evidence: Histories) -> None:
+        """Check that this log has what is under ``head``, which its key has signed; ``evidence`` shows what it is if it has not.
 
         Raises:
             OtherHistory: it has not, so it is not the newest, or not the only one; it has stopped: nothing is signed any more.
@@ -225,7 +226,7 @@ class Log:
             if head.size > self._head.size and not self._operators.is_alone:
                 return  # the others went on; this one will learn of it
             if head.size > self._head.size or head.root != self._tree.root(head.size):
-                self._other = self._other or OtherHistory(words())
+                self._other = self._other or OtherHistory(in_words(evidence.check(), self._directory))
                 raise self._other
 
     def shown_to(self, size: int) -> tuple[str, tuple[bytes, ...]]:

@@ -5,12 +5,11 @@ the monitor's processes running. None of it is waited for by the run, and none o
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.intake.intake import now_ms
 from manta_swarm.aggregator.intake.refusals import refused_of
 from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
 from manta_swarm.aggregator.monitor.door import MonitorDoor
@@ -22,6 +21,7 @@ from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing, Stage
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.child import TOLD, Program, keep, python
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from manta_swarm.runtime.line import BEATS
 
 _PROGRAM, _EVALUATOR = "manta_swarm.aggregator.monitor.program", "manta_swarm.aggregator.monitor.evaluator"
@@ -36,13 +36,33 @@ _SHOW_S = 0.5
 logger = logging.getLogger("manta.onlookers")
 
 
+class Scene(Protocol):
+    """What is looked at: an operator at work."""
+
+    @property
+    def status(self) -> AggregatorStatus:
+        """What it says of itself at this moment."""
+
+    @property
+    def closing(self) -> Closing | None:
+        """The open round, and who has handed in; None: the run is finished."""
+
+    @property
+    def faults(self) -> Faults:
+        """What was refused."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What its node sends and receives."""
+
+
 class Onlookers:
     """All of it, of one aggregator."""
 
     def __init__(self, directory: Path, settings: MonitorSection, door: MonitorDoor | None, data_root: Path | None) -> None:
         """Prepare; without a ``door`` no process is started."""
-        self.tally = Tally(unix_ms)
-        self.timeline = Timeline(unix_ms)
+        self.timeline = Timeline()
+        self.tally = Tally(self.timeline)
         self.door = door
         self._directory = directory
         self._settings = settings
@@ -50,27 +70,13 @@ class Onlookers:
         self._file = StatusFile(directory)
         self.programs = self._programs()
 
-    def watch(self, closing: Closing, traffic: Traffic, faults: Faults, is_finished: Callable[[], bool]) -> None:
-        """Look at these from now on."""
-        self._closing = closing
-        self._traffic = traffic
-        self._faults = faults
-        self._is_finished = is_finished
-        self.tally.on_call = self.timeline.called
-        self.tally.on_answer = self.timeline.answered
+    def show(self, scene: Scene) -> None:
+        """Write down where it stands."""
+        self._file.put(self.seen(scene))
 
-    def write(self, closing: Closing, faults: Faults) -> None:
-        """Look at the rounds of a writer from now on."""
-        self._closing, self._faults = closing, faults
-
-    def show(self, status: AggregatorStatus) -> None:
-        """Write a new status down; after ``watch``."""
-        self._status = status
-        self._file.put(self.seen(status))
-
-    async def look_on(self) -> None:
-        """Write what is seen, and keep the processes running, until this is cancelled; after ``show``."""
-        tasks = [asyncio.create_task(work) for work in (self._keep_shown(), *map(keep, self.programs))]
+    async def look_on(self, scene: Scene) -> None:
+        """Write what is seen, and keep the processes running, until this is cancelled."""
+        tasks = [asyncio.create_task(work) for work in (self._keep_shown(scene), *map(keep, self.programs))]
         for task in tasks:
             task.add_done_callback(_tell_of_fault)
         try:
@@ -80,10 +86,10 @@ class Onlookers:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _keep_shown(self) -> None:
+    async def _keep_shown(self, scene: Scene) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
-            self.show(self._status)
+            self.show(scene)
 
     def close(self) -> None:
         """Let the address go; return once the last status is written."""
@@ -91,25 +97,24 @@ class Onlookers:
         if self.door is not None:
             self.door.socket.close()
 
-    def seen(self, status: AggregatorStatus) -> AggregatorStatus:
-        """Return the status with what is seen at this moment; not validated: it is made twice a second, of as many peers as there are."""
-        now, faults = unix_ms(), self._faults
+    def seen(self, scene: Scene) -> AggregatorStatus:
+        """Return a status with what is seen at this moment; not validated: it is made twice a second, of as many peers as there are."""
+        now, faults, closing = unix_ms(), scene.faults, scene.closing
         seen = {
             "written_at": now,
-            "open": None if self._is_finished() else self._open_round(now),
+            "open": None if closing is None else self._open_round(closing, now),
             "times": tuple(replace(times) for times in self.timeline.committed),
-            "sent_bytes": self._traffic.sent.total,
-            "received_bytes": self._traffic.received.total,
+            "sent_bytes": scene.traffic.sent.total,
+            "received_bytes": scene.traffic.received.total,
             "calls": {method: replace(one) for method, one in self.tally.by_method.items()},
             "heard": {key.hex(): at for key, at in self.tally.heard().items()},
             "refused": dict(faults.by_reason),
             "refused_of": {peer_name(key): reasons for key, reasons in refused_of(faults).items()},
         }
-        return status.model_copy(update=seen)
+        return scene.status.model_copy(update=seen)
 
-    def _open_round(self, now: int) -> OpenRound:
-        closing = self._closing
-        left_ms = closing.left_ms(now_ms())
+    def _open_round(self, closing: Closing, now: int) -> OpenRound:
+        left_ms = closing.left_ms(round(SYSTEM_CLOCK.now_ms()))
         if closing.stage is Stage.OPEN and left_ms:
             self.timeline.due(left_ms)
         is_running = closing.stage is not Stage.IDLE

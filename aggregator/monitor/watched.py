@@ -7,8 +7,8 @@ witnesses, other operators, and who fetches a state or copies the log.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 
+from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.status import Calls
 from manta_swarm.network.log_client import TRAINING, AfterRound
 from manta_swarm.network.rpc import Endpoint, Handler
@@ -17,6 +17,7 @@ from manta_swarm.protocol.auditing import BRING
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 MAX_HEARD = 4096  # keys
 _HANDING_IN = ("header", "body", BRING)
@@ -27,19 +28,18 @@ _MAX_WAITING_BYTES = 128
 class Tally:
     """What was counted since the start of the program."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        """Count from now on; ``clock`` gives milliseconds since 1970."""
+    def __init__(self, timeline: Timeline, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Count from now on; ``timeline`` notes when the calls of a round were."""
+        self._timeline = timeline
         self._clock = clock
-        self.since = clock()
+        self.since = clock.unix_ms()
         self.by_method: dict[str, Calls] = {}
         self._heard: OrderedDict[PublicKey, int] = OrderedDict()  # the newest last
         self._waiting: Counter[PublicKey] = Counter()
-        self.on_call: Callable[[str], None] = lambda _method: None  # at the beginning of each call
-        self.on_answer: Callable[[str], None] = lambda _method: None  # after each answer
 
     def heard(self) -> dict[PublicKey, int]:
         """Return when each key that takes part last called or was answered; who waits for an answer is heard of now."""
-        now = self._clock()
+        now = self._clock.unix_ms()
         return {key: now if self._waiting[key] else at for key, at in self._heard.items()}
 
     def serves(self, method: str) -> None:
@@ -55,7 +55,7 @@ class Tally:
         if peer is not None:
             self._waiting[peer] += 1
             self._hear(peer)
-        self.on_call(method)
+        self._timeline.called(method)
 
     def end(self, method: str, out_bytes: int, peer: PublicKey | None) -> None:
         """It was answered; or refused, with nothing."""
@@ -66,10 +66,10 @@ class Tally:
                 del self._waiting[peer]
             self._hear(peer)
         if out_bytes:
-            self.on_answer(method)
+            self._timeline.answered(method)
 
     def _hear(self, key: PublicKey) -> None:
-        self._heard[key] = self._clock()
+        self._heard[key] = self._clock.unix_ms()
         self._heard.move_to_end(key)
         if len(self._heard) > MAX_HEARD:
             self._heard.popitem(last=False)

@@ -6,7 +6,7 @@ Nothing is made by the check, and nothing is changed. What only the data can say
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.features.sidecars.gateway_key import check_gateway_key
+from manta_swarm.aggregator.features.sidecars.keys import check_gateway_key
 from manta_swarm.aggregator.log.guard import refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key, read_manifest
 from manta_swarm.aggregator.monitor.door import check_address

@@ -39,13 +39,13 @@ class Aggregator:
         self.run = opened(directory, config)
         manifest = self.run.log.ledger.manifest
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
-        settling = Settling(lambda: self.ledger, config.trust.settle_s, clock.now_s)
+        settling = Settling(self.run.log, config.trust.settle_s, clock)
         self.context = context_of(self.run, directory, endpoint, OPERATOR, settling=settling, clock=clock)
         self.shelf, self.waiting, weights = self.context.shelf, self.context.waiting, self.context.weights
         self.closing = Closing(manifest.exchange.max_rows)
         self.writing = Writing(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
         self.commits, self.intake, self.verdicts = self.writing.commits, self.writing.intake, self.writing.verdicts
-        self.news = NewsDesk(endpoint, self.run.log, self.closing.left_ms, weights.of)
+        self.news = NewsDesk(endpoint, self.run.log, self.closing, weights, clock)
         self._endpoint = endpoint
         self._told = asyncio.Event()
 
@@ -129,7 +129,7 @@ class World:
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig) -> None:
         """Begin without any."""
         self.directory, self.config = directory, config
-        self.clock, self.network = Clock(patch), MemoryNetwork()
+        self.clock, self.network = Clock(), MemoryNetwork()
         self.lives: list[Aggregator] = []
 
     async def start(self, directory: Path | None = None) -> Aggregator:

@@ -2,28 +2,53 @@
 
 from pathlib import Path
 
+from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.context import Broken, RunContext
+from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Waiting
-from manta_swarm.aggregator.status import unix_ms
-from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.signing import Identity
+from manta_swarm.aggregator.log.guard import RollbackGuard
+from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+from tests.consoles import Lines
+
+
+class Anywhere:
+    """Callers whose addresses nobody knows."""
+
+    def address_of(self, key: PublicKey) -> str:
+        del key
+        return ""
 
 
 def context_of(
-    run: OpenRun, directory: Path, endpoint: Endpoint, identity: Identity, *, settling: Settling | None = None, clock: Clock = SYSTEM_CLOCK
+    run: OpenRun, directory: Path, endpoint: OwnNode, identity: Identity, *, settling: Settling | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> RunContext:
     """Return the context of an operator that serves an opened run; verdicts are not waited for, unless ``settling`` says so."""
-    broken, log = Broken(), run.log
-    settling = settling or Settling(lambda: log.ledger, 0, clock.now_s)
+    broken, log, console = Broken(), run.log, Lines()
+    settling = settling or Settling(log, 0, clock)
     settling.look()
-    weights, measures = Weights(log, run.bodies, run.follower.num_weights), Measures(directory / "measures")
-    shelf, waiting = filled_shelf(log, run.follower), Waiting(directory, broken.stop)
     return RunContext(
-        endpoint, identity, directory, run, shelf, weights, waiting, settling, Timeline(unix_ms), measures, broken, print, clock
+        endpoint=endpoint,
+        node=endpoint,
+        callers=Anywhere(),
+        identity=identity,
+        directory=directory,
+        opened=run,
+        shelf=filled_shelf(log, run.follower),
+        weights=Weights(log, run.bodies, run.follower.num_weights),
+        waiting=Waiting(directory, broken),
+        settling=settling,
+        timeline=Timeline(),
+        measures=Measures(directory / "measures"),
+        guard=RollbackGuard(directory, log, console),
+        limits=LimitsSection(),
+        broken=broken,
+        console=console,
+        clock=clock,
     )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.context import Broken
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.codec.coding import body_num_bytes
@@ -27,6 +27,7 @@ from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests import contributions
+from tests.aggregator.contexts import Anywhere
 from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of
 from tests.audited import RULES
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
@@ -99,6 +100,7 @@ class Desk:
 
         class Context:
             identity, bodies, num_weights, broken, clock = OPERATOR, desk.bodies, NUM_WEIGHTS, desk.broken, desk.clock
+            callers = Anywhere()
 
             @property
             def ledger(self) -> Ledger:
@@ -237,12 +239,13 @@ def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Story, course: Fi
     """Run ``story`` in an event loop with an intake."""
 
     async def play() -> None:
-        desk = Desk(directory, Clock(patch), course, audits_steps=audits_steps)
+        desk = Desk(directory, Clock(), course, audits_steps=audits_steps)
         await desk.start()
         try:
             await story(desk)
         finally:
             await desk.intake.close()
+            desk.decider.close()
             assert not desk.intake._tasks
 
     asyncio.run(play())

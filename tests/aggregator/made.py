@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.intake.bodies import Kept
@@ -87,10 +86,8 @@ def _coded(ledger: Ledger, values: NDArray[np.float32], round: int) -> tuple[byt
 class Clock:
     """The time that the log's parts see, in milliseconds; it stands still unless the test moves it."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        """Take the place of the real one until the test ends."""
+    def __init__(self) -> None:
         self.now = 1_000_000
-        patch.setattr("manta_swarm.aggregator.commit.news.now_ms", self)
 
     def __call__(self) -> int:
         return self.now

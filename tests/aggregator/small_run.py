@@ -15,8 +15,9 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
 from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Header, entry_of
-from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
@@ -27,6 +28,13 @@ STRANGER = Identity(b"\x03" * 32)
 PEERS = MANY_PEERS[:3]
 POOL = 1_000
 ENTRIES = len(PEERS) + 1  # of a round
+
+
+class Deaf:
+    """Wants to hear nothing of what others hold."""
+
+    def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
+        del key, held
 
 
 def course_of(_manifest: Manifest) -> Course:

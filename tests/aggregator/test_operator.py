@@ -20,6 +20,7 @@ from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.runtime.disk import only_process
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
+from tests.consoles import Lines
 
 SNAPSHOT = "snapshots/round-00000000.safetensors"
 
@@ -241,7 +242,7 @@ def test_a_start_that_was_killed_before_the_log_was_there_begins_anew(directory:
 
 
 def operator(directory: Path) -> Operator:
-    return Operator(Start(CONFIG, directory, page=""), lambda line: None)
+    return Operator(Start(CONFIG, directory, page=""), Lines())
 
 
 def test_a_lost_key_is_not_replaced_by_a_new_one(directory: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import manta_swarm.aggregator.operator
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import tell_to_stop
+from manta_swarm.aggregator.features import plugged_in
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.operator import Operator
@@ -81,7 +82,7 @@ class Program:
 
         patch.setattr(manta_swarm.aggregator.operator.Node, "start", start)
         patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
-        operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self._say)
+        operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self)
         self.running = asyncio.create_task(operator.run())
         self.operator = operator
 
@@ -90,8 +91,8 @@ class Program:
         assert self.operator.session is not None
         return self.operator.session.context
 
-    def _say(self, line: str) -> None:
-        self.lines.append(line)
+    def say(self, text: str) -> None:
+        self.lines.append(text)
         self._said.set()
 
     async def says(self, words: str) -> None:
@@ -178,6 +179,25 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
         assert (found.rounds, set(found.credits)) == (2, {one.peer.public_key for one in contributions})
 
     run(directory, monkeypatch, story)
+
+
+def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
+    plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 3})})
+
+    async def story(program: Program) -> None:
+        assert program.operator.session is not None
+        assert not program.operator.session.features
+        for _ in range(3):
+            contributions = await program.a_round()
+        await program.says("run finished")
+        status = await program.shows(round=3, finished=True, settled=True)
+        assert (status.operators, status.audits, status.gateway) == (None, None, "")
+        await ended_by_hand(program)
+        found = verify_directory(directory)
+        assert (found.rounds, set(found.credits)) == (3, {one.peer.public_key for one in contributions})
+
+    run(directory, monkeypatch, story, plain)
 
 
 def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

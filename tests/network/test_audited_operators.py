@@ -6,7 +6,7 @@ import pytest
 
 from manta_swarm.aggregator.cli import main as aggregator_main
 from manta_swarm.aggregator.features.audits.listing import verdicts_in
-from manta_swarm.aggregator.features.sidecars.auditor import auditor_key
+from manta_swarm.aggregator.features.sidecars.keys import auditor_key
 from manta_swarm.aggregator.log.contents import AUDITOR
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import AdmissionSection, TrustSection

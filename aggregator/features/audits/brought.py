@@ -10,12 +10,11 @@ is full a contribution ends as not judged.
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
 from manta_swarm.network.budget import Faults
@@ -43,6 +42,7 @@ from manta_swarm.protocol.records import Claim, Contribution, Header
 from manta_swarm.protocol.reputation import Audit, Reputation
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.disk import disk_errors
 from manta_swarm.runtime.round_folder import NoRoom, round_path
 
@@ -81,42 +81,43 @@ class _Coming:
     is_over: bool = False  # another one took its place: it is closed once it is not busy
 
 
+class Headers(Protocol):
+    """Has the contributions that are audited (``aggregator.features.audits.facts``)."""
+
+    @property
+    def reputation(self) -> Reputation:
+        """What the log says of audits."""
+
+    def header(self, round: int, contribution: bytes) -> Header:
+        """Return a listed contribution with its claims, by its round and digest; it blocks."""
+
+
 class Brought:
     """One operator's."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        num_weights: int,
-        max_bytes: int,
-        kept_rounds: int,
-        reputation: Callable[[], Reputation],
-        header: Callable[[int, bytes], Header],
-        faults: Faults,
-        clock: Callable[[], float] = time.monotonic,
+        self, directory: Path, facts: Headers, *, num_weights: int, max_bytes: int, faults: Faults, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Take up what is in the run's ``directory``, which blocks; ``serve`` answers from then on.
 
         Args:
             directory: the run's.
+            facts: the log's, of an audited run.
             num_weights: N, values of a vector.
             max_bytes: on the disk.
-            kept_rounds: that anything is kept.
-            reputation: returns what the log says of audits.
-            header: returns a listed contribution with its claims, by its round and digest; is called in a thread.
             faults: counts what is nobody's to bring.
-            clock: gives seconds and does not go back.
+            clock: by which they come.
 
         Raises:
             StorageError: the disk refuses.
         """
+        rules = facts.reputation.rules
+        assert rules is not None
+        self._kept_rounds = kept_rounds = rules.pending_rounds
         self._directory = directory / FOLDER
         self._vector_bytes = _VALUE_BYTES * num_weights
-        self._kept_rounds = kept_rounds
         self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=max_bytes, is_pinned=True)
-        self._reputation = reputation
-        self._header = header
+        self._facts = facts
         self._faults = faults
         self._clock = clock
         self._here = self.folder.all()  # by contribution
@@ -157,7 +158,7 @@ class Brought:
 
     def audit_of(self, contribution: bytes) -> Audit | None:
         """Return the audit of a contribution; None: it is not audited, or not any more."""
-        return self._reputation().audits.get(contribution)
+        return self._facts.reputation.audits.get(contribution)
 
     @property
     def opened_lately(self) -> tuple[Audited, ...]:
@@ -168,7 +169,7 @@ class Brought:
         """Return a contribution that is audited, read from the log unless it was lately."""
         contribution = audit.work.contribution
         if (found := self._opened.get(contribution)) is None:
-            header = await asyncio.to_thread(self._header, audit.round, contribution)
+            header = await asyncio.to_thread(self._facts.header, audit.round, contribution)
             claims = tuple(signed.unchecked() for signed in header.claims)
             found = Audited(audit, header, header.contribution.unchecked(), claims)
         self._opened[contribution] = found
@@ -194,7 +195,7 @@ class Brought:
     def need(self, contribution: bytes, step: int) -> None:
         """Ask for the own vectors of a step, too."""
         if step not in self._failed.setdefault(contribution, {}):
-            self._failed[contribution][step] = self._reputation().round
+            self._failed[contribution][step] = self._facts.reputation.round
             self._vectors.pop(contribution, None)
 
     def needed(self, contribution: bytes) -> dict[int, int]:
@@ -207,7 +208,7 @@ class Brought:
         Raises:
             StorageError: the disk refuses.
         """
-        reputation = self._reputation()
+        reputation = self._facts.reputation
         for of_audits in (self._failed, self._vectors, self._opened):
             for contribution in of_audits.keys() - reputation.audits.keys():
                 of_audits.pop(contribution)
@@ -229,7 +230,7 @@ class Brought:
         return pack(Wanted(answers))
 
     async def _wanted(self, caller: PublicKey, placed: Placed) -> WantedOf:
-        if placed.round >= self._reputation().round:
+        if placed.round >= self._facts.reputation.round:
             return WantedOf(int(Fate.LATER), ())
         audit = self.audit_of(placed.contribution)
         if audit is None:
@@ -255,7 +256,7 @@ class Brought:
                 raise NotTaken("a vector is brought from its beginning, page by page")
             if coming.is_busy:
                 raise Busy("a page of it is being written")
-            coming.is_busy, coming.heard_s = True, self._clock()
+            coming.is_busy, coming.heard_s = True, self._clock.now_s()
             writing = self._begin_work(self._write(audit.round, which, coming, page.data))
             await asyncio.shield(writing)  # a caller that hangs up leaves no page half written
         return b""
@@ -267,12 +268,12 @@ class Brought:
             Busy: there is none now.
         """
         self._make_place(key, which)
-        now_s = self._clock()
+        now_s = self._clock.now_s()
         coming = self._coming[which] = _Coming(key, now_s, now_s)
         return coming
 
     def _make_place(self, key: bytes, which: tuple[bytes, bytes]) -> None:
-        now_s = self._clock()
+        now_s = self._clock.now_s()
         for each, coming in list(self._coming.items()):
             if now_s - coming.heard_s >= QUIET_S:
                 self._break_off(each)

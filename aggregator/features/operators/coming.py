@@ -5,12 +5,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.protocol.encoding import unpack
@@ -28,9 +28,7 @@ logger = logging.getLogger("manta.operators")
 class Coming:
     """One operator's; most take part from their start."""
 
-    def __init__(
-        self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], on_disk: Callable[..., Awaitable[Any]]
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], disk: Worker) -> None:
         """Prepare.
 
         Args:
@@ -38,13 +36,13 @@ class Coming:
             log: the run's.
             store: has what was heard.
             others: the run's other operators.
-            on_disk: returns what blocking work returns, done in the one thread that writes.
+            disk: the one thread that writes.
         """
         self._endpoint = endpoint
         self._log = log
         self._store = store
         self._others = others
-        self._on_disk = on_disk
+        self._disk = disk
 
     @property
     def takes_part(self) -> bool:
@@ -85,7 +83,7 @@ class Coming:
         """
         while (newcomer := self._store.newcomer) is not None:
             if newcomer.is_over(self._others, self._log.head.size, self._log.ledger.round):
-                await self._on_disk(self._store.take_part)
+                await self._disk.do(self._store.take_part)
                 return
             for key in self.waits_for()[0]:
                 await self._ask(key)
@@ -100,4 +98,4 @@ class Coming:
             return
         newcomer = self._store.newcomer
         assert newcomer is not None
-        await self._on_disk(self._store.come, newcomer.hearing(key, standing))
+        await self._disk.do(self._store.come, newcomer.hearing(key, standing))

@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from manta_swarm.aggregator.features.operators.store import FOLDER
@@ -22,6 +20,7 @@ from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import PublicKey, peer_name
 from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 
 SILENT_S = 6.0  # whom nothing was heard of for so long is not there
@@ -36,8 +35,8 @@ logger = logging.getLogger("manta.operators")
 class Contact:
     """One operator's with the others."""
 
-    def __init__(self, node: OwnNode, operators: Operators, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know where the others were at the last time, as the run's ``directory`` says; ``clock`` gives seconds.
+    def __init__(self, node: OwnNode, operators: Operators, directory: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Know where the others were at the last time, as the run's ``directory`` says.
 
         Raises:
             StorageError: that cannot be read.
@@ -93,12 +92,12 @@ class Contact:
                 await self._node.call(key, PING, b"", timeout_s=_PING_S)
             except RemoteFault as error:  # whatever it says, it is there
                 logger.info("an operator refuses a ping reason=%s", error)
-            self._heard_s[key] = self._clock()
+            self._heard_s[key] = self._clock.now_s()
             return True
         return False
 
     def _is_there(self, key: PublicKey) -> bool:
-        return key in self._heard_s and self._clock() - self._heard_s[key] < SILENT_S
+        return key in self._heard_s and self._clock.now_s() - self._heard_s[key] < SILENT_S
 
     async def _remember(self, key: PublicKey) -> None:
         """Keep where an operator can be called.

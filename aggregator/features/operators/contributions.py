@@ -1,13 +1,13 @@
 """The contributions that one operator of several keeps for the rounds that its log does not have: on its disk, and lent to the others."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from manta_swarm.aggregator.features.operators.lending import borrow, contribution_from
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.intake import bodies
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.ballots import Kept
 from manta_swarm.protocol.errors import MantaError
@@ -27,7 +27,7 @@ class Contributions:
         log: Log,
         store: Store,
         kept_bodies: bodies.Bodies,
-        on_disk: Callable[..., Awaitable[Any]],
+        disk: Worker,
         body_bytes: int,
     ) -> None:
         """Take up what is on the disk.
@@ -37,7 +37,7 @@ class Contributions:
             log: the run's.
             store: says what is kept for which round, under which ballot.
             kept_bodies: contributions on the disk.
-            on_disk: returns what blocking work returns, done in the one thread that writes.
+            disk: the one thread that writes.
             body_bytes: of each.
 
         Raises:
@@ -47,7 +47,7 @@ class Contributions:
         self._log = log
         self._store = store
         self._bodies = kept_bodies
-        self._on_disk = on_disk
+        self._disk = disk
         self._body_bytes = body_bytes
         self.max_lent_bytes = body_bytes + 2 * MAX_HEADER_BYTES
         self.held = self._read()
@@ -89,7 +89,7 @@ class Contributions:
             if held is None or held[0].round != round_:  # its file is that of another round
                 lacking.append((round_, found[-1]))
         if lacking:
-            await self._on_disk(self._bodies.append, lacking)
+            await self._disk.do(self._bodies.append, lacking)
         return found
 
     async def keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
@@ -99,7 +99,7 @@ class Contributions:
             Outdated: a later ballot was promised.
             StorageError: the disk failed.
         """
-        await self._on_disk(self._keep, contributions)
+        await self._disk.do(self._keep, contributions)
 
     def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
         for kept, _ in contributions:

@@ -6,9 +6,8 @@ What they say is bounded and strictly parsed all the same.
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from manta_swarm.aggregator.features.operators.coming import STANDING
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
@@ -32,6 +31,7 @@ from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, 
 from manta_swarm.protocol.newcomers import LATER
 from manta_swarm.protocol.notes import MAX_NOTE_BYTES
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
 MAX_NOTED_BYTES = 8192
@@ -113,6 +113,13 @@ class Heard:
         return PublicKey(self.ballot.writer)
 
 
+class Turn(Protocol):
+    """Knows whose turn it is (``aggregator.features.operators.lease``)."""
+
+    async def may_be_of(self, operator: bytes) -> bool:
+        """Say whether it is an operator's turn to write, as far as that can be found out."""
+
+
 class OperatorsDesk:
     """One seat's."""
 
@@ -120,25 +127,23 @@ class OperatorsDesk:
         self,
         endpoint: Endpoint,
         seat: Seat,
-        holds_lease: Callable[[PublicKey], Awaitable[bool]],
-        on_heard: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        lease: Turn,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
             endpoint: where the others call.
             seat: this operator's.
-            holds_lease: says whether it is an operator's turn to write, as far as that can be found out.
-            on_heard: is called when the writer was heard.
-            clock: seconds that do not go back.
+            lease: says whose turn it is to write.
+            clock: by which they are heard.
         """
         self._endpoint = endpoint
         self._seat = seat
-        self._holds_lease = holds_lease
-        self._on_heard = on_heard
+        self._lease = lease
         self._clock = clock
         self._heard: Heard | None = None
+        self._was_heard = asyncio.Event()  # since ``next_heard`` returned
         self._catching_up: asyncio.Task[None] | None = None
         self._source: PublicKey | None = None  # whom that asks
 
@@ -146,12 +151,24 @@ class OperatorsDesk:
     def writer(self) -> Heard | None:
         """The writer, if it was heard lately."""
         heard = self._heard
-        return None if heard is None or self._clock() - heard.at_s > SILENT_S else heard
+        return None if heard is None or self._clock.now_s() - heard.at_s > SILENT_S else heard
+
+    @property
+    def writer_key(self) -> PublicKey | None:
+        """The writer's key, if it was heard lately."""
+        return None if self.writer is None else self.writer.key
+
+    async def next_heard(self) -> Heard:
+        """Return the writer once it is heard again."""
+        await self._was_heard.wait()
+        self._was_heard.clear()
+        assert self._heard is not None
+        return self._heard
 
     def left_ms(self) -> int:
         """Return how long headers for the open round still have, as the writer said last."""
         heard = self.writer
-        return 0 if heard is None else max(0, heard.left_ms - int(1000 * (self._clock() - heard.at_s)))
+        return 0 if heard is None else max(0, heard.left_ms - int(1000 * (self._clock.now_s() - heard.at_s)))
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -189,7 +206,7 @@ class OperatorsDesk:
     async def _on_promise(self, caller: PublicKey, request: bytes) -> bytes:
         ballot = unpack(AskPromise, request, max_bytes=MAX_SMALL_BYTES).ballot
         _check_own(ballot, caller)
-        if not await self._holds_lease(caller):
+        if not await self._lease.may_be_of(caller):
             raise RemoteFault("it is another operator's turn to write")
         seat = self._seat
         try:
@@ -243,14 +260,14 @@ class OperatorsDesk:
         beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
         _check_own(beat.ballot, caller)
         self._seat.store.memory.listening_to(beat.ballot)
-        self._heard = Heard(beat.ballot, self._clock(), beat.left_ms)
+        self._heard = Heard(beat.ballot, self._clock.now_s(), beat.left_ms)
+        self._was_heard.set()
         head = self._seat.operators.open(beat.note)
         is_new = head.size > self._seat.log.head.size or (self._seat.log.tree_head != beat.note and not head.size)
         if is_new and (self._catching_up is None or self._catching_up.done() or self._source != caller):
             if self._catching_up is not None:  # who wrote before may stand still
                 self._catching_up.cancel()
             self._catching_up, self._source = asyncio.create_task(self._catch_up(beat.note, caller)), caller
-        self._on_heard()
         return b""
 
     async def _catch_up(self, note: str, source: PublicKey) -> None:

@@ -9,9 +9,10 @@ says so.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from manta_swarm.aggregator.features.operators.lease import Quorum
 from manta_swarm.aggregator.intake.refusals import passed_on_by
 from manta_swarm.network import waits
 from manta_swarm.network.operator_line import AskAnother
@@ -46,28 +47,39 @@ _LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
+class Writers(Protocol):
+    """Knows the run's operators (``aggregator.features.operators.desk``)."""
+
+    @property
+    def writer_key(self) -> PublicKey | None:
+        """The key of the one that writes; None: nobody that is known."""
+
+    def among_operators(self, handler: Handler) -> Handler:
+        """Return a handler that answers them only."""
+
+
 class Switch(Through):
     """Implements ``network.rpc.Endpoint``."""
 
-    def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None], is_cut_off: Callable[[], bool]) -> None:
+    def __init__(self, endpoint: Endpoint, operators: Writers, quorum: Quorum) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
             endpoint: where peers and the other operators call.
-            writer: says who writes; None: nobody that is known.
-            is_cut_off: says whether this operator hears too few of the others for one of them to write that it would know.
+            operators: those of the run.
+            quorum: says whether this operator hears enough of them for one to write that it would know.
         """
         super().__init__(endpoint)
-        self._writer = writer
-        self._is_cut_off = is_cut_off
+        self._operators = operators
+        self._quorum = quorum
         self._handlers: dict[str, Handler] = {}
         self._another = asyncio.Event()  # writes: set once, and then another event
 
-    async def start(self, among_operators: Callable[[Handler], Handler]) -> None:
+    async def start(self) -> None:
         """Answer, or pass on, from now on; what is passed on here is taken from operators only."""
         for method in FORWARDED:
             await self._endpoint.serve(method, self._answer(method))
-        await self._endpoint.serve(FORWARD, among_operators(self._on_forward))
+        await self._endpoint.serve(FORWARD, self._operators.among_operators(self._on_forward))
 
     async def serve(self, method: str, handler: Handler) -> None:
         """Have what comes for the writer answered by ``handler`` from now on, until ``forget``."""
@@ -94,10 +106,10 @@ class Switch(Through):
                 try:
                     answered = await self._answered(method, caller, request, another)
                 except Busy as error:  # all calls may be made again: whoever writes next is asked
-                    while not another.is_set() and now_s() < until_s and not self._is_cut_off():
+                    while not another.is_set() and now_s() < until_s and self._quorum.is_quorum():
                         await within(another, _LOOK_S)
                     if not another.is_set():
-                        raise AskAnother(str(error)) if self._is_cut_off() else Busy(f"{error}: try again") from error
+                        raise AskAnother(str(error)) if not self._quorum.is_quorum() else Busy(f"{error}: try again") from error
                 else:
                     if answered is not None:
                         return answered
@@ -113,7 +125,7 @@ class Switch(Through):
         """
         if method in self._handlers:
             return await self._handlers[method](caller, request)
-        writer = self._writer()
+        writer = self._operators.writer_key
         if writer is None or writer == self.key:
             raise Busy("no operator writes just now")
         forwarded = pack(Forwarded(caller, method, request))
@@ -124,7 +136,7 @@ class Switch(Through):
         over = asyncio.create_task(another.wait())
         try:
             while not calling.done() and not over.done():
-                if writer != self._writer() or self._is_cut_off():
+                if writer != self._operators.writer_key or not self._quorum.is_quorum():
                     raise Busy("the operator that writes is not heard any more")
                 await asyncio.wait((calling, over), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return await calling if calling.done() else None

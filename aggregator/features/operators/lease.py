@@ -7,11 +7,11 @@ computer slept or a clock ran slow, is for ``protocol.ballots`` and the signatur
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable
+from typing import Protocol
 
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.protocol.errors import Unreachable, UserError
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 TTL_S = 4
 _RENEWALS = 3  # within a TTL
@@ -22,11 +22,18 @@ _SPARE_S = 0.2
 logger = logging.getLogger("manta.operators")
 
 
+class Quorum(Protocol):
+    """Knows how many of the operators are there (``aggregator.features.operators.contact``)."""
+
+    def is_quorum(self) -> bool:
+        """Return whether those that are there are a quorum with this operator."""
+
+
 class Lease:
     """One operator's turn."""
 
-    def __init__(self, etcd: Etcd, run: bytes, operator: bytes, *, ttl_s: int = TTL_S, clock: Callable[[], float] = time.monotonic) -> None:
-        """Have no turn yet; ``clock`` gives seconds. Where it stands still, as while a computer sleeps, a writer sees its turn end late."""
+    def __init__(self, etcd: Etcd, run: bytes, operator: bytes, *, ttl_s: int = TTL_S, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Have no turn yet. Where ``clock`` stands still, as while a computer sleeps, a writer sees its turn end late."""
         self._etcd = etcd
         self._key = f"manta/{run.hex()}/writer"
         self._operator = operator
@@ -39,7 +46,7 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """Whether this operator may write, by its own clock."""
-        return self._lease is not None and self._clock() < self._until_s
+        return self._lease is not None and self._clock.now_s() < self._until_s
 
     async def check(self) -> None:
         """See that etcd is there.
@@ -61,11 +68,18 @@ class Lease:
         found = await self._etcd.holder(self._key)
         return None if found is None else found.value
 
-    async def won(self, may: Callable[[], bool] = lambda: True) -> int:
-        """Wait until it is this operator's turn; return the term. ``may`` says whether it should take one now."""
+    async def may_be_of(self, operator: bytes) -> bool:
+        """Say whether it is an operator's turn; where etcd does not answer, its word is taken: nothing is lost or forked by it."""
+        try:
+            return await self.holder() == operator
+        except Unreachable:
+            return True
+
+    async def won(self, others: Quorum | None = None) -> int:
+        """Wait until it is this operator's turn; return the term. Without a quorum with ``others`` it takes none; None: it needs none."""
         while True:
             try:
-                term = await self._campaign() if may() else None
+                term = await self._campaign() if others is None or others.is_quorum() else None
             except Unreachable as error:
                 self._say_away(error)
                 term = None
@@ -79,8 +93,8 @@ class Lease:
         """Renew the turn; return once it is over."""
         pause_s = self._ttl_s / _RENEWALS
         while self._lease is not None and self.is_held:
-            await asyncio.sleep(min(pause_s, max(self._until_s - self._clock(), 0)))
-            asked_s = self._clock()
+            await asyncio.sleep(min(pause_s, max(self._until_s - self._clock.now_s(), 0)))
+            asked_s = self._clock.now_s()
             left_s = self._until_s - asked_s
             if left_s <= 0:
                 break
@@ -108,7 +122,7 @@ class Lease:
     async def _campaign(self) -> int | None:
         if await self._etcd.holder(self._key) is not None:
             return None
-        asked_s = self._clock()
+        asked_s = self._clock.now_s()
         lease = await self._etcd.grant(self._ttl_s)
         try:
             held = await self._etcd.take(self._key, self._operator, lease)

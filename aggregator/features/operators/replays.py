@@ -1,24 +1,21 @@
 """What a batch says, computed again before it is accepted: its entries on the log, and its round from the bodies of the table."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol
 
 from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.aggregator.intake import bodies
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import Body, body_groups, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.ballots import Batch
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import weights_root
-
-Result = TypeVar("Result")
-Find = Callable[[Sequence[Listed], int], Awaitable[list[bodies.Kept]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +27,13 @@ class Replayed:
     bodies: tuple[Blob, ...]
 
 
+class Tables(Protocol):
+    """Has contributions (``aggregator.features.operators.contributions``)."""
+
+    async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
+        """Return those of a round's table; ``source`` has those that lack here."""
+
+
 class Replays:
     """One operator's; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
 
@@ -38,11 +42,11 @@ class Replays:
         self._log = log
         self._follower = follower
         self._codec = log.ledger.manifest.exchange.codec
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="replays")
+        self.compute = Worker("replays")  # only computes, or reads
         self._last: Replayed | None = None
 
-    async def check(self, batch: Batch, find: Find) -> None:
-        """Compute again what a batch says; ``find`` returns the contributions of a table, given its round.
+    async def check(self, batch: Batch, contributions: Tables, writer: PublicKey) -> None:
+        """Compute again what a batch of the operator ``writer`` says; ``contributions`` has those of its table.
 
         Raises:
             RemoteFault: it says something else, or may not follow the log.
@@ -50,14 +54,14 @@ class Replays:
         if self._last is not None and self._last.batch == batch:
             return
         base = self._log.ledger
-        ledger = await self.computed(self._followed, base, batch)
+        ledger = await self.compute.do(self._followed, base, batch)
         if ledger.round == base.round:
             return
         listed = ledger.table_at(ledger.round)
         assert listed is not None
-        found = await find(listed, ledger.round)
-        blobs, parsed = await self.computed(self._parsed, listed, found)
-        after = await self.computed(self._follower.follow, base, listed, parsed)
+        found = await contributions.of_table(listed, ledger.round, writer)
+        blobs, parsed = await self.compute.do(self._parsed, listed, found)
+        after = await self.compute.do(self._follower.follow, base, listed, parsed)
         entry = ledger.newest
         assert entry is not None
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
@@ -78,13 +82,9 @@ class Replays:
         last, self._last = self._last, None
         return last
 
-    async def computed(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Return what blocking work returns that only computes, or reads."""
-        return await asyncio.get_running_loop().run_in_executor(self._compute, lambda: work(*arguments))
-
     def close(self) -> None:
         """Finish what is being computed."""
-        self._compute.shutdown(wait=True)
+        self.compute.close()
 
     def _followed(self, base: Ledger, batch: Batch) -> Ledger:
         if self._log.root_with(batch.entries) != batch.root:

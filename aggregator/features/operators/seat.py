@@ -6,10 +6,8 @@ accepted (``protocol.ballots`` has the rules). What others ask is answered by ``
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.coming import Coming
@@ -29,6 +27,7 @@ from manta_swarm.aggregator.features.operators.store import MAX_BATCH_BYTES, Sto
 from manta_swarm.aggregator.features.operators.verdicts import KeptVerdicts
 from manta_swarm.aggregator.follow.opening import put_state
 from manta_swarm.aggregator.follow.states_of_peers import take_states
+from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import waits
 from manta_swarm.protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
@@ -42,7 +41,6 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import PublicKey, sha256
 
 logger = logging.getLogger("manta.operators")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +79,14 @@ class Seat:
         self._catching_up = asyncio.Lock()
         self._going_on = asyncio.Lock()  # the log
         # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="operators")
+        self.disk = Worker("operators", context.broken)
         self.replays = Replays(context.log, context.follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
-        self.coming = Coming(self.endpoint, self.log, self.store, self.others, self.on_disk)
+        self.coming = Coming(self.endpoint, self.log, self.store, self.others, self.disk)
         self.verdicts = KeptVerdicts(self.endpoint, self.log, context.waiting)
         body_bytes = body_num_bytes(context.manifest.exchange.codec, context.num_weights)
-        self.contributions = Contributions(self.endpoint, self.log, self.store, context.bodies, self.on_disk, body_bytes)
+        self.contributions = Contributions(self.endpoint, self.log, self.store, context.bodies, self.disk, body_bytes)
 
     @property
     def key(self) -> PublicKey:
@@ -108,7 +106,7 @@ class Seat:
         """Finish what is being written."""
         await self.settled()
         self.replays.close()
-        self._disk.shutdown(wait=True)
+        self.disk.close()
 
     # Promises.
 
@@ -121,7 +119,7 @@ class Seat:
             StorageError: the disk failed.
         """
         self.coming.check()
-        return await self.on_disk(self._promise, ballot)
+        return await self.disk.do(self._promise, ballot)
 
     def _promise(self, ballot: Ballot) -> tuple[str, Promise]:
         self.store.remember(self.store.memory.listening_to(ballot))
@@ -141,7 +139,7 @@ class Seat:
         """
         self.coming.check()
         if self.store.memory.listening_to(ballot) != self.store.memory:
-            await self.on_disk(self._listen_to, ballot)
+            await self.disk.do(self._listen_to, ballot)
 
     def _listen_to(self, ballot: Ballot) -> None:
         self.store.remember(self.store.memory.listening_to(ballot))
@@ -195,9 +193,9 @@ class Seat:
             self.store.memory.accepting(ballot, batch, self.log.head.size)
             if source is not None:
                 await self.settled()
-                await self.replays.check(batch, lambda listed, round_: self.contributions.of_table(listed, round_, source))
+                await self.replays.check(batch, self.contributions, source)
                 self._context.settling.check(batch.entries)
-        await self.on_disk(self._accept, ballot, batch)
+        await self.disk.do(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
     def _accept(self, ballot: Ballot, batch: Batch) -> None:
@@ -219,7 +217,7 @@ class Seat:
         """
         self.coming.check()
         certificate.check(self.run, self.operators.keys, self.operators.quorum)
-        await self.on_disk(self._remember_signing, certificate)
+        await self.disk.do(self._remember_signing, certificate)
         return self._note(certificate.size, certificate.root)
 
     def _remember_signing(self, certificate: Certificate) -> None:
@@ -265,7 +263,7 @@ class Seat:
             first = self.log.head.size
             if head.size <= first:
                 if not head.size:
-                    await self.on_disk(self.log.count, note)
+                    await self.disk.do(self.log.count, note)
                 return
             accepted = self.store.memory.accepted_at(first)
             if accepted is not None and (accepted.batch.size, accepted.batch.root) == (head.size, head.root):
@@ -292,7 +290,7 @@ class Seat:
     async def _get_states(self, entries: Sequence[bytes], sources: Sequence[PublicKey]) -> None:
         """Have the state after these entries in the folder, before the log is."""
         base = self.log.ledger
-        ledger = await self.replays.computed(folded, base, entries)
+        ledger = await self.replays.compute.do(folded, base, entries)
         if ledger.round > base.round:
             try:  # who wrote before may stand still, and some pieces would wait for it if all were asked
                 await take_states(self.endpoint, self._context.directory, ledger, sources)
@@ -336,7 +334,7 @@ class Seat:
     async def _go_on(self, entries: list[bytes], note: str, *, is_own: bool) -> None:
         before, was_settled = self.log.ledger.round, self.log.ledger.settled
         try:
-            await self.on_disk(self.log.commit, entries, note)
+            await self.disk.do(self.log.commit, entries, note)
             ledger = self.log.ledger
             replayed = self.replays.take()
             if ledger.round > before:
@@ -344,7 +342,7 @@ class Seat:
                     await self._adopt(replayed, is_own=is_own)
                 else:
                     await self._load_state(ledger)
-            await self.on_disk(self.contributions.forget, ledger.round)
+            await self.disk.do(self.contributions.forget, ledger.round)
         except StorageError as error:
             self._context.broken.stop(error)
             raise
@@ -362,20 +360,12 @@ class Seat:
             self._context.shelf.pin(after.blob)
         if is_own:
             return
-        await self.on_disk(self._context.follower.save, after.state, self.log.head, self.log.tree_head)
-        await self.on_disk(self._context.bodies.prune, after.state.round)
+        await self.disk.do(self._context.follower.save, after.state, self.log.head, self.log.tree_head)
+        await self.disk.do(self._context.bodies.prune, after.state.round)
 
     async def _load_state(self, ledger: Ledger) -> None:
         """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
-        state = await self.replays.computed(self._context.follower.snapshots.load, ledger.round, ledger.state)
+        state = await self.replays.compute.do(self._context.follower.snapshots.load, ledger.round, ledger.state)
         self._context.follower.adopt(state)
-        await self.replays.computed(put_state, self._context.shelf, self.log, self._context.follower)
-        await self.on_disk(self._context.follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
-
-    async def on_disk(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Return what blocking work returns that writes; a disk that fails stops the program."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: work(*arguments))
-        except StorageError as error:
-            self._context.broken.stop(error)
-            raise
+        await self.replays.compute.do(put_state, self._context.shelf, self.log, self._context.follower)
+        await self.disk.do(self._context.follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)

@@ -2,43 +2,36 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from manta_swarm.aggregator.commit.deciding import Decider
+from manta_swarm.aggregator.commit.keeper import Event, Keeper
 from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
+from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
 from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
 from manta_swarm.aggregator.status import AmongOthers
-from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.ballots import Ballot
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
-from manta_swarm.protocol.signing import PublicKey, peer_name
-from manta_swarm.runtime.tasks import together
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.tasks import together, within
 
 _LOOK_S = 1.0  # between two looks at who is heard
 
 logger = logging.getLogger("manta.operators")
 
 
-class Event(Enum):
-    """What happens to an operator among several."""
-
-    TURNED = "turned"  # it began to write, or ended, or heard of another that does
-    COMMITTED = "committed"  # the log has a new round, or the settlement
-
-
-class Turns:
+class Turns(Feature):
     """One operator's."""
 
-    def __init__(
-        self, context: RunContext, seat: Seat, lease: Lease, contact: Contact, make: Callable[[Endpoint, Decider], Writing]
-    ) -> None:
+    def __init__(self, context: RunContext, seat: Seat, lease: Lease, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on, ``keep`` takes turns.
 
         Args:
@@ -46,28 +39,39 @@ class Turns:
             seat: this operator's.
             lease: says whose turn it is.
             contact: says who of the others is there.
-            make: returns a writer's services, at an endpoint and with a decider.
         """
         self._context = context
         self._seat = seat
         self._lease = lease
         self._contact = contact
-        self._make = make
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        endpoint = context.endpoint
         self._writer: Writer | None = None
-        self.desk = OperatorsDesk(endpoint, seat, self._holds_lease, self._on_heard)
-        self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key, lambda: not contact.is_quorum())
+        self.desk = OperatorsDesk(context.endpoint, seat, lease)
+        self.switch = Switch(context.endpoint, self.desk, contact)
         self.writing: Writing | None = None
         self._last_writer = b""
         self._another = asyncio.Event()  # writes
+
+    @property
+    def keeper(self) -> Keeper:
+        """See ``Feature``."""
+        return self
+
+    @property
+    def writer(self) -> str | None:
+        """See ``Keeper``."""
+        return self.standing().writer
+
+    def status(self) -> Mapping[str, object]:
+        """See ``Feature``."""
+        return {"operators": self.standing()}
 
     def left_ms(self, now: int) -> int:
         """Return how long headers for the open round still have."""
         return self.desk.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
 
-    def tell(self) -> None:
-        """A round was committed here: tell the others what is open now."""
+    def on_committed(self) -> None:
+        """Tell the others what is open now."""
         if self._writer is not None:
             self._writer.tell()
 
@@ -92,7 +96,7 @@ class Turns:
         """
         await self._lease.check()
         await self.desk.start()
-        await self.switch.start(self.desk.among_operators)
+        await self.switch.start()
 
     async def next_event(self) -> Event:
         """Return what happens next; each is told once, in order."""
@@ -112,18 +116,18 @@ class Turns:
         Raises:
             StorageError: the disk failed.
         """
-        handing_on = self._seat.verdicts.hand_on(self._another_writer, self._another)
-        await together(self._take_turns(), self._watch(), self._contact.keep(), self._hear_commits(), handing_on)
+        works = (self._take_turns(), self._watch(), self._contact.keep(), self._hear_commits(), self._hear_writers(), self._hand_on())
+        await together(*works)
 
     async def _take_part(self) -> None:
         """Return once this operator takes part: where it begins anew that takes a few rounds."""
         if self._seat.coming.takes_part:
             return
-        self._context.say(
+        self._context.console.say(
             "this operator begins anew: it follows the log, and takes part once every other one has answered and a few rounds more are in"
         )
         await self._seat.coming.take_part()
-        self._context.say(f"this operator takes part from round {self._seat.log.ledger.round} on")
+        self._context.console.say(f"this operator takes part from round {self._seat.log.ledger.round} on")
         self._changed()
 
     async def _watch(self) -> None:
@@ -139,7 +143,7 @@ class Turns:
     async def _take_turns(self) -> None:
         await self._take_part()
         while True:
-            term = await self._lease.won(self._contact.is_quorum)
+            term = await self._lease.won(self._contact)
             try:
                 while self._lease.is_held and self._contact.is_quorum():
                     try:
@@ -148,7 +152,7 @@ class Turns:
                         term = error.promised + 1
             finally:
                 await self._lease.give_up()
-            self._context.say("this operator does not write any more")
+            self._context.console.say("this operator does not write any more")
             self._changed()
 
     async def close(self) -> None:
@@ -185,7 +189,7 @@ class Turns:
 
     async def _write(self, writer: Writer) -> None:
         await self.desk.follow_no_more()
-        beating = asyncio.create_task(writer.beat(lambda: self.left_ms(round(self._context.clock.now_ms()))))
+        beating = asyncio.create_task(writer.beat(self))
         try:
             try:
                 kept = await writer.take_over()
@@ -196,11 +200,14 @@ class Turns:
                 await asyncio.sleep(_LOOK_S)
                 return
             self._writer = writer
-            self.writing = self._make(self.switch, writer)
+            context = replace(self._context, endpoint=self.switch)
+            self.writing = Writing(context, context.limits.closing(context.manifest), writer)
             self._last_writer = self._seat.key
             self.switch.another_writes()
             round_ = self._seat.log.ledger.round
-            self._context.say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
+            self._context.console.say(
+                f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept"
+            )
             self._changed()
             await self.writing.open()
             async for _ in self.writing.rounds([(one.round, stored) for one, stored in kept]):
@@ -209,22 +216,34 @@ class Turns:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
-    async def _holds_lease(self, key: PublicKey) -> bool:
-        """Say whether it is an operator's turn; where etcd does not answer, its word is taken: nothing is lost or forked by it."""
-        try:
-            return await self._lease.holder() == key
-        except Unreachable:
-            return True
+    async def _hand_on(self) -> None:
+        """Hand on verdicts to the others that write, until this is cancelled."""
+        while True:
+            self._another.clear()
+            heard = self.desk.writer
+            await self._seat.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
+            await within(self._another, AGAIN_S)
 
-    def _another_writer(self) -> Ballot | None:
-        heard = self.desk.writer
-        return None if self.writing is not None or heard is None else heard.ballot
+    async def _hear_writers(self) -> None:
+        """Take note of who else writes, until this is cancelled."""
+        while True:
+            heard = await self.desk.next_heard()
+            if heard.ballot.writer != self._last_writer:
+                self._last_writer = heard.ballot.writer
+                self._another.set()
+                self.switch.another_writes()
+                self._context.console.say(f"operator {peer_name(heard.key)} writes, term {heard.ballot.term}")
+                self._changed()
 
-    def _on_heard(self) -> None:
-        writer = self.desk.writer
-        if writer is not None and writer.ballot.writer != self._last_writer:
-            self._last_writer = writer.ballot.writer
-            self._another.set()
-            self.switch.another_writes()
-            self._context.say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
-            self._changed()
+
+def among_others(context: RunContext, etcd: Sequence[str]) -> Turns:
+    """Return an operator's place among the others of the run, with the addresses of the etcd that says whose turn it is.
+
+    Raises:
+        UserError: this folder is a copy, which may have forgotten what it promised the others.
+        StorageError: what was remembered cannot be read.
+    """
+    context.guard.check_newest()
+    run = context.ledger.run
+    lease = Lease(Etcd(etcd), run, context.key)
+    return Turns(context, Seat(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))

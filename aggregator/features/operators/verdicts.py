@@ -6,7 +6,7 @@ again, until its own log has it or takes it no more. What a quorum has gets to e
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
@@ -24,7 +24,6 @@ from manta_swarm.protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Verdict
-from manta_swarm.runtime.tasks import within
 
 VERDICTS, WAITING = "operators-verdicts", "operators-waiting"
 MAX_VERDICTS_AT_ONCE = 64
@@ -60,7 +59,7 @@ class AskWaiting:
             raise ValueError("a digest has 32 bytes")
 
 
-_AGAIN_S = 2.0
+AGAIN_S = 2.0  # after which what still waits is handed on again
 _MAX_WAITING = 4 * MAX_VERDICTS  # that fellows keep: twice what one writer takes
 
 logger = logging.getLogger("manta.operators")
@@ -136,23 +135,14 @@ class KeptVerdicts:
                 good.append(verdict)
         return good
 
-    async def hand_on(self, writer: Callable[[], Ballot | None], changed: asyncio.Event) -> None:
-        """Hand on what waits, until this is cancelled.
-
-        Args:
-            writer: returns whose turn it is, of the others; None: this operator's, or nobody's that was heard.
-            changed: is set when that is another one.
-        """
-        while True:
-            changed.clear()
-            if self._log.head.size > self._size:
-                self._size = self._log.head.size
-                await self._waiting.drop_refused(lambda: self._log.ledger)
-                await self._waiting.tidy()
-            ballot = writer()
-            if ballot is not None:
-                await self._hand_on_to(ballot)
-            await within(changed, _AGAIN_S)
+    async def hand_on(self, writer: Ballot | None) -> None:
+        """Forget what may not stand in the log any more, and hand on what waits to the other operator that writes; None: none is heard."""
+        if self._log.head.size > self._size:
+            self._size = self._log.head.size
+            await self._waiting.drop_refused(self._log)
+            await self._waiting.tidy()
+        if writer is not None:
+            await self._hand_on_to(writer)
 
     async def _hand_on_to(self, writer: Ballot) -> None:
         has = self._told[1] if self._told[0] == writer else frozenset()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from manta_swarm.aggregator.commit.news import OpenRounds
 from manta_swarm.aggregator.features.operators.desk import (
     ACCEPT,
     BEAT,
@@ -37,6 +38,7 @@ from manta_swarm.protocol.errors import EncodingError, MantaError, StorageError,
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from manta_swarm.runtime.tasks import within
 
 BEAT_S = 1.0
@@ -116,7 +118,7 @@ class Writer:
             await seat.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
         elif not longest.size:
             empty = [note for note in notes.values() if seat.operators.signers(note).head.size == 0]
-            await seat.on_disk(seat.log.count, seat.counted(empty))
+            await seat.disk.do(seat.log.count, seat.counted(empty))
         self._has_promises.set()
         pending = takeover.to_propose()
         if pending is not None and pending.first == seat.log.head.size:
@@ -308,8 +310,8 @@ class Writer:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def beat(self, left_ms: Callable[[], int]) -> None:
-        """Tell the others, again and again, that there is a writer and where the run stands, until this is cancelled.
+    async def beat(self, rounds: OpenRounds) -> None:
+        """Tell the others, again and again, that there is a writer and where the log and ``rounds`` stand, until this is cancelled.
 
         It goes on beside the takeover, once that has the promises that it needs: who is behind accepts and keeps nothing before it has
         what the log has.
@@ -321,7 +323,7 @@ class Writer:
             while True:
                 told, news = self._told, self._news
                 try:
-                    request = pack(Beat(self.ballot, left_ms(), seat.log.tree_head))
+                    request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), seat.log.tree_head))
                     await seat.endpoint.call(key, BEAT, request, timeout_s=waits.PUSH_S)
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)

@@ -1,72 +1,68 @@
 """A gateway for light contributors beside the log: a sidecar (``manta-peer join --gateway``) with credit of its own."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.aggregator.features.sidecars.gateway_key import FOLDER
-from manta_swarm.aggregator.features.sidecars.sidecar import Met, Sidecar
+from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.sidecars.keys import GATEWAY, invitation_for
+from manta_swarm.aggregator.features.sidecars.sidecar import Sidecar
 from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.admission import INVITATION
 from manta_swarm.runtime.door import Door
 from manta_swarm.runtime.signals import hearing
 
 _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
 
 
-class Gateway:
+class Gateway(Sidecar):
     """One aggregator's gateway."""
 
-    def __init__(
-        self,
-        door: Door,
-        directory: Path,
-        *,
-        data_root: Path | None,
-        threads: int | None,
-        say: Callable[[str], None],
-        shown: Callable[[str], None],
-    ) -> None:
+    def __init__(self, context: RunContext, door: Door, *, data_root: Path | None, threads: int | None) -> None:
         """Prepare.
 
         Args:
+            context: of the run.
             door: where it is to listen.
-            directory: the aggregator's.
             data_root: folder of data sets that come with no library.
             threads: of the CPU that it uses; None: all.
-            say: prints a line for the person.
-            shown: is told the address that light contributors use, once it answers.
 
         Raises:
             UserError: nobody can listen there, or the certificate cannot be used.
         """
         listening, self._door = door.listen()  # so port 0 is the same one after each start of the gateway
         listening.close()
-        self._sidecar = Sidecar(FOLDER, directory, _options(self._door, data_root, threads), say)
-        self._say = say
-        self._shown = shown
+        super().__init__(GATEWAY, context, _options(self._door, data_root, threads))
+        self._shown = ""
 
-    async def run(self, met: Met) -> None:
-        """See ``Sidecar.run``."""
+    def status(self) -> Mapping[str, object]:
+        """Return the address that light contributors use, once it answers."""
+        return {"gateway": self._shown}
 
-        def is_up(status: PeerStatus) -> bool:
-            if status.leases_at:
-                self._show(status.peer, met)
-            return bool(status.leases_at)
-
+    async def run(self, addresses: Sequence[str]) -> None:
+        """See ``Sidecar``."""
         try:
-            await self._sidecar.run(met, is_up)
+            await super().run(addresses)
         finally:
-            if self._sidecar.runs:  # a second Ctrl-C from the person ends it at once
-                self._say("the gateway hands in what it has; press Ctrl-C again to stop it at once")
+            if self.runs:  # a second Ctrl-C from the person ends it at once
+                self._context.console.say("the gateway hands in what it has; press Ctrl-C again to stop it at once")
                 with hearing(signal.SIGINT, signal.SIGTERM) as later:
-                    await self._sidecar.end(later)
+                    await self.end(later)
 
-    def _show(self, peer: str, met: Met) -> None:
-        self._shown(self._door.url)
-        self._say("light contributors join with:")
-        for door in self._doors(met.addresses):
-            self._say(f"  manta-peer join --light --gateway {door.url}#{peer} --run {met.run}")
+    def invitation(self) -> Path | None:
+        """See ``Sidecar``."""
+        return invitation_for(self._context.directory) if self._context.manifest.admission.how == INVITATION else None
+
+    def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
+        """Say where it leases lots as soon as it does."""
+        if status.leases_at:
+            self._shown = self._door.url
+            self._context.console.say("light contributors join with:")
+            for door in self._doors(addresses):
+                address, run = f"{door.url}#{status.peer}", self._context.ledger.run.hex()
+                self._context.console.say(f"  manta-peer join --light --gateway {address} --run {run}")
+        return bool(status.leases_at)
 
     def _doors(self, addresses: Sequence[str]) -> Iterator[Door]:
         """Yield where the gateway is to be found: if it listens on every address, at each of the node's, this computer's own last."""

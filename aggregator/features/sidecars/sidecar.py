@@ -7,10 +7,11 @@ to the log any peer may do; the log does not depend on it.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
 from manta_swarm.runtime.child import Child, Hurry, Program, Restart, python, stop
@@ -21,51 +22,47 @@ _LOOK_S = 0.25
 _KEPT = ("MANTA_STATE_DIR",)  # of the operator's settings; the others are meant for peers of the operator's own
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
-    """The run that a sidecar takes part in."""
-
-    addresses: Sequence[str]  # of the node beside which it works
-    run: str
-    invitation: Path | None = None  # that lets it into a run of invited peers
-
-
-class Sidecar:
+class Sidecar(Feature):
     """One that is kept running."""
 
-    def __init__(self, name: str, directory: Path, options: Sequence[str], say: Callable[[str], None]) -> None:
+    is_sidecar = True
+
+    def __init__(self, name: str, context: RunContext, options: Sequence[str]) -> None:
         """Prepare.
 
         Args:
-            name: in words, and of its folder in the aggregator's ``directory``.
-            directory: the aggregator's.
+            name: in words, and of its folder in the aggregator's.
+            context: of the run.
             options: of ``manta-peer join``, beside those of where the run is and of its folder.
-            say: prints a line for the person.
         """
         self._name = name
-        self.directory = directory / name
+        self._context = context
         self._options = options
-        self._say = say
         self._child: Child | None = None
+        self.directory = context.directory / name
 
-    async def run(self, met: Met, is_up: Callable[[PeerStatus], bool] = lambda _: True) -> None:
+    def invitation(self) -> Path | None:
+        """Return the file of what lets it into a run of invited peers; None: it needs nothing."""
+        return None
+
+    def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
+        """Look at what it says of itself; return whether it is up, which is asked until it is so once."""
+        return True
+
+    async def run(self, addresses: Sequence[str]) -> None:
         """Keep it running until the run is finished; none is left when this ends.
 
         Call it on the main thread: the sidecar ends when that does.
-
-        Args:
-            met: the run.
-            is_up: looks at what each life says of itself, until it returns True once.
 
         Raises:
             UserError: its settings, or its folder, cannot be used.
             StorageError: its folder cannot be written to.
         """
         make_directory(self.directory)
-        program, ends, was_up = self._program(self._command(met)), 0, False
+        program, ends, was_up = self._program(self._command(addresses)), 0, False
         while True:
             child, began_s = self._start(program), time.monotonic()
-            was_up = await self._watch(child, is_up) or was_up
+            was_up = await self._watch(child, addresses) or was_up
             if self._has_finished(child):
                 return
             if child.returncode == 2 and not was_up:
@@ -73,7 +70,7 @@ class Sidecar:
             ends = 1 if time.monotonic() - began_s > _AGAIN.lasted_s else ends + 1
             pause_s = _AGAIN.pause_s(ends)
             again = f"it is started again in {pause_s:.0f} s"
-            self._say(f"the {self._name} {_how_it_ended(child)}; {again}; what it printed: {program.log_path}")
+            self._context.console.say(f"the {self._name} {_how_it_ended(child)}; {again}; what it printed: {program.log_path}")
             await asyncio.sleep(pause_s)
 
     @property
@@ -86,10 +83,11 @@ class Sidecar:
         if self._child is not None and self._child.returncode is None:
             await asyncio.to_thread(stop, [self._child], hurry=hurry)
 
-    def _command(self, met: Met) -> list[str]:
-        address = min(met.addresses, key=lambda address: "/ip4/127." not in address)
-        invited = () if met.invitation is None else ("--invitation", str(met.invitation))
-        where = ("--initial-peers", address, "--run", met.run, "--listen", "none", "--dir", str(self.directory), *invited)
+    def _command(self, addresses: Sequence[str]) -> list[str]:
+        address, invitation = min(addresses, key=lambda address: "/ip4/127." not in address), self.invitation()
+        invited = () if invitation is None else ("--invitation", str(invitation))
+        run = self._context.ledger.run.hex()
+        where = ("--initial-peers", address, "--run", run, "--listen", "none", "--dir", str(self.directory), *invited)
         return python("-m", "manta_swarm.peer.cli", "join", *where, *self._options)
 
     def _program(self, command: Sequence[str]) -> Program:
@@ -104,13 +102,13 @@ class Sidecar:
             raise StorageError(f"the {self._name} cannot be started ({error}); look at {self.directory}") from error
         return self._child
 
-    async def _watch(self, child: Child, is_up: Callable[[PeerStatus], bool]) -> bool:
+    async def _watch(self, child: Child, addresses: Sequence[str]) -> bool:
         """Wait for its end; return whether it was ever up."""
         was_up = False
         while child.returncode is None:
             await asyncio.sleep(_LOOK_S)
             status = None if was_up else self._status(child)
-            was_up = was_up or (status is not None and is_up(status))
+            was_up = was_up or (status is not None and self.is_up(status, addresses))
         return was_up
 
     def _has_finished(self, child: Child) -> bool:

@@ -15,7 +15,7 @@ DIR/proofs/        what shows that the log does not hold to what it signed
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 from manta_swarm.runtime.door import Door
 from manta_swarm.runtime.tasks import together
+from manta_swarm.runtime.voice import Console
 
 NEWEST = "newest"
 _BEGIN_ANEW = "begin a new witness in another --dir"
@@ -50,7 +51,7 @@ logger = logging.getLogger("manta.witness")
 class Witness:
     """One witness, following one log."""
 
-    def __init__(self, node: OwnNode, rule: Rule, directory: Path, say: Callable[[str], None], entries: KeptEntries | None = None) -> None:
+    def __init__(self, node: OwnNode, rule: Rule, directory: Path, console: Console, entries: KeptEntries | None = None) -> None:
         """Prepare; ``follow`` does the rest. With ``entries`` it keeps all entries under a head, and only then cosigns it.
 
         Raises:
@@ -60,7 +61,7 @@ class Witness:
         self._rule = rule
         self._directory = directory
         self._newest_file = AtomicFile(directory / NEWEST, MAX_RECEIPT_BYTES, is_synced=False)
-        self._say = say
+        self._console = console
         self._entries = entries
         self._log = LogClient(node, rule.signed.open(), rule.signed.run)
         self._newest = self._kept()
@@ -128,7 +129,7 @@ class Witness:
         self._newest = newest
         self._fault = ""
         await bring_cosignature(self._log, head.size, cosignature)
-        self._say(f"cosigned round={newest.proven.round.round} entries={head.size} root={head.root.hex()[:12]}")
+        self._console.say(f"cosigned round={newest.proven.round.round} entries={head.size} root={head.root.hex()[:12]}")
 
     async def _compare(self) -> None:
         """Show the log the newest head that is known here, and look at the one that it shows: it may be an older copy of itself."""
@@ -167,7 +168,7 @@ class Witness:
     def _complain(self, what: str) -> None:
         if what != self._fault:
             self._fault = what
-            self._say(what)
+            self._console.say(what)
 
     def _kept(self) -> Commitment | None:
         data = self._newest_file.read()
@@ -188,7 +189,7 @@ class Asked:
     keep_entries: bool
 
 
-async def be_witness(asked: Asked, directory: Path, *, say: Callable[[str], None], stopped: "asyncio.Future[None]") -> None:
+async def be_witness(asked: Asked, directory: Path, *, console: Console, stopped: "asyncio.Future[None]") -> None:
     """Be a witness until ``stopped`` is done; while nobody of the run answers it is waited for.
 
     Raises:
@@ -198,10 +199,10 @@ async def be_witness(asked: Asked, directory: Path, *, say: Callable[[str], None
     """
     make_directory(directory)
     with only_process(directory):
-        await _until(stopped, _be_witness(asked, directory, load_identity(directory / IDENTITY), say))
+        await _until(stopped, _be_witness(asked, directory, load_identity(directory / IDENTITY), console))
 
 
-async def _be_witness(asked: Asked, directory: Path, identity: Identity, say: Callable[[str], None]) -> None:
+async def _be_witness(asked: Asked, directory: Path, identity: Identity, console: Console) -> None:
     pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:
         try:
@@ -210,21 +211,21 @@ async def _be_witness(asked: Asked, directory: Path, identity: Identity, say: Ca
         except Unreachable as error:
             if str(error) != said:
                 said = str(error)
-                say(f"{said}; it is tried again until somebody answers (else check --of, and that the aggregator runs)")
+                console.say(f"{said}; it is tried again until somebody answers (else check --of, and that the aggregator runs)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
     try:
         rule = Rule(directory, identity, signed)
-        say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")
-        say(f"the last head it cosigned has {rule.head.size} entries" if rule.head.size else "it has cosigned nothing yet")
+        console.say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")
+        console.say(f"the last head it cosigned has {rule.head.size} entries" if rule.head.size else "it has cosigned nothing yet")
         entries = await asyncio.to_thread(KeptEntries, directory / FOLDER, signed) if asked.keep_entries else None
         if entries is not None:
-            say(f"keeps all entries in {directory / FOLDER}: it has {entries.size}")
+            console.say(f"keeps all entries in {directory / FOLDER}: it has {entries.size}")
         async with contextlib.AsyncExitStack() as stack:
             if asked.listen is not None:
                 url = await stack.enter_async_context(serving(rule, asked.listen, directory / FOLDER if asked.keep_entries else None))
-                say(f"answers add-checkpoint at {url}")
-            await together(Witness(node, rule, directory, say, entries).follow(), node.watch_daemon())
+                console.say(f"answers add-checkpoint at {url}")
+            await together(Witness(node, rule, directory, console, entries).follow(), node.watch_daemon())
     finally:
         await node.close()
 

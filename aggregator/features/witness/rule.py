@@ -6,8 +6,7 @@ remembers as much as it gave, or more.
 DIR/head   the signed note of the last tree head that it cosigned, or was about to
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -21,6 +20,7 @@ from manta_swarm.protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.disk import write_durably
 
 HEAD = "head"
@@ -46,7 +46,7 @@ class OtherTree(NotCosigned):
 class Rule:
     """One witness's memory of one log. Any thread may use it; it blocks for as long as the disk takes."""
 
-    def __init__(self, directory: Path, witness: Identity, signed: SignedManifest, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, witness: Identity, signed: SignedManifest, clock: Clock = SYSTEM_CLOCK) -> None:
         """Remember what was cosigned before in ``directory``, which nobody else uses.
 
         Raises:
@@ -57,7 +57,7 @@ class Rule:
         self._file = AtomicFile(directory / HEAD, MAX_NOTE_BYTES, "this witness may not sign any more; begin a new one in another --dir")
         self._witness = witness
         self._operators = Operators.of_signed(signed)
-        self._now_s = now_s
+        self._clock = clock
         self.origin = self._operators.name
         self._mutex = Lock()
         self._held: tuple[str, TreeHead] | None = self._kept()
@@ -100,7 +100,7 @@ class Rule:
             verify_consistency(held.size, head.size, proof, held.root, head.root)
             if head.size > held.size:
                 self._remember(note, head)
-            return cosign(text, int(self._now_s()), self._witness)
+            return cosign(text, self._clock.unix_ms() // 1000, self._witness)
 
     def _remember(self, note: str, head: TreeHead) -> None:
         self._file.write(note.encode())  # durable from this line: only then is it signed

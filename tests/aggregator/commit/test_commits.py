@@ -280,7 +280,7 @@ def test_a_disk_that_refuses_stops_the_program(
             with pytest.raises(StorageError, match="no room"):
                 await log.working
         monkeypatch.undo()
-        world.clock = type(world.clock)(monkeypatch)
+        world.clock = type(world.clock)()
         again = await world.restart()
         assert again.ledger.round == (1 if is_committed or name == "_sign" else 0)
         if again.ledger.round == 0:

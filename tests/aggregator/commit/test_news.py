@@ -28,7 +28,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.protocol.table import Weighed, weights
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest
 from tests.contributions import claim_of, cohort_header_of, header_of, in_order, round_of
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import LoopClock, now, run_virtual
 
 OPEN_MS = 4_000
 
@@ -80,7 +80,6 @@ Play = Callable[..., None]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Tell a story in virtual time."""
-    monkeypatch.setattr(manta_swarm.aggregator.commit.news, "now_ms", lambda: int(1000 * now()))
 
     def tell(story: Story, **settings: Any) -> None:
         async def scene() -> None:
@@ -89,11 +88,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                 closing = Closing(8)
                 weighed: list[int] = []
 
-                async def weights_of(round_: int) -> tuple[Weighed, ...]:
-                    weighed.append(round_)
-                    return unclipped(log.ledger.table_at(round_) or ())
+                class Unclipped:
+                    async def of(self, round_: int) -> tuple[Weighed, ...]:
+                        weighed.append(round_)
+                        return unclipped(log.ledger.table_at(round_) or ())
 
-                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing.left_ms, weights_of)
+                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, Unclipped(), LoopClock())
                 scene = Scene(log, closing, desk, network, weighed)
                 scene.open()
                 await desk.start()

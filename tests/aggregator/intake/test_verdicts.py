@@ -53,10 +53,15 @@ class Desk:
 
     def begin(self) -> None:
         """Begin, as a start of the program does."""
-        self.waiting = Waiting(self.path.parent, self.stopped.append)
+        self.waiting = Waiting(self.path.parent, self)
         context: Any = SimpleNamespace(endpoint=self.endpoint, waiting=self.waiting, ledger=self.ledger)
         self.decider = LoneDecider(None, None)  # type: ignore[arg-type]
         self.verdicts = Verdicts(context, Faults(ManualClock()), Told(self), self.decider)
+
+    def stop(self, error: BaseException | None) -> None:
+        """Take the place of the program's ``Broken``."""
+        assert error is not None
+        self.stopped.append(error)
 
     async def end(self) -> None:
         """End, as a stop of the program does."""

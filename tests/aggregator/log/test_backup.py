@@ -23,6 +23,7 @@ from manta_swarm.runtime.disk import IDENTITY, DirectoryLock
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
+from tests.consoles import Lines
 
 
 def put_key(path: Path, identity: Identity = OPERATOR) -> Path:
@@ -69,13 +70,13 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
         assert again.follower.state is not None
         assert state_digest(again.follower.state) == state
         assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no ticket is lost
-        assert RollbackGuard(tmp_path / "again", log, str).why == "was made from a backup"
+        assert RollbackGuard(tmp_path / "again", log, Lines()).why == "was made from a backup"
 
 
 def test_a_backup_that_somebody_copies_by_hand_is_marked_too(directory: Path, tmp_path: Path) -> None:
     back_up(directory, tmp_path / "backup", with_key=True)
     with opened(tmp_path / "backup").log as log:
-        assert RollbackGuard(tmp_path / "backup", log, str).why == "was made from a backup"
+        assert RollbackGuard(tmp_path / "backup", log, Lines()).why == "was made from a backup"
     assert not is_marked_restored(directory)
 
 

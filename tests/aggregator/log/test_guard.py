@@ -15,6 +15,7 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
 from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.small_run import OPERATOR, PEERS, STRANGER, create, grow, reopen, signed_manifest
+from tests.consoles import Lines
 from tests.network.virtual_time import now, run_virtual
 
 KEYS = [PublicKey(peer.public_key) for peer in PEERS]
@@ -32,8 +33,8 @@ class Start:
 
     def __init__(self, directory: Path, log: Log, *, is_newest: bool = False) -> None:
         self.log = log
-        self.said: list[str] = []
-        self.guard = RollbackGuard(directory, log, self.said.append, is_newest=is_newest)
+        self.said = Lines()
+        self.guard = RollbackGuard(directory, log, self.said, is_newest=is_newest)
 
     async def lifted_at(self, *words: tuple[float, PublicKey, int]) -> float | None:
         """Return when it is lifted if peers say which round they hold at these times; None: not within an hour."""
@@ -131,9 +132,9 @@ def test_a_folder_whose_mark_is_damaged_is_refused_among_several_operators(direc
     (directory / PLACE).write_text("")
     with reopen(directory) as log:
         with pytest.raises(UserError, match=r"may be a copy, for its place\.json is damaged or cannot be read: .* start with --newest"):
-            RollbackGuard(directory, log, print).check_newest()
-        RollbackGuard(directory, log, print, is_newest=True).check_newest()
-        RollbackGuard(directory, log, print).check_newest()  # it was noted
+            RollbackGuard(directory, log, Lines()).check_newest()
+        RollbackGuard(directory, log, Lines(), is_newest=True).check_newest()
+        RollbackGuard(directory, log, Lines()).check_newest()  # it was noted
 
 
 def test_a_mark_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(directory: Path) -> None:

@@ -48,13 +48,13 @@ class Scene:
 
     def __init__(self, directory: Path, log: Log, signed: SignedManifest) -> None:
         self.directory, self.log = directory, log
-        self.heard: list[tuple[PublicKey, int | None]] = []
+        self.all_heard: list[tuple[PublicKey, int | None]] = []
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = HeadsDesk(endpoint, log, signed, directory, self._heard)
+        self.desk = HeadsDesk(endpoint, log, signed, directory, self)
 
-    def _heard(self, key: PublicKey, held: ProvenRound | None) -> None:
-        self.heard.append((key, None if held is None else held.round.round))
+    def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
+        self.all_heard.append((key, None if held is None else held.round.round))
 
     async def ask(self, *receipts: Receipt) -> ShownHead:
         """Return what the log shows to a peer that holds a commit."""
@@ -109,7 +109,7 @@ def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) ->
         assert shown.tree_head == scene.log.tree_head
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is None
         assert (await scene.ask()).tree_head == scene.log.tree_head
-        assert scene.heard == [(PEERS[0].public_key, 2), (PEERS[0].public_key, None)]
+        assert scene.all_heard == [(PEERS[0].public_key, 2), (PEERS[0].public_key, None)]
         grow(scene.log, 1)
 
     play(tmp_path, story)
@@ -126,7 +126,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
             await scene.desk.watch()
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
-        assert (scene.log.tree_head, scene.heard) == (before, [])
+        assert (scene.log.tree_head, scene.all_heard) == (before, [])
 
     play(directory, story)
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE)])  # which only this log's own operator can tell

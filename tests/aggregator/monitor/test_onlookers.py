@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.intake.intake import now_ms
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
@@ -20,6 +19,7 @@ from manta_swarm.network.budget import Faults
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests.clocks import ManualClock
 
 USUAL = MonitorSection()
@@ -83,22 +83,27 @@ def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
 SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
 
 
-def onlookers(directory: Path) -> tuple[Onlookers, Closing]:
-    look, rounds = Onlookers(directory, USUAL, None, None), Closing(8)
-    look.watch(rounds, Traffic(), Faults(ManualClock()), lambda: False)
-    return look, rounds
+class Operator:
+    """One that is looked at."""
+
+    def __init__(self) -> None:
+        self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), Faults(ManualClock()), Traffic()
+
+
+def onlookers(directory: Path) -> tuple[Onlookers, Operator]:
+    return Onlookers(directory, USUAL, None, None), Operator()
 
 
 def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
-    look, rounds = onlookers(tmp_path)
-    rounds.open(7, 60_000, frozenset(KEYS), now_ms())
+    look, operator = onlookers(tmp_path)
+    operator.closing.open(7, 60_000, frozenset(KEYS), round(SYSTEM_CLOCK.now_ms()))
     look.timeline.opened(7)
     first, second = b"\x0a" * 32, b"\x0b" * 32
     for founder, contribution in ((KEYS[0], first), (KEYS[1], second)):
-        rounds.header(founder, {founder: founder}, 7, contribution, now_ms())
-    rounds.arrived(first, now_ms())
-    rounds.good(first)
-    live = AggregatorStatus.model_validate_json(look.seen(SAID).model_dump_json())
+        operator.closing.header(founder, {founder: founder}, 7, contribution, round(SYSTEM_CLOCK.now_ms()))
+    operator.closing.arrived(first, round(SYSTEM_CLOCK.now_ms()))
+    operator.closing.good(first)
+    live = AggregatorStatus.model_validate_json(look.seen(operator).model_dump_json())
     assert live.open is not None
     assert (live.open.round, live.open.stage, live.open.open_ms) == (7, "open", 60_000)
     assert set(live.open.expected) == {key.hex() for key in KEYS}
@@ -109,32 +114,32 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
 
 
 def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
-    look, rounds = onlookers(tmp_path)
-    rounds.open(1, 60_000, frozenset(), None)
+    look, operator = onlookers(tmp_path)
+    operator.closing.open(1, 60_000, frozenset(), None)
     look.timeline.opened(1, is_waiting_for_first=True)
-    live = look.seen(SAID)
+    live = look.seen(operator)
     assert live.open is not None
     assert (live.open.stage, live.open.opened_at, live.open.deadline_at) == ("idle", None, None)
 
 
 def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STATUS).mkdir()  # no file can take its place
-    look, rounds = onlookers(tmp_path)
-    rounds.open(1, 60_000, frozenset(), None)
+    look, operator = onlookers(tmp_path)
+    operator.closing.open(1, 60_000, frozenset(), None)
     for _ in range(3):
-        look.show(SAID)
+        look.show(operator)
     look.close()
     assert len(caplog.records) == 1
     assert "status.json" in caplog.text
 
 
 def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path) -> None:
-    look, rounds = onlookers(tmp_path)
-    rounds.open(1, 60_000, frozenset(), None)
+    look, operator = onlookers(tmp_path)
+    operator.closing.open(1, 60_000, frozenset(), None)
 
     async def story() -> None:
-        look.show(SAID)
-        looking = asyncio.create_task(look.look_on())
+        look.show(operator)
+        looking = asyncio.create_task(look.look_on(operator))
         seen = set()
         async with asyncio.timeout(60):
             while len(seen) < 3:
@@ -145,7 +150,8 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
         await asyncio.wait({looking})
 
     asyncio.run(story())
-    look.show(SAID.model_copy(update={"round": 3}))
+    operator.status = SAID.model_copy(update={"round": 3})
+    look.show(operator)
     look.close()
     found = AggregatorStatus.read(tmp_path)
     assert found is not None

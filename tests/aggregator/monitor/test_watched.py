@@ -12,24 +12,15 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.signing import PublicKey
+from tests.clocks import ManualClock
 
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)
 
 
-class Now:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def __call__(self) -> int:
-        return self.ms
-
-
 def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> None:
     async def story() -> None:
-        network, now = MemoryNetwork(), Now()
-        tally = Tally(now)
+        network, clock = MemoryNetwork(), ManualClock(1.0)
+        tally = Tally(Timeline(clock), clock)
         watched = Watched(network.endpoint(LOG), tally)
 
         async def echo(caller: PublicKey, request: bytes) -> bytes:
@@ -44,7 +35,7 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
         assert {method: calls.calls for method, calls in tally.by_method.items()} == {"echo": 0, "refuse": 0}
         peer = network.endpoint(PEER)
         assert await peer.call(LOG, "echo", b"abc", timeout_s=10) == b"abcabc"
-        now.ms = 2_000
+        clock.advance(1)
         with pytest.raises(Refused):
             await peer.call(LOG, "refuse", b"x", timeout_s=10)
         seen = {method: (calls.calls, calls.in_bytes, calls.out_bytes) for method, calls in tally.by_method.items()}
@@ -73,7 +64,7 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
 )
 def test_heard_of_is_who_hands_in_or_waits_for_commits_and_nobody_else(method: str, request_: bytes, is_heard: bool) -> None:
     async def story() -> None:
-        network, tally = MemoryNetwork(), Tally(Now())
+        network, tally = MemoryNetwork(), Tally(Timeline())
 
         async def answer(_caller: PublicKey, _request: bytes) -> bytes:
             return b"yes"
@@ -87,18 +78,18 @@ def test_heard_of_is_who_hands_in_or_waits_for_commits_and_nobody_else(method: s
 
 
 def test_who_waits_for_an_answer_is_heard_of_all_the_time() -> None:
-    now = Now()
-    tally = Tally(now)
+    clock = ManualClock(1.0)
+    tally = Tally(Timeline(clock), clock)
     tally.begin("commit-after", 4, PEER)
-    now.ms = 600_000
+    clock.advance(599)
     assert tally.heard() == {PEER: 600_000}
     tally.end("commit-after", 100, PEER)
-    now.ms = 700_000
+    clock.advance(100)
     assert tally.heard() == {PEER: 600_000}
 
 
 def test_strangers_in_any_number_take_bounded_memory() -> None:
-    tally = Tally(Now())
+    tally = Tally(Timeline())
     for number in range(MAX_HEARD + 100):
         key = PublicKey(number.to_bytes(32, "big"))
         tally.begin("commit-after", 0, key)
@@ -108,8 +99,8 @@ def test_strangers_in_any_number_take_bounded_memory() -> None:
 
 
 def test_a_round_is_timed_from_its_opening_to_its_last_fetch() -> None:
-    now = Now()
-    timeline = Timeline(now)
+    clock = ManualClock(1.0)
+    timeline = Timeline(clock)
     timeline.opened(1, is_waiting_for_first=True)
     events = [
         lambda: timeline.called("header"),
@@ -122,9 +113,9 @@ def test_a_round_is_timed_from_its_opening_to_its_last_fetch() -> None:
         lambda: timeline.answered("blob"),
         lambda: timeline.answered("weights"),
     ]
-    for number, event in enumerate(events):
-        now.ms = 1_000 + 10 * number
+    for event in events:
         event()
+        clock.advance(0.01)
     (first,) = timeline.committed
     assert (first.opened_at, first.first_header_at, first.last_body_at) == (1_000, 1_000, 1_020)
     assert (first.closed_at, first.committed_at, first.first_fetch_at, first.last_fetch_at) == (1_030, 1_050, 1_070, 1_080)
@@ -133,7 +124,7 @@ def test_a_round_is_timed_from_its_opening_to_its_last_fetch() -> None:
 
 
 def test_a_long_run_takes_bounded_memory() -> None:
-    timeline = Timeline(Now())
+    timeline = Timeline()
     for round_ in range(1, 1_000):
         timeline.opened(round_)
         timeline.closed()

@@ -63,7 +63,7 @@ class Scene:
         self.endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         self.headers: dict[bytes, Header] = {}
         self.read: list[bytes] = []
-        self.now_s = 0.0
+        self.clock = ManualClock()
         self.faults = Faults(ManualClock())
         self.directory = directory
         self.max_bytes = max_bytes
@@ -74,18 +74,11 @@ class Scene:
         await self.brought.serve(self.endpoint)
 
     def _open(self) -> Brought:
-        return Brought(
-            self.directory,
-            num_weights=NUM_WEIGHTS,
-            max_bytes=self.max_bytes,
-            kept_rounds=PENDING_ROUNDS,
-            reputation=lambda: self.reputation,
-            header=self._header,
-            faults=self.faults,
-            clock=lambda: self.now_s,
-        )
+        return Brought(self.directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=self.clock)
 
-    def _header(self, _round: int, contribution: bytes) -> Header:
+    def header(self, round: int, contribution: bytes) -> Header:
+        """Return a contribution, as the log has it."""
+        del round
         self.read.append(contribution)
         return self.headers[contribution]
 
@@ -173,10 +166,10 @@ def test_a_key_that_began_a_vector_and_did_not_bring_it_stands_in_no_others_way_
         await scene.audited(header)
         await scene.page(A, header)
         await says(scene.page(B, header), "another of its keys brings it")
-        scene.now_s += QUIET_S
+        scene.clock.advance(QUIET_S)
         await scene.page(B, header)  # the other is quiet
         await says(scene.page(A, header, place=1), "from its beginning")
-        scene.now_s += QUIET_S
+        scene.clock.advance(QUIET_S)
         await scene.page(A, header)  # as B is by now: both have as many
         await says(scene.page(B, header), "another of its keys brings it")
         await scene.page(A, header)  # begins anew, once too often
@@ -210,9 +203,9 @@ def test_who_brings_it_too_slowly_makes_room_where_another_waits(tmp_path: Path)
         await scene.audited(header)
         for number in range(2):
             await scene.page(A, header, number)
-        scene.now_s += QUIET_S - 1
+        scene.clock.advance(QUIET_S - 1)
         await scene.page(A, header, 0, 1)  # two pages within two minutes
-        scene.now_s += QUIET_S - 1
+        scene.clock.advance(QUIET_S - 1)
         assert 2 * PAGE_BYTES < 2 * (QUIET_S - 1) * LEAST_RATE
         await scene.page(B, header)
         await says(scene.page(A, header, 0, 2), "from its beginning")
@@ -231,10 +224,10 @@ def test_all_places_are_not_one_keys_and_go_to_others_where_they_are_held_for_no
             await says(scene.page(member, header, who * steps + MAX_OF_ONE), "this key brings others")
         await says(scene.page(F, others), "others bring their vectors")
         assert len(scene.parts()) == MAX_COMING
-        scene.now_s += QUIET_S - 1
+        scene.clock.advance(QUIET_S - 1)
         for who, member in enumerate(MEMBERS[: MAX_COMING // MAX_OF_ONE]):
             await scene.page(member, header, who * steps, 1)
-        scene.now_s += 2
+        scene.clock.advance(2)
         await scene.bring(F, others)
         assert scene.has(others)
 
@@ -291,7 +284,7 @@ def test_a_vector_whose_audit_ends_while_it_comes_leaves_nothing(tmp_path: Path)
         await says(scene.page(A, header, place=2), "not audited, or not any more")
         brought = scene.brought
         assert not any((brought._opened, brought._vectors, brought._failed, brought._broken))
-        scene.now_s += QUIET_S
+        scene.clock.advance(QUIET_S)
         other = header_of(B)
         await scene.audited(other)
         await scene.bring(B, other)  # makes room

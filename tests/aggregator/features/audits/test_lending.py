@@ -1,6 +1,7 @@
 """What audits begin with is handed out long after newcomers need it: states and bodies from the disk, and nothing else."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from manta_swarm.network.fetching import fetch
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey
+from tests.aggregator.contexts import context_of
 from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, OPERATOR, PEERS, opened, play
 
 AUDITED = CONFIG.model_copy(
@@ -27,7 +29,6 @@ def test_old_states_and_bodies_of_what_is_audited_are_handed_out_from_the_disk(t
         play(run, 4)
         ledger = run.log.ledger
         audit = next(audit for audit in ledger.reputation.audits.values() if audit.round == 1)
-        audits = Audits(run.log, run.follower.snapshots, run.bodies, tmp_path, NUM_WEIGHTS, 1 << 30)
         exchange = ledger.manifest.exchange
         state_sizes = state_piece_sizes(NUM_WEIGHTS, ledger.manifest.optimizer, exchange.local_steps)
         body_sizes = group_sizes(exchange.codec, NUM_WEIGHTS)
@@ -35,9 +36,10 @@ def test_old_states_and_bodies_of_what_is_audited_are_handed_out_from_the_disk(t
         async def story() -> None:
             network = MemoryNetwork()
             operator, auditor = (network.endpoint(PublicKey(each.public_key)) for each in (OPERATOR, PEERS[0]))
-            shelf = Shelf(max_bytes=0)
-            await shelf.serve(operator)
-            await audits.serve(operator, shelf)
+            context = replace(context_of(run, tmp_path, operator, OPERATOR), shelf=Shelf(max_bytes=0))
+            audits = Audits(context, 1 << 30)
+            await context.shelf.serve(operator)
+            await audits.serve()
             body = (await audits.brought.opened(audit)).contribution.body
             for round_ in (0, 2):
                 blob = await fetch(auditor, ledger.state_at(round_), state_sizes, [operator.key], deadline_s=20, tries=2)
@@ -49,5 +51,6 @@ def test_old_states_and_bodies_of_what_is_audited_are_handed_out_from_the_disk(t
             for root in (ledger.state_at(1), b"x" * 32):
                 with pytest.raises(Unreachable):
                     await fetch(auditor, root, state_sizes, [operator.key], deadline_s=5, tries=1)
+            await context.waiting.close()
 
         asyncio.run(story())

@@ -8,6 +8,7 @@ from typing import Any
 
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.operators import verdicts
 from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
 from manta_swarm.aggregator.features.operators.seat import Seat
 from manta_swarm.aggregator.features.operators.store import Store
@@ -27,6 +28,7 @@ from manta_swarm.protocol.verdicts import Verdict
 from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
+from tests.clocks import ManualClock
 from tests.contributions import round_of
 
 FOUR = (OPERATOR, *(Identity(bytes([number]) * 32) for number in (5, 6, 7)))
@@ -44,8 +46,20 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("not within a minute")
 
 
-async def always(_key: PublicKey) -> bool:
-    return True
+class Anybodys:
+    """A lease that is anybody's who says so."""
+
+    async def may_be_of(self, operator: bytes) -> bool:
+        del operator
+        return True
+
+
+class Open:
+    """Rounds that are always open for a second more."""
+
+    def left_ms(self, now: int) -> int:
+        del now
+        return 1000
 
 
 class Four:
@@ -63,7 +77,7 @@ class Four:
         self.handing_on: dict[int, asyncio.Task[None]] = {}
         self.settling: dict[int, Settling] = {}
         self.contexts: dict[int, RunContext] = {}
-        self.now_s = 0.0  # moves as the test says
+        self.clock = ManualClock()
         self.stopped: list[BaseException] = []
 
     async def start(self, place: int) -> Seat:
@@ -77,18 +91,17 @@ class Four:
             snapshots.save(STATE)
         run = open_run(self.config, directory, identity, DATASET)
         endpoint = self.network.endpoint(identity.public_key)
-        self.settling[place] = Settling(lambda: run.log.ledger, self.config.trust.settle_s, lambda: self.now_s)
+        self.settling[place] = Settling(run.log, self.config.trust.settle_s, self.clock)
         context = self.contexts[place] = context_of(run, directory, endpoint, identity, settling=self.settling[place])
         context.broken.told.add_done_callback(lambda told: self.stopped.append(told.result()))
         shelf, waiting = context.shelf, context.waiting
         seat = Seat(context)
-        desk = OperatorsDesk(endpoint, seat, always, lambda: None)
+        desk = OperatorsDesk(endpoint, seat, Anybodys())
         await shelf.serve(endpoint)
         await desk.start()
         self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
         self.waiting[place] = waiting
-        handing_on = seat.verdicts.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
-        self.handing_on[place] = asyncio.create_task(handing_on)
+        self.handing_on[place] = asyncio.create_task(_hand_on(seat, desk))
         return seat
 
     async def lose(self, place: int) -> None:
@@ -122,7 +135,7 @@ class Four:
         """Let one of them take over; return what it found kept."""
         await self._end_beats(place)
         writer = Writer(self.seats[place], term)
-        self.beating[place] = asyncio.create_task(writer.beat(lambda: 1000))
+        self.beating[place] = asyncio.create_task(writer.beat(Open()))
         async with asyncio.timeout(60):
             kept = await writer.take_over()
         return writer, [one.contribution for one, _ in kept]
@@ -151,6 +164,12 @@ class Four:
         """Return the different heads and states that these have."""
         runs = [self.runs[place] for place in places]
         return {(run.log.head.size, run.log.head.root, run.log.ledger.state) for run in runs}
+
+
+async def _hand_on(seat: Seat, desk: OperatorsDesk) -> None:
+    while True:
+        await seat.verdicts.hand_on(None if desk.writer is None else desk.writer.ballot)
+        await asyncio.sleep(verdicts.AGAIN_S)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -10,6 +10,7 @@ from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
+from tests.clocks import ManualClock
 
 KEYS = [Identity(bytes([number + 1]) * 32).public_key for number in range(4)]
 OPERATORS = Operators(b"r" * 32, tuple(KEYS), 3)
@@ -24,12 +25,12 @@ class Scene:
         for place, node in enumerate(self.nodes):
             node.listens_at = [address(place)]
         self.directory = directory
-        self.now_s = 100.0
+        self.clock = ManualClock()
 
     async def start(self) -> Contact:
         for node in self.nodes:
             await serve_pings(node)
-        return Contact(self.nodes[0], OPERATORS, self.directory, clock=lambda: self.now_s)
+        return Contact(self.nodes[0], OPERATORS, self.directory, clock=self.clock)
 
 
 def address(place: int) -> str:
@@ -54,7 +55,7 @@ def test_a_quorum_is_there_or_lost(tmp_path: Path) -> None:
         losing = asyncio.create_task(contact.lost())
         for key in KEYS[1:3]:
             del world.network.endpoints[key]
-        world.now_s += SILENT_S
+        world.clock.advance(SILENT_S)
         await asyncio.wait_for(losing, 60)
         await until(lambda: contact.heard == [KEYS[3]])
         assert not contact.is_quorum()

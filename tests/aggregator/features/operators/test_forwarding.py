@@ -17,10 +17,6 @@ from tests.memory_log import DEADLINE_S
 FELLOW, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
 
-def among_operators(handler: Handler) -> Handler:
-    return handler
-
-
 class Scene:
     """Three operators' switches, who all know who writes, and a peer that asks the fellow."""
 
@@ -30,10 +26,20 @@ class Scene:
         self.network = MemoryNetwork()
         self.peer = self.network.endpoint(PEER)
 
+    @property
+    def writer_key(self) -> PublicKey | None:
+        return self.writer
+
+    def is_quorum(self) -> bool:
+        return not self.is_cut_off
+
+    def among_operators(self, handler: Handler) -> Handler:
+        return handler
+
     async def switch_of(self, key: PublicKey) -> Switch:
         """Return an operator's switch, which passes on to the writer."""
-        switch = Switch(self.network.endpoint(key), lambda: self.writer, lambda: self.is_cut_off)
-        await switch.start(among_operators)
+        switch = Switch(self.network.endpoint(key), self, self)
+        await switch.start()
         return switch
 
     def bring(self) -> "asyncio.Task[bytes]":

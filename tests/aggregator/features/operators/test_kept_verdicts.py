@@ -231,7 +231,7 @@ def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_that(tmp_
         for place in range(1, 4):
             four.handing_on[place].cancel()  # nobody hands anything on: the writer asks
         async with writing(four, 3, 2) as (writer, verdicts):
-            four.now_s = TRUST.settle_s
+            four.clock.advance(TRUST.settle_s)
             assert {each.digest for each in await settle(four, writer, 3, verdicts)} == {each.digest for each in signed}
             await until(lambda: all(four.runs[place].log.ledger.settled for place in (1, 2, 3)))
             assert len(four.heads((1, 2, 3))) == 1
@@ -254,7 +254,7 @@ def test_nobody_settles_before_the_time_where_verdicts_lack(tmp_path: Path) -> N
             four.lost = counts
             await until(lambda: asked >= 6)
             assert not any(four.runs[place].log.ledger.settled for place in range(4))
-            four.now_s = TRUST.settle_s
+            four.clock.advance(TRUST.settle_s)
             assert await settling == []
             await until(lambda: all(four.runs[place].log.ledger.settled for place in range(4)))
 

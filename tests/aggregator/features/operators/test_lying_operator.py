@@ -31,8 +31,8 @@ def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], N
 
     async def with_operators(desk: Desk, story: Story) -> None:
         endpoint = desk.network.endpoints[OPERATOR.public_key]
-        switch, handlers = Switch(endpoint, lambda: OPERATOR.public_key, lambda: False), dict(endpoint.handlers)
-        await switch.start(_of_operators)
+        switch, handlers = Switch(endpoint, Operators(), Operators()), dict(endpoint.handlers)
+        await switch.start()
         for method in ("header", "body"):
             await switch.serve(method, handlers[method])
         await story(desk)
@@ -43,8 +43,16 @@ def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], N
     return run
 
 
-def _of_operators(handler: Handler) -> Handler:
-    return handler
+class Operators:
+    """All of them are there, and this one writes."""
+
+    writer_key = OPERATOR.public_key
+
+    def is_quorum(self) -> bool:
+        return True
+
+    def among_operators(self, handler: Handler) -> Handler:
+        return handler
 
 
 async def passed_on(desk: Desk, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:

@@ -4,22 +4,33 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from manta_swarm.aggregator.features.sidecars import sidecar as module
-from manta_swarm.aggregator.features.sidecars.auditor import audit_beside, auditor_key, auditor_options, is_named
-from manta_swarm.aggregator.features.sidecars.sidecar import Met, Sidecar
-from manta_swarm.aggregator.log.contents import AUDITOR
+from manta_swarm.aggregator.features.sidecars.auditor import Auditor
+from manta_swarm.aggregator.features.sidecars.keys import auditor_key, is_named
+from manta_swarm.aggregator.features.sidecars.sidecar import Sidecar
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules
 from manta_swarm.runtime.child import Restart
+from tests.consoles import Lines
 from tests.memory_log import until
 from tests.network.processes import DEADLINE_S
 
-MET = Met(("/ip4/192.0.2.7/tcp/31000/p2p/12D3KooX", "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooX"), "ab" * 32)
+ADDRESSES = ("/ip4/192.0.2.7/tcp/31000/p2p/12D3KooX", "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooX")
+
+
+def auditor(directory: Path, lines: Lines, share: float = 0.25, data_root: Path | None = None) -> Auditor:
+    """Return the auditor of a run that names it."""
+    ledger = SimpleNamespace(run=b"\xab" * 32, settled=False)
+    manifest = SimpleNamespace(audit_rules=AuditRules((auditor_key(directory),)))
+    context: Any = SimpleNamespace(directory=directory, console=lines, ledger=ledger, manifest=manifest)
+    return Auditor(context, share, data_root=data_root)
 
 
 def test_it_runs_where_the_manifest_names_the_key_of_its_folder_and_nowhere_else(tmp_path: Path) -> None:
@@ -35,12 +46,12 @@ def test_it_runs_where_the_manifest_names_the_key_of_its_folder_and_nowhere_else
 
 def test_it_audits_only_and_takes_the_share_of_the_time_that_the_operator_says(tmp_path: Path) -> None:
     def command(share: float, data_root: Path | None = None) -> list[str]:
-        return Sidecar(AUDITOR, tmp_path, auditor_options(share, data_root), print)._command(MET)
+        return auditor(tmp_path, Lines(), share, data_root)._command(ADDRESSES)
 
     words = command(0.25, tmp_path)
     assert words[:5] == [sys.executable, "-P", "-m", "manta_swarm.peer.cli", "join"]
     given = dict(zip(words[5::2], words[6::2], strict=False))
-    assert (given["--initial-peers"], given["--dir"]) == (MET.addresses[1], str(tmp_path / "auditor"))
+    assert (given["--initial-peers"], given["--dir"]) == (ADDRESSES[1], str(tmp_path / "auditor"))
     assert ("--audit-only" in words, words[words.index("--audit") + 1], words[words.index("--data-root") + 1]) == (
         True,
         "25%",
@@ -53,7 +64,7 @@ def test_it_audits_only_and_takes_the_share_of_the_time_that_the_operator_says(t
 
 @pytest.mark.swarm
 def test_one_that_ends_is_started_again_and_none_is_left_when_the_operator_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, lines = tmp_path / "auditor", list[str]()
+    home, lines = tmp_path / "auditor", Lines()
     program = f"""
 import json, os, signal
 os.chdir({str(home)!r})
@@ -72,7 +83,7 @@ signal.pause()
         return psutil.Process(int((home / "status.json").read_text().split('"pid": ')[1].rstrip("}")))
 
     async def story() -> None:
-        running = asyncio.create_task(audit_beside(tmp_path, MET, 0.25, data_root=None, say=lines.append))
+        running = asyncio.create_task(auditor(tmp_path, lines).run(ADDRESSES))
         await until(lambda: lives() == 1 and (home / "status.json").exists())
         first = process()
         first.kill()
@@ -93,7 +104,7 @@ signal.pause()
 
 @pytest.mark.swarm
 def test_an_operator_whose_auditor_cannot_be_used_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = list[str]()
+    lines = Lines()
     monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", "print('manta-peer: no data'); raise SystemExit(2)"])
-    asyncio.run(audit_beside(tmp_path, MET, 0.25, data_root=None, say=lines.append))
+    asyncio.run(auditor(tmp_path, lines).run(ADDRESSES))
     assert lines == ["the auditor: no data; this operator audits nothing until it is started again"]

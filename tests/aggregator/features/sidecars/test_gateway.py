@@ -4,16 +4,21 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from manta_swarm.aggregator.features.sidecars import sidecar as module
 from manta_swarm.aggregator.features.sidecars.gateway import Gateway
-from manta_swarm.aggregator.features.sidecars.sidecar import Met, Sidecar
+from manta_swarm.aggregator.features.sidecars.sidecar import Sidecar
+from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.protocol.admission import AdmissionRule
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.child import Restart
 from manta_swarm.runtime.door import Door
+from tests.consoles import Lines
 from tests.memory_log import until
 from tests.network.processes import DEADLINE_S
 
@@ -32,25 +37,35 @@ def tell(**status):
 """
 
 
+class Shown(Gateway):
+    """Lets the stand-in know once it is seen."""
+
+    def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
+        if found := super().is_up(status, addresses):
+            (self.directory / "shown").touch()
+        return found
+
+    @property
+    def url(self) -> str:
+        return str(self.status()["gateway"])
+
+
 class Stage:
     """A gateway whose program is a few lines of the test's."""
 
     def __init__(self, directory: Path, program: str, monkeypatch: pytest.MonkeyPatch, host: str = "127.0.0.1") -> None:
-        self.lines: list[str] = []
-        self.urls: list[str] = []
+        self.lines = Lines()
         self.home = directory / "gateway"
-        self.gateway = Gateway(Door(host, 0), directory, data_root=None, threads=None, say=self.lines.append, shown=self._show)
+        ledger, manifest = SimpleNamespace(run=b"\xab" * 32), SimpleNamespace(admission=AdmissionRule("open"))
+        context: Any = SimpleNamespace(directory=directory, console=self.lines, ledger=ledger, manifest=manifest)
+        self.gateway = Shown(context, Door(host, 0), data_root=None, threads=None)
         code = f"import os; os.chdir({str(self.home)!r})\n{_FIRST}{program}"
         monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", code])
         monkeypatch.setattr(module, "_AGAIN", Restart(0.05, 0.2))
 
-    def _show(self, url: str) -> None:
-        self.urls.append(url)
-        (self.home / "shown").touch()
-
     async def run(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await self.gateway.run(Met(ADDRESSES, "ab" * 32))
+            await self.gateway.run(ADDRESSES)
 
     @property
     def lives(self) -> int:
@@ -103,14 +118,14 @@ def test_the_address_is_shown_once_it_answers_and_no_process_is_left_when_it_is_
 
     async def story() -> None:
         running = asyncio.create_task(stage.run())
-        await until(lambda: bool(stage.urls))
+        await until(lambda: bool(stage.gateway.url))
         child = psutil.Process(int(_pid(stage.home)))
         running.cancel()
         await asyncio.wait([running])
         assert not child.is_running()
 
     asyncio.run(story())
-    port = stage.urls[0].rsplit(":")[-1]
+    port = stage.gateway.url.rsplit(":")[-1]
     shown = [f"  manta-peer join --light --gateway http://{host}:{port}#12D3KooY --run {'ab' * 32}" for host in ("192.0.2.7", "127.0.0.1")]
     assert stage.lines[:3] == ["light contributors join with:", *shown]
 

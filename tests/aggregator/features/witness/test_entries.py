@@ -29,7 +29,7 @@ class Keeping(Scene):
         self.rule = Rule(self.directory, WITNESS, SIGNED)
         self.entries = KeptEntries(self.directory / FOLDER, SIGNED)
         endpoint = self.network.endpoint(WITNESS.public_key)
-        return asyncio.create_task(Witness(endpoint, self.rule, self.directory, self.said.append, self.entries).follow())
+        return asyncio.create_task(Witness(endpoint, self.rule, self.directory, self.said, self.entries).follow())
 
 
 def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
-from manta_swarm.aggregator.log.cosigning import CosigningDesk
 from manta_swarm.aggregator.log.guard import EVIDENCE
 from manta_swarm.aggregator.log.heads import HeadsDesk
 from manta_swarm.aggregator.log.log import Log
@@ -20,7 +20,9 @@ from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
-from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, next_round, reopen, signed_manifest
+from manta_swarm.protocol.table import Weighed
+from tests.aggregator.small_run import ENTRIES, OPERATOR, Deaf, create, grow, next_round, reopen, signed_manifest
+from tests.consoles import Lines
 from tests.memory_log import until
 
 SIGNED = signed_manifest()
@@ -28,8 +30,10 @@ WITNESS = Identity(b"\x77" * 32)
 ADDRESS = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(OPERATOR.public_key)}"
 
 
-async def no_weights(_round: int) -> tuple[int, ...]:
-    return ()
+class NoWeights:
+    async def of(self, round_: int) -> tuple[Weighed, ...]:
+        del round_
+        return ()
 
 
 class Scene:
@@ -39,17 +43,17 @@ class Scene:
         self.directory = tmp_path / "witness"
         self.directory.mkdir(exist_ok=True)
         self.network = MemoryNetwork()
-        self.said: list[str] = []
+        self.said = Lines()
 
     async def serve(self, directory: Path, log: Log) -> None:
         """Let a log answer, in the place of any other."""
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
-        self.log, self.news = log, NewsDesk(endpoint, log, closing.left_ms, no_weights)
-        self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory), CosigningDesk(endpoint, log, directory)
+        self.log, self.news = log, NewsDesk(endpoint, log, closing, NoWeights())
+        self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
         await self.news.start()
         await self.heads.start()
-        await self.cosigning.start()
+        await self.cosigning.serve()
 
     def commit(self, rounds: int = 1) -> None:
         grow(self.log, rounds)
@@ -59,7 +63,7 @@ class Scene:
         """Start a witness, which remembers what was kept."""
         rule = Rule(self.directory, WITNESS, SIGNED)
         self.rule = rule
-        return asyncio.create_task(Witness(self.network.endpoint(WITNESS.public_key), rule, self.directory, self.said.append).follow())
+        return asyncio.create_task(Witness(self.network.endpoint(WITNESS.public_key), rule, self.directory, self.said).follow())
 
     async def cosigned(self, size: int) -> None:
         """Return once the log has the witness's cosignature of a head of that size, and the witness knows."""
@@ -163,9 +167,9 @@ def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_p
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 def test_while_nobody_of_the_run_answers_it_waits_and_says_so_once(tmp_path: Path) -> None:
     async def story() -> list[str]:
-        said, stopped = list[str](), asyncio.get_running_loop().create_future()
+        said, stopped = Lines(), asyncio.get_running_loop().create_future()
         asked = Asked([ADDRESS], None, None, keep_entries=False)
-        watching = asyncio.create_task(be_witness(asked, tmp_path / "w", say=said.append, stopped=stopped))
+        watching = asyncio.create_task(be_witness(asked, tmp_path / "w", console=said, stopped=stopped))
         await until(lambda: said or watching.done())
         stopped.set_result(None)
         await watching

@@ -19,12 +19,13 @@ from manta_swarm.runtime import disk
 from tests.aggregator.features.witness import histories
 from tests.aggregator.features.witness.histories import SIGNED, WITNESS, History
 from tests.aggregator.small_run import OTHER_OPERATOR
+from tests.clocks import ManualClock
 
 KILLS = 12
 
 
 def rule_in(directory: Path) -> Rule:
-    return Rule(directory, WITNESS, SIGNED, now_s=lambda: 1_700_000_000.9)
+    return Rule(directory, WITNESS, SIGNED, clock=ManualClock(1_700_000_000.9))
 
 
 def test_heads_that_go_on_are_cosigned_and_remembered(tmp_path: Path) -> None:

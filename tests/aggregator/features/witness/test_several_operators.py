@@ -9,6 +9,7 @@ from manta_swarm.network.log_proofs import Consistency, Cosigned
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.consoles import Lines
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
 
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
@@ -20,7 +21,7 @@ def test_it_goes_on_where_operators_are_killed_or_prove_nothing(tmp_path: Path) 
         network = MemoryNetwork()
         log = await MemoryLog(network, OPERATORS).start()
         taken: list[tuple[PublicKey, int]] = []
-        said: list[str] = []
+        said = Lines()
 
         for key, endpoint in log.endpoints.items():
 
@@ -36,7 +37,7 @@ def test_it_goes_on_where_operators_are_killed_or_prove_nothing(tmp_path: Path) 
             return log._tree.size
 
         rule = Rule(tmp_path, WITNESS, log.signed)
-        witness = Witness(network.endpoint(WITNESS.public_key), rule, tmp_path, said.append)
+        witness = Witness(network.endpoint(WITNESS.public_key), rule, tmp_path, said)
         task = asyncio.create_task(witness.follow())
         size = commit()
         await until(lambda: size in [each for _, each in taken])

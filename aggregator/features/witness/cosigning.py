@@ -1,52 +1,33 @@
-"""Takes witnesses' cosignatures of the log's heads; gives whoever asks its entries, and the proofs that one head goes on from another.
+"""Takes witnesses' cosignatures of the log's heads, and keeps the newest of each witness.
 
 Nothing in a run depends on a witness: the log waits for none, and believes none but that its signature holds.
 """
 
 import asyncio
-import time
-from bisect import bisect_right
-from collections.abc import Callable, Collection
-from itertools import accumulate
+from collections.abc import Collection
 from pathlib import Path
 
-from manta_swarm.aggregator.log.lacking import lacking
+from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed, read_witnessed
-from manta_swarm.network.log_proofs import (
-    MAX_ASK_CONSISTENCY_BYTES,
-    MAX_ASK_ENTRIES_BYTES,
-    MAX_COSIGNED_BYTES,
-    MAX_ENTRIES_BYTES,
-    AskConsistency,
-    AskEntries,
-    Consistency,
-    Cosigned,
-)
+from manta_swarm.network.log_proofs import MAX_COSIGNED_BYTES, Cosigned
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
-from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import ProofError, SignatureError, Unreachable
 from manta_swarm.protocol.notes import head_text, origin
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.protocol.tiles import pack_bundle
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 MAX_CLOCK_S = 600  # that a witness's clock may be off the log's
 SILENT_S = 900.0  # who brought none for so long loses its place where there is no other
 
 
-class CosigningDesk:
-    """Answers "entries", "consistency" and "cosigned"."""
+class Cosigning(Feature):
+    """Answers "cosigned"."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        log: Log,
-        directory: Path,
-        named: Collection[PublicKey] = (),
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now_s: Callable[[], float] = time.time,
+        self, endpoint: Endpoint, log: Log, directory: Path, named: Collection[PublicKey] = (), *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Know what was kept at the last time.
 
@@ -55,19 +36,17 @@ class CosigningDesk:
             log: the log.
             directory: the run's.
             named: the witnesses that always have a place.
-            clock: seconds that do not go back.
-            now_s: seconds since 1970.
+            clock: by which they are heard, and whose time of day theirs is held to.
         """
         self._endpoint = endpoint
         self._log = log
         self._directory = directory
         self._named = frozenset(named)
         self._clock = clock
-        self._now_s = now_s
         name = origin(log.ledger.run)
         kept = read_witnessed(directory, name, endpoint.key)
         self._of: dict[PublicKey, Witnessed] = {each.cosignature.key: each for each in kept if self._has(each)}
-        self._heard_s = dict.fromkeys(self._of, clock())
+        self._heard_s = dict.fromkeys(self._of, clock.now_s())
         self._writing = asyncio.Lock()
 
     def _has(self, each: Witnessed) -> bool:
@@ -78,26 +57,9 @@ class CosigningDesk:
         """The newest head that each witness has cosigned."""
         return list(self._of.values())
 
-    async def start(self) -> None:
-        """Answer from now on."""
-        await self._endpoint.serve("entries", self._on_entries)
-        await self._endpoint.serve("consistency", self._on_consistency)
+    async def serve(self) -> None:
+        """See ``Feature``."""
         await self._endpoint.serve("cosigned", self._on_cosigned)
-
-    async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
-        if ask.first + ask.count > self._log.head.size:
-            raise lacking(self._log.ledger, "this log has not so many entries")
-        found = await asyncio.to_thread(self._log.entries, ask.first, ask.count, MAX_ENTRIES_BYTES)
-        ends = list(accumulate(2 + len(entry) for entry in found))
-        return pack_bundle(found[: max(1, bisect_right(ends, MAX_ENTRIES_BYTES))])
-
-    async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskConsistency, request, max_bytes=MAX_ASK_CONSISTENCY_BYTES)
-        try:
-            return pack(Consistency(self._log.consistency(ask.old, ask.new)))
-        except ValueError as error:
-            raise lacking(self._log.ledger, str(error)) from error
 
     async def _on_cosigned(self, caller: PublicKey, request: bytes) -> bytes:
         brought = unpack(Cosigned, request, max_bytes=MAX_COSIGNED_BYTES)
@@ -109,7 +71,7 @@ class CosigningDesk:
         except ValueError as error:
             raise ProofError(str(error)) from error
         cosignature.check(head_text(head))
-        off_s = cosignature.time_s - self._now_s()
+        off_s = cosignature.time_s - self._clock.unix_ms() / 1000
         if abs(off_s) > MAX_CLOCK_S:
             raise ProofError(f"the cosignature's time is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the log's clock")
         known = self._of.get(caller)
@@ -117,7 +79,7 @@ class CosigningDesk:
             return b""
         self._make_room(caller)
         self._of[caller] = Witnessed(head, self._log.note_of(head.size), cosignature)
-        self._heard_s[caller] = self._clock()
+        self._heard_s[caller] = self._clock.now_s()
         async with self._writing:
             await asyncio.to_thread(keep_witnessed, self._directory, self.witnessed)
         return b""
@@ -132,6 +94,6 @@ class CosigningDesk:
             return
         others = [other for other in self._of if other not in self._named]
         oldest = min(others, key=self._heard_s.__getitem__, default=None)
-        if oldest is None or (key not in self._named and self._clock() - self._heard_s[oldest] < SILENT_S):
+        if oldest is None or (key not in self._named and self._clock.now_s() - self._heard_s[oldest] < SILENT_S):
             raise Unreachable(f"this log hands out the cosignatures of {MAX_COSIGNATURES} witnesses, and has so many")
         del self._of[oldest], self._heard_s[oldest]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.log import cosigning
-from manta_swarm.aggregator.log.cosigning import MAX_CLOCK_S, SILENT_S, CosigningDesk
+from manta_swarm.aggregator.features.witness import cosigning
+from manta_swarm.aggregator.features.witness.cosigning import MAX_CLOCK_S, SILENT_S, Cosigning
+from manta_swarm.aggregator.log.heads import HeadsDesk
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
@@ -20,7 +21,7 @@ from manta_swarm.protocol.cosignatures import Cosignature, cosign, cosignatures_
 from manta_swarm.protocol.merkle import verify_consistency
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity, PublicKey
-from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, opened_head, reopen, signed_manifest
+from tests.aggregator.small_run import ENTRIES, OPERATOR, Deaf, create, grow, opened_head, reopen, signed_manifest
 
 SIGNED = signed_manifest()
 WITNESSES = [Identity(bytes([200 + number]) * 32) for number in range(4)]
@@ -28,13 +29,23 @@ NOW_S = 1_700_000_000
 
 
 class Scene:
-    """A log, and witnesses that call it."""
+    """A log, and witnesses that call it; a clock, whose time of day stands still."""
 
     def __init__(self, directory: Path, log: Log, named: tuple[PublicKey, ...] = ()) -> None:
         self.log, self.directory, self.now = log, directory, 0.0
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = CosigningDesk(endpoint, log, directory, named, clock=lambda: self.now, now_s=lambda: NOW_S)
+        self.desk = Cosigning(endpoint, log, directory, named, clock=self)
+        self.heads = HeadsDesk(endpoint, log, SIGNED, directory, Deaf())
+
+    def now_s(self) -> float:
+        return self.now
+
+    def now_ms(self) -> float:
+        return 1000 * self.now
+
+    def unix_ms(self) -> int:
+        return 1000 * NOW_S
 
     def client(self, witness: Identity = WITNESSES[0]) -> LogClient:
         return LogClient(self.network.endpoint(witness.public_key), SIGNED.open(), SIGNED.run)
@@ -52,7 +63,8 @@ def play(directory: Path, story: Callable[[Scene], Awaitable[None]], named: tupl
         with create(directory, SIGNED) as log:
             grow(log, 2)
             scene = Scene(directory, log, named)
-            await scene.desk.start()
+            await scene.desk.serve()
+            await scene.heads.start()
             await story(scene)
 
     asyncio.run(whole())

@@ -1,15 +1,17 @@
-"""How the aggregator's own gateway, a peer with a key of its own in DIR/gateway, comes into a run that not everybody may take part in."""
+"""The keys of an operator's sidecars: the gateway's in DIR/gateway has to come into the run, which names the auditor's in DIR/auditor."""
 
 from pathlib import Path
 
+from manta_swarm.aggregator.log.contents import AUDITOR
 from manta_swarm.aggregator.settings.inviting import invitation, write_invitation
 from manta_swarm.aggregator.settings.sections import AdmissionSection
 from manta_swarm.protocol.admission import LIST
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.protocol.verdicts import AuditRules
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory
 
-FOLDER = "gateway"
+GATEWAY = "gateway"
 _INVITATION = "invitation.txt"
 
 
@@ -21,11 +23,11 @@ def check_gateway_key(admission: AdmissionSection, directory: Path) -> None:
     """
     if admission.how != LIST:
         return
-    path = directory / FOLDER / IDENTITY
+    path = directory / GATEWAY / IDENTITY
     if path.exists() and peer_name(load_identity(path).public_key) in admission.peers:
         return
     raise UserError(
-        f"[admission] peers lists who takes part, not the gateway's key: manta-aggregator key --dir {directory / FOLDER} "
+        f"[admission] peers lists who takes part, not the gateway's key: manta-aggregator key --dir {directory / GATEWAY} "
         "makes and prints it, for the run file that the run begins with; or leave --gateway out"
     )
 
@@ -37,7 +39,7 @@ def invitation_for(directory: Path) -> Path:
         UserError: the log's key is missing.
         StorageError: the disk refuses.
     """
-    folder = directory / FOLDER
+    folder = directory / GATEWAY
     path = folder / _INVITATION
     if not (folder / IDENTITY).exists():  # a new key needs a new one
         path.unlink(missing_ok=True)
@@ -45,3 +47,25 @@ def invitation_for(directory: Path) -> Path:
         make_directory(folder)
         write_invitation(path, invitation(directory).text)
     return path
+
+
+def auditor_key(directory: Path) -> PublicKey:
+    """Return the key of the auditor beside the log in ``directory``; it is made if it is not there.
+
+    Raises:
+        UserError: the folder cannot be used.
+        StorageError: the disk refuses, or the key's file is damaged.
+    """
+    folder = directory / AUDITOR
+    make_directory(folder)
+    return PublicKey(load_identity(folder / IDENTITY).public_key)
+
+
+def is_named(directory: Path, rules: AuditRules | None) -> bool:
+    """Return whether a run's rules name the auditor beside the log in ``directory``. None is made.
+
+    Raises:
+        StorageError: its key's file is damaged.
+    """
+    path = directory / AUDITOR / IDENTITY
+    return rules is not None and path.exists() and load_identity(path).public_key in rules.named

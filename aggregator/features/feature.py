@@ -1,0 +1,42 @@
+"""What a feature of an operator's program may do: a plain run is served without any of them. Each is listed once, in ``plugged_in``.
+
+A feature is an object with the session's events. It does nothing at an event that it does not override. The session knows features by this
+class alone; a feature is made of the run's context.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from manta_swarm.aggregator.commit.keeper import Keeper
+
+
+class Feature:
+    """A part of an operator's program that others do without. All methods run in the session's event loop."""
+
+    is_sidecar = False  # a peer of the run in a process of its own: it ends first, while the log still takes what it hands in
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """What has rounds committed here in the place of a lone operator; None: this feature has nothing to do with that."""
+        return None
+
+    async def serve(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            UserError: what the person asked for cannot be had; the message says what to do.
+        """
+
+    async def run(self, addresses: Sequence[str]) -> None:
+        """Do what is to be done beside the rounds, until this is cancelled or nothing is left to do; the node is at ``addresses``.
+
+        Raises:
+            UserError: as ``serve``.
+            StorageError: the disk failed, and the program cannot go on.
+        """
+
+    def on_committed(self) -> None:
+        """The log has a new round, or is settled."""
+
+    def status(self) -> Mapping[str, object]:
+        """Return fields of ``AggregatorStatus`` that only this feature knows."""
+        return {}

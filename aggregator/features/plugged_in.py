@@ -1,0 +1,62 @@
+"""All features of an operator's program, and which of them one has: the one place that knows them all."""
+
+from typing import Protocol
+
+from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.audits.audits import Audits
+from manta_swarm.aggregator.features.feature import Feature
+from manta_swarm.aggregator.features.operators.turns import among_others
+from manta_swarm.aggregator.features.sidecars.auditor import Auditor
+from manta_swarm.aggregator.features.sidecars.gateway import Gateway
+from manta_swarm.aggregator.features.witness.cosigning import Cosigning
+from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.signing import key_named
+
+
+class Entry(Protocol):
+    """Makes a feature where the run or the person wants it."""
+
+    def __call__(self, context: RunContext, asked: Start) -> Feature | None:
+        """Return the feature for a run and what the person asks; None: it has no part in that.
+
+        Raises:
+            UserError: the person asked for it, and it cannot be had; the message says what to do.
+            StorageError: the disk refuses.
+        """
+
+
+def _operators(context: RunContext, asked: Start) -> Feature | None:
+    is_alone = Operators.of(context.manifest, context.ledger.run).is_alone
+    return None if is_alone else among_others(context, asked.config.operators.etcd)
+
+
+def _audits(context: RunContext, asked: Start) -> Feature | None:
+    return Audits(context, round(asked.config.follower.audit_disk_gb * 1e9)) if context.manifest.is_audited else None
+
+
+def _auditor(context: RunContext, asked: Start) -> Feature | None:
+    return Auditor(context, asked.config.follower.audit_share, data_root=asked.data_root) if context.manifest.is_audited else None
+
+
+def _gateway(context: RunContext, asked: Start) -> Feature | None:
+    return None if asked.gateway is None else Gateway(context, asked.gateway, data_root=asked.data_root, threads=asked.threads)
+
+
+def _cosigning(context: RunContext, asked: Start) -> Feature | None:
+    return Cosigning(context.endpoint, context.log, context.directory, [key_named(name) for name in asked.config.follower.witnesses])
+
+
+# In the order in which they are told of an event. A plain run is served without any of them.
+PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _cosigning)
+
+
+def features_of(context: RunContext, asked: Start) -> tuple[Feature, ...]:
+    """Return the features that an operator has in a run.
+
+    Raises:
+        UserError: one that the person asked for cannot be had; the message says what to do.
+        StorageError: the disk refuses.
+    """
+    found = [make(context, asked) for make in PLUGGED_IN]
+    return tuple(one for one in found if one is not None)

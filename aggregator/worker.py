@@ -1,0 +1,39 @@
+"""A thread that does an operator's blocking work, one piece after the other, in the order in which it is given."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from manta_swarm.aggregator.broken import Broken
+from manta_swarm.protocol.errors import StorageError
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Worker:
+    """One thread."""
+
+    def __init__(self, name: str, broken: Broken | None = None) -> None:
+        """Start with the first work; ``broken`` is told of a disk that fails, which ends the program."""
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._broken = broken
+
+    async def do(self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        """Return what ``work`` returns; who hangs up does not end it.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *arguments, **named))
+        except StorageError as error:
+            if self._broken is not None:
+                self._broken.stop(error)
+            raise
+
+    def close(self) -> None:
+        """Finish what was given."""
+        self._executor.shutdown(wait=True)
