@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from manta_swarm.protocol.records import Claim, ClaimStep
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests import namespaces
 
 LOOPBACK = "127.0.0.1"
@@ -191,16 +193,9 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
     node = await Node.start(identity, path, listen=[f"/ip4/{host}/tcp/0"], initial_peers=await receive())
     neighbours = Neighbours(node, RUN)
     manifest = manifest_of(identity.public_key)
-    cohort = Cohort(
-        node,
-        identity,
-        manifest,
-        FixedCourse(),
-        RUN,
-        Membership(Choice.LABEL, "here", TOKEN),
-        neighbours,
-        links=Links(node, RUN, ways=[way]),
-    )
+    has = {"node": node, "key": identity.public_key, "manifest": manifest, "course": FixedCourse(), "run": RUN, "clock": SYSTEM_CLOCK}
+    context: Any = SimpleNamespace(**has)
+    cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=[way]))
     try:
         vector, exact = vector_of(peer, num_values).numpy(), exact_mean(num_peers, num_values)
         await cohort.start()

@@ -4,11 +4,12 @@ Whatever goes wrong, the peer is alone, and what it did counts all the same. Onl
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from manta_swarm.network.links import Links
 from manta_swarm.network.near_mates import Mates, NotAMate
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.rpc import Handler, OwnNode
+from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.cohort.company import Membership
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.messages import (
@@ -31,18 +32,23 @@ from manta_swarm.peer.cohort.messages import (
 )
 from manta_swarm.peer.cohort.roster import Rosters
 from manta_swarm.peer.cohort.seat import GONE, Accepted, Desk, Gathered, MemberSeat, Seat
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.cohorts import AFFINITY, Group
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.rosters import Silence
 from manta_swarm.protocol.rounds import Standing
-from manta_swarm.protocol.signing import Identity, PublicKey
-from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+from manta_swarm.protocol.signing import PublicKey
 
 __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
+
+
+class Grouped(Protocol):
+    """Knows which cohort a peer is of (``peer.cohort.company.Company``)."""
+
+    @property
+    def group(self) -> Group:
+        """The cohort at present."""
 
 
 class Cohort:
@@ -50,46 +56,38 @@ class Cohort:
 
     def __init__(
         self,
-        node: OwnNode,
-        identity: Identity,
-        manifest: Manifest,
-        course: Course,
-        run: bytes,
+        context: RunContext,
         membership: Membership,
         neighbours: Neighbours,
-        *,
+        company: Grouped | None = None,
         links: Links | None = None,
-        group: Callable[[], Group] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Know nobody yet.
 
         Args:
-            node: this peer's.
-            identity: its key.
-            manifest: the run's.
-            course: its training, as far as claims go by it.
-            run: its id.
+            context: of the run.
             membership: what decides of which cohort this peer is; without a token it is always alone.
             neighbours: where those who announce the cohort are found.
+            company: has the cohort at present, where it may change; None: whoever proves the token is in it.
             links: this peer's direct links; None: as its node makes them.
-            group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
         """
-        self._node = node
-        self._key = identity.public_key
-        name, token = membership.proven_name, membership.token
-        self._group = group or (lambda: Group(name))
+        self._key = context.key
+        self._name, token = membership.proven_name, membership.token
+        self._company = company
         self._neighbours = neighbours
         self._seat = Seat(self._key)
         self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
         self._desk: Desk | None = None
         if token is not None:
-            self._links = links or Links(node, run)
-            mates = Mates(node, self._links, run, name, token, clock)
+            self._links = links or Links(context.node, context.run)
+            mates = Mates(context.node, self._links, context.run, self._name, token, context.clock)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
-            may_share = not (manifest.is_audited and name == AFFINITY)
-            self._desk = Desk(self._links, manifest, course, run, mates, Silence(), clock.now_ms, may_share)
+            self._desk = Desk(context, self._links, mates, may_share=not (context.manifest.is_audited and self._name == AFFINITY))
             self._rosters = Rosters(self._desk)
+
+    @property
+    def _group(self) -> Group:
+        return Group(self._name) if self._company is None else self._company.group
 
     async def start(self) -> None:
         """Answer mates from now on."""
@@ -119,13 +117,13 @@ class Cohort:
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
         if self._desk is not None:
-            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group().members or ())), self._neighbours.period_s)
+            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""
         if self._desk is None:
             return ()
-        members = self._group().members
+        members = self._group.members
         return tuple(key for key in self._desk.mates.fresh() if members is None or key in members)
 
     async def convene(self, base: Standing, lot_ms: int, left_ms: float, group: Group | None = None) -> Seat:
@@ -143,7 +141,7 @@ class Cohort:
         before = self._seat
         if self._desk is None or left_ms <= 0:
             return before
-        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group())
+        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group)
         if self._seat is before:
             self._seat = seat
         else:

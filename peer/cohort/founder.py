@@ -111,6 +111,8 @@ class FounderSeat(Seat):
         self._so_far: dict[PublicKey, Signed[Claim]] = {}  # of whoever counted in a step: its claim up to the last one in which it did
         self._over_ms: float | None = None  # when the work was over
         self._reducing: dict[int, AllReduce] = {}  # by step, the newest two
+        self._given_at_end: Vector | None = None  # by this peer
+        self._coordinator: Coordinator | None = None  # of what was given at the end
         self._is_common = False  # what all gave at the end is the same
         self._gathered_sum: Reduced | None = None  # the newest one of what was given at the end
 
@@ -320,16 +322,8 @@ class FounderSeat(Seat):
     ) -> Gathered | None:
         so_far = self._so_far if self._desk.lists_dropped else None
         self._is_common = all(gift.vector.digests == own.vector.digests for gift in gifts.values())
-
-        coordinator = Coordinator(self._desk, self.base, self.timetable.local_steps, reducing)
-
-        async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
-            if self._is_common or len(keys) == 1:
-                return await off_loop(given.size, lambda: near_mean([given] * len(keys), weights))
-            made = await coordinator.add(keys, weights, self._readers(keys), self.timetable.last_adding_ms)
-            self._gathered_sum = made
-            return made.mean
-
+        coordinator = self._coordinator = Coordinator(self._desk, self.base, self.timetable.local_steps, reducing)
+        self._given_at_end = given
         if not self._is_common and not await self._brought(collection, gifts, coordinator, self.timetable.last_adding_ms):
             gifts = {}
         if len(gifts) < 2:
@@ -338,11 +332,21 @@ class FounderSeat(Seat):
             gifts = {self.key: own}  # the others counted in steps
         weights = self._weights(gifts)
         try:
-            mean = await mean_of(tuple(gifts), weights)
+            mean = await self.mean_of(tuple(gifts), weights)
         except (ValueError, *TROUBLE) as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
-        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, mean_of, so_far)
+        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, self, so_far)
+
+    async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+        """See ``Means``."""
+        given, coordinator = self._given_at_end, self._coordinator
+        assert given is not None
+        assert coordinator is not None
+        if self._is_common or len(keys) == 1:
+            return await off_loop(given.size, lambda: near_mean([given] * len(keys), weights))
+        made = self._gathered_sum = await coordinator.add(keys, weights, self._readers(keys), self.timetable.last_adding_ms)
+        return made.mean
 
     def _readers(self, keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return who needs the mean of what was given at the end."""
@@ -373,7 +377,7 @@ class FounderSeat(Seat):
             RemoteFault: it is not one that this founder's contribution may list.
         """
         desk, claim = self._desk, signed.open()
-        expected = (desk.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, steps)
+        expected = (desk.context.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, steps)
         if (claim.run, claim.round, claim.base, claim.key, claim.founder, claim.cohort, len(claim.steps)) != expected:
             raise EncodingError("a claim of another base or cohort, another's, for another founder, or of other steps")
         before = self._so_far.get(caller)
@@ -381,7 +385,7 @@ class FounderSeat(Seat):
             raise EncodingError("a claim that says something else of a step than the one before")
         if bool(claim.given) != is_whole:
             raise EncodingError("a claim names what is given at the end, and only then")
-        if fault := trained_fault(desk.manifest, desk.course, claim):
+        if fault := trained_fault(desk.manifest, desk.context.course, claim):
             raise EncodingError(fault)
         if len(signed.payload) > claim_bytes(self.timetable.local_steps):
             raise EncodingError(f"a claim of {len(signed.payload)} bytes")

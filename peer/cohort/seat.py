@@ -4,9 +4,10 @@ The founder's place is in ``peer.cohort.founder``; what they say to each other i
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from manta_swarm.peer.cohort.messages import (
     Taken,
     Word,
 )
-from manta_swarm.protocol.course import Course
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
 from manta_swarm.protocol.exchange import codec_named
@@ -45,7 +46,6 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop
 
 Vector = NDArray[np.float32]
-MeanOf = Callable[[Sequence[PublicKey], Sequence[int]], Awaitable[Vector]]  # the mean of what these members gave, with these weights
 
 GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
@@ -62,6 +62,18 @@ class Accepted:
     mean: Vector | None  # (N,): what was coded, where a member needs it for its residual; None: it does not, or it could not be had
 
 
+class Means(Protocol):
+    """Has what members gave at the end: a founder's place."""
+
+    async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+        """Return the mean (N,) of what these gave, with these weights.
+
+        Raises:
+            ValueError: it is not finite.
+            Unreachable: an owner of a part of the vectors is gone.
+        """
+
+
 class Gathered:
     """The claims of a roster's members who came, in the order of their keys, and the mean of what they gave.
 
@@ -73,7 +85,7 @@ class Gathered:
         claims: Mapping[PublicKey, Signed[Claim]],
         weights: Sequence[int],
         mean: Vector,
-        mean_of: MeanOf,
+        means: Means,
         so_far: Mapping[PublicKey, Signed[Claim]] | None = None,
     ) -> None:
         """Take what came.
@@ -82,14 +94,14 @@ class Gathered:
             claims: of those who came, in the order of their keys.
             weights: of what they gave.
             mean: of that (N,).
-            mean_of: makes the mean of some of them.
+            means: make the mean of some of them.
             so_far: of all who counted in a local step, came or not, their claims up to the last one; None: nobody has to be listed.
         """
         self.keys = tuple(claims)
         self.claims = tuple(claims.values())
         self.weights = tuple(weights)
         self.mean = mean
-        self._mean_of = mean_of
+        self._means = means
         self._so_far = so_far or {}
         self.dropped = tuple(claim for key, claim in self._so_far.items() if key not in claims)  # counted in a step, not in the body
 
@@ -106,22 +118,28 @@ class Gathered:
         if not left:
             raise ValueError("nobody is left")
         claims, weights = {self.keys[place]: self.claims[place] for place in left}, [self.weights[place] for place in left]
-        return Gathered(claims, weights, await self._mean_of(tuple(claims), weights), self._mean_of, self._so_far)
+        return Gathered(claims, weights, await self._means.mean_of(tuple(claims), weights), self._means, self._so_far)
 
 
 @dataclass
 class Desk:
     """What all seats of a peer share."""
 
+    context: RunContext
     links: Links
-    manifest: Manifest
-    course: Course
-    run: bytes
     mates: Mates
-    silence: Silence
-    now_ms: Callable[[], float]
     may_share: bool  # whether members own parts of the vectors: where nobody is blamed for what another one adds
+    silence: Silence = field(default_factory=Silence)
     poor_owners: Silence = field(default_factory=Silence)  # with whom a step went wrong
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's."""
+        return self.context.manifest
+
+    def now_ms(self) -> float:
+        """Return the time."""
+        return self.context.clock.now_ms()
 
     @property
     def is_sparse(self) -> bool:
@@ -390,12 +408,12 @@ class MemberSeat(Seat):
             RemoteFault: the founder's word does not show it.
         """
         contribution, ticket = taken.contribution.open(), taken.ticket.open_by(self._desk.manifest.operators)
-        base = (self._desk.run, self._base.round + 1, self._base.commit, self._founder)
+        base = (self._desk.context.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")
         if claim.digest not in contribution.claims:
             raise EncodingError("the founder names a contribution that does not list this peer's claim")
-        if (ticket.run, ticket.contribution) != (self._desk.run, taken.contribution.digest):
+        if (ticket.run, ticket.contribution) != (self._desk.context.run, taken.contribution.digest):
             raise EncodingError("the founder shows a ticket for something else")
 
     async def _mean_of(self, taken: Taken, given: Vector) -> Vector | None:

@@ -30,9 +30,7 @@ class Others:
         self.neighbours = Neighbours(node, run, is_near=lambda key: key in self.cohort.mates(), secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
         self.company = Company(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
-        self.cohort = Cohort(
-            node, context.identity, manifest, context.course, run, membership, self.neighbours, group=lambda: self.company.group
-        )
+        self.cohort = Cohort(context, membership, self.neighbours, self.company)
         local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
         self.presence = Presence(context, progress, self.company, self.cohort, self.neighbours, local)
 

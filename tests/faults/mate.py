@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from manta_swarm.protocol.records import Claim, ClaimStep, Header
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests.contributions import claim_of, listing
 from tests.faults.liar import Liar, Made, liars
 from tests.faults.scene import Scene
@@ -43,9 +45,9 @@ class Mate:
         self._scene = scene
         self._name = cohort
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
-        self.cohort = Cohort(
-            liar.node, liar.identity, liar.manifest, liar.course, liar.run, Membership(Choice.LABEL, cohort, scene.token), self._neighbours
-        )
+        has = {"node": liar.node, "key": liar.key, "manifest": liar.manifest, "course": liar.course, "run": liar.run}
+        context: Any = SimpleNamespace(**has, clock=SYSTEM_CLOCK)
+        self.cohort = Cohort(context, Membership(Choice.LABEL, cohort, scene.token), self._neighbours)
         self._ends_ms = 0.0  # of the round's headers
         self._steps: list[ClaimStep] = []  # of the base, so far
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
+from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from tests.audited import RULES
 from tests.claim_steps import means_of
 from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
@@ -66,6 +69,11 @@ def so_far(identity: Identity, founder: PublicKey, *given: Any) -> Signed[Claim]
     return Signed.sign(claim_of_steps(identity, steps, founder=founder), identity)
 
 
+def context_in(node: Any, identity: Identity, manifest: Manifest, clock: Clock = SYSTEM_CLOCK) -> Any:
+    """Return what a cohort needs of a peer's context."""
+    return SimpleNamespace(node=node, key=identity.public_key, manifest=manifest, course=COURSE, run=RUN, clock=clock)
+
+
 class LinksInMemory(Links):
     """Links of a network in memory, which stand as soon as both know of each other."""
 
@@ -94,18 +102,9 @@ class Mate:
         self.endpoint = band.network.endpoint(self.key)
         self.neighbours = Neighbours(self.endpoint, RUN, LOOP_CLOCK)
         self.group = Group(name)
-        self.cohort = Cohort(
-            self.endpoint,
-            self.identity,
-            band.manifest,
-            COURSE,
-            RUN,
-            Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token),
-            self.neighbours,
-            links=LinksInMemory(self.endpoint),
-            group=lambda: self.group,
-            clock=LOOP_CLOCK,
-        )
+        membership = Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token)
+        context = context_in(self.endpoint, self.identity, band.manifest, LOOP_CLOCK)
+        self.cohort = Cohort(context, membership, self.neighbours, self, LinksInMemory(self.endpoint))
         self.seat = Seat(self.key)
         self.round = 1
         self.steps: list[ClaimStep] = []  # that it gave on the base

@@ -82,6 +82,7 @@ class GatewaySeat(Seat):
         self._patience_ms = patience_ms
         self._lingers = lingers
         self._gifts: dict[PublicKey, Gift] = {}
+        self._vectors: dict[PublicKey, Vector] = {}  # that are averaged
         self._checking = 0
         self._changed = asyncio.Event()
         self._over_ms: float | None = None
@@ -150,18 +151,19 @@ class GatewaySeat(Seat):
         self._durations.gathered(self._now_ms() - self._over_ms)
         if len(gifts) < 2:
             return None
-        cap, vectors = self._manifest.exchange.weight_cap, {key: gift.vector for key, gift in gifts.items()}
-        weights = [min(gift.samples, cap) for gift in gifts.values()]
-
-        async def mean_of(keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
-            return await off_loop(given.size, lambda: near_mean([vectors[key] for key in keys], weights))
-
+        self._vectors = {key: gift.vector for key, gift in gifts.items()}
+        weights = [min(gift.samples, self._manifest.exchange.weight_cap) for gift in gifts.values()]
         try:
-            mean = await mean_of(tuple(gifts), weights)
+            mean = await self.mean_of(tuple(gifts), weights)
         except ValueError as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
-        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, mean_of)
+        return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, self)
+
+    async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
+        """See ``Means``."""
+        vectors = [self._vectors[key] for key in keys]
+        return await off_loop(vectors[0].size, lambda: near_mean(vectors, weights))
 
     async def first_back(self) -> bool:
         """Return whether anything came back, once something did, or nothing is waited for any more."""

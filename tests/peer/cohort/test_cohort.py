@@ -62,7 +62,6 @@ from manta_swarm.runtime import tasks
 from tests.network.virtual_time import now
 from tests.peer.cohorts import (
     COUNT,
-    COURSE,
     LEFT_MS,
     LOT_MS,
     OPERATOR,
@@ -73,6 +72,7 @@ from tests.peer.cohorts import (
     Mate,
     all_of,
     base_of,
+    context_in,
     play,
     so_far,
     ticket_for,
@@ -1186,9 +1186,8 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         cohorts = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
             neighbours = Neighbours(node, RUN)
-            cohort = Cohort(
-                node, identity, manifest, COURSE, RUN, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=way)
-            )
+            membership = Membership(Choice.LABEL, "here", TOKEN)
+            cohort = Cohort(context_in(node, identity, manifest), membership, neighbours, links=Links(node, RUN, ways=way))
             await cohort.start()
             cohorts.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
@@ -1220,7 +1219,7 @@ from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
-from tests.peer.cohorts import COURSE, PEERS, RUN, TOKEN, Band, base_of, so_far, vector_of
+from tests.peer.cohorts import PEERS, RUN, TOKEN, Band, base_of, context_in, so_far, vector_of
 
 async def main(directory, address):
     identity = PEERS[0]
@@ -1229,7 +1228,8 @@ async def main(directory, address):
     node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
     neighbours = Neighbours(node, RUN)
     membership = Membership(Choice.LABEL, "here", TOKEN)
-    cohort = Cohort(node, identity, Band(local_steps=3).manifest, COURSE, RUN, membership, neighbours, links=links.Links(node, RUN))
+    context = context_in(node, identity, Band(local_steps=3).manifest)
+    cohort = Cohort(context, membership, neighbours, links=links.Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
     while not cohort.mates():
@@ -1273,16 +1273,8 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
 
     async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
-        cohort = Cohort(
-            node,
-            PEERS[1],
-            Band(local_steps=3).manifest,
-            COURSE,
-            RUN,
-            Membership(Choice.LABEL, "here", TOKEN),
-            neighbours,
-            links=Links(node, RUN),
-        )
+        context = context_in(node, PEERS[1], Band(local_steps=3).manifest)
+        cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN))
         await cohort.start()
         while cohort.ways().get(PEERS[0].public_key) != UNIX:
             await neighbours.announce(cohort="here", round_=0)
