@@ -8,8 +8,8 @@ import heapq
 import random
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import BUSY, HASHES, METHOD, NOT_YET, Ask
@@ -29,8 +29,25 @@ _FIRST_PATIENCE_S, _FIRST_BYTES_PER_S = 1.0, 256 * 1024  # before any piece has 
 _PATIENCE_SHARE = 0.25  # of the deadline, at most
 _TIMES_KEPT = 32
 
-OnWrong = Callable[[PublicKey, str], None]
-Take = Callable[[int, bytes], None]
+
+class Judge(Protocol):
+    """Hears of sources that lie."""
+
+    def distrust(self, key: PublicKey, reason: str) -> None:
+        """A source sent bytes that cannot be right: it is not asked any more for this blob."""
+        ...
+
+
+class Taker(Protocol):
+    """Takes what is gathered."""
+
+    def take(self, place: int, data: bytes) -> None:
+        """Take an answer.
+
+        Raises:
+            EncodingError: the bytes are wrong; somebody else is asked.
+        """
+        ...
 
 
 class Calls:
@@ -43,7 +60,7 @@ class Calls:
         sources: Sources,
         deadline_s: float,
         tries: int | None,
-        on_wrong: OnWrong,
+        judge: Judge | None,
         rng: random.Random,
     ) -> None:
         self.root = root
@@ -53,7 +70,7 @@ class Calls:
         self._sources: list[Source] = []
         self._deadline_s = deadline_s
         self._tries = tries
-        self._on_wrong = on_wrong
+        self._judge = judge
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + deadline_s
         self._calls: dict[asyncio.Task[bytes], Call] = {}
@@ -63,40 +80,40 @@ class Calls:
         self._sizes: Mapping[int, int] = {}
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)  # of pieces that came
         self._alarms: list[float] = []  # a heap: when a call is overdue or a rest over
-        self._enlisted: asyncio.Future[None] = self._loop.create_future()  # done when there is somebody new to ask
-        sources.tell(self.enlist)
+        self._num_told = 0  # of what the sources told
+        self._enlist()
 
-    def enlist(self, key: PublicKey, is_spare: bool, rest_s: float) -> None:
-        """Know one more source, or hear of one that is known that it has the blob now."""
-        if key == self._endpoint.key:
-            return
-        source = next((each for each in self._sources if each.key == key), None)
-        if source is None:
-            self._sources.append(source := Source(key, is_spare))
-        source.is_spare, source.times_without = is_spare, 0
-        source.rests.clear()
-        if rest_s > 0:
-            source.rests[None] = 0, self._loop.time() + rest_s
-            heapq.heappush(self._alarms, source.rests[None][1])
-        if not self._enlisted.done():
-            self._enlisted.set_result(None)
+    def _enlist(self) -> None:
+        """Know the sources that came to be known since the last time, and who of the others has the blob now."""
+        self._num_told, told = self._known.since(self._num_told)
+        for each in told:
+            if each.key == self._endpoint.key:
+                continue
+            source = next((known for known in self._sources if known.key == each.key), None)
+            if source is None:
+                self._sources.append(source := Source(each.key, each.is_spare))
+            source.is_spare, source.times_without = each.is_spare, 0
+            source.rests.clear()
+            if each.rest_s > 0:
+                source.rests[None] = 0, self._loop.time() + each.rest_s
+                heapq.heappush(self._alarms, source.rests[None][1])
 
-    async def gather(self, sizes: Mapping[int, int], take: Take) -> None:
-        """Ask for the places of ``sizes``, each of at most so many bytes, until ``take`` has accepted an answer for every one;
-        it refuses wrong bytes by an EncodingError.
+    async def gather(self, sizes: Mapping[int, int], taker: Taker) -> None:
+        """Ask for the places of ``sizes``, each of at most so many bytes, until an answer was taken for every one.
 
         Raises:
             Unreachable: there is nobody left to ask.
         """
         self._sizes, self._waiting = sizes, list(sizes)
         while self._waiting or self._open:
+            self._enlist()
             now = self._loop.time()
             if self._is_hopeless(now):
                 raise Unreachable(self.story("and nobody is left who could"))
             self._ask_beside(now)
             self._ask_more(now)
             for task in await self._next(now):
-                self._settle(task, take)
+                self._settle(task, taker)
 
     async def cancel(self) -> None:
         """End what is still in flight."""
@@ -186,13 +203,11 @@ class Calls:
         while self._alarms and self._alarms[0] <= now:
             heapq.heappop(self._alarms)
         timeout_s = max(self._alarms[0] - self._loop.time(), 0.0) if self._alarms else None
-        awaited: set[asyncio.Future[Any]] = {*self._calls, self._enlisted}
+        awaited: set[asyncio.Future[Any]] = {*self._calls, self._known.changed}
         done, _ = await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if self._enlisted in done:
-            self._enlisted = self._loop.create_future()
         return [task for task in self._calls if task in done]
 
-    def _settle(self, task: asyncio.Task[bytes], take: Take) -> None:
+    def _settle(self, task: asyncio.Task[bytes], taker: Taker) -> None:
         """Take what a call gave, or see to it that its piece is asked for elsewhere."""
         call = self._calls.pop(task)
         source, place = call.source, call.place
@@ -204,7 +219,7 @@ class Calls:
             if task.cancelled():
                 raise Unreachable("the call was cut off")
             data = task.result()
-            take(place, data)
+            taker.take(place, data)
         except Refused as error:
             if str(error) in (NOT_YET, BUSY):
                 source.times_without = 0
@@ -250,7 +265,8 @@ class Calls:
             if call.source is source:
                 task.cancel()
                 self._give_up(call)
-        self._on_wrong(source.key, reason)
+        if self._judge is not None:
+            self._judge.distrust(source.key, reason)
 
     def _give_up(self, call: Call) -> None:
         """Expect nothing of a call; if no other is in flight for its piece, the piece waits to be asked for."""

@@ -8,17 +8,26 @@ them may be kept for when the others do not do: the log, which everybody could a
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from manta_swarm.network.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, Growing, ProvenPiece, Shelf
-from manta_swarm.network.fetch_calls import Calls, OnWrong
+from manta_swarm.network.fetch_calls import Calls, Judge
 from manta_swarm.network.file_blobs import FileName, FilePart
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol import merkle
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.signing import Digest, PublicKey
+
+
+class Progress(Protocol):
+    """Sees how far a blob is."""
+
+    def arrived(self, count: int) -> None:
+        """So many of its pieces are here."""
+        ...
 
 
 async def fetch(
@@ -31,8 +40,8 @@ async def fetch(
     tries: int | None = None,
     shelf: Shelf | None = None,
     kind: str = "fetched",
-    on_wrong: OnWrong = lambda _key, _reason: None,
-    on_piece: Callable[[int], None] = lambda _arrived: None,
+    judge: Judge | None = None,
+    progress: Progress | None = None,
     rng: random.Random | None = None,
 ) -> Blob:
     """Return the blob with ``root``.
@@ -45,8 +54,8 @@ async def fetch(
             that one does not answer nothing is given up.
         shelf: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
             the next try. The whole is put there as ``kind``.
-        on_wrong: is told who sent bytes that cannot be right, once for each source, and what was wrong.
-        on_piece: is told at each piece that arrives how many there are by now.
+        judge: is told who sent bytes that cannot be right, once for each source, and what was wrong.
+        progress: is told at each piece that arrives how many there are by now.
         rng: of the order of the pieces, and of rests.
 
     Raises:
@@ -56,9 +65,9 @@ async def fetch(
     here = shelf.get(root) if shelf is not None else None
     if here is not None:
         return here
-    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+    async with _calling(endpoint, root, sources, deadline_s, tries, judge, rng) as calls:
         growing = await _begin(calls, max_sizes, shelf, kind)
-        await _take_pieces(calls, growing, max_sizes, growing.missing, on_piece)
+        await _take_pieces(calls, growing, max_sizes, growing.missing, progress)
     blob = growing.blob()
     if shelf is not None:
         shelf.put(blob, kind)
@@ -75,7 +84,7 @@ async def fetch_piece(
     deadline_s: float,
     tries: int | None = None,
     shelf: Shelf | None = None,
-    on_wrong: OnWrong = lambda _key, _reason: None,
+    judge: Judge | None = None,
     rng: random.Random | None = None,
 ) -> ProvenPiece:
     """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
@@ -88,9 +97,9 @@ async def fetch_piece(
     here = shelf.get(root) if shelf is not None else None
     if here is not None:
         return here.proven(place)
-    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+    async with _calling(endpoint, root, sources, deadline_s, tries, judge, rng) as calls:
         growing = await _begin(calls, max_sizes, None, "")
-        await _take_pieces(calls, growing, max_sizes, [place], lambda _arrived: None)
+        await _take_pieces(calls, growing, max_sizes, [place], None)
     return growing.proven(place)
 
 
@@ -100,24 +109,25 @@ async def fetch_file(
     sources: Iterable[PublicKey] | Sources,
     *,
     deadline_s: float,
-    on_wrong: OnWrong = lambda _key, _reason: None,
-    on_piece: Callable[[int], None] = lambda _arrived: None,
+    judge: Judge | None = None,
+    progress: Progress | None = None,
     rng: random.Random | None = None,
 ) -> None:
     """Write a blob to its file, which is there, under its name, when this returns; what an earlier try left of it is used.
 
-    Arguments and failures are those of ``fetch``. ``on_piece`` is told at once how many pieces an earlier try left.
+    Arguments and failures are those of ``fetch``. ``progress`` is told at once how many pieces an earlier try left.
 
     Raises:
         StorageError: the disk refuses.
     """
     sizes = name.sizes
-    async with _calling(endpoint, name.root, sources, deadline_s, None, on_wrong, rng) as calls:
+    async with _calling(endpoint, name.root, sources, deadline_s, None, judge, rng) as calls:
         hashes = (name.root,) if len(sizes) == 1 else await _take_hashes(calls, len(sizes))
         part = await asyncio.to_thread(FilePart, name, hashes)
         with part:
-            on_piece(len(sizes) - len(part.missing))
-            await _take_pieces(calls, part, sizes, part.missing, on_piece)
+            if progress is not None:
+                progress.arrived(len(sizes) - len(part.missing))
+            await _take_pieces(calls, part, sizes, part.missing, progress)
             await asyncio.to_thread(part.finish)
 
 
@@ -133,19 +143,18 @@ async def _calling(
     sources: Iterable[PublicKey] | Sources,
     deadline_s: float,
     tries: int | None,
-    on_wrong: OnWrong,
+    judge: Judge | None,
     rng: random.Random | None,
 ) -> AsyncIterator[Calls]:
     """Yield what calls the sources, for as long as ``deadline_s``; at the end no call is in flight."""
     known = sources if isinstance(sources, Sources) else Sources(sources)
-    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, on_wrong, rng or random.Random())
+    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, judge, rng or random.Random())
     try:
         async with asyncio.timeout(deadline_s):
             yield calls
     except TimeoutError:
         raise Unreachable(calls.story(f"within {deadline_s:g} s")) from None
     finally:
-        known.untell(calls.enlist)
         await calls.cancel()
 
 
@@ -162,31 +171,49 @@ async def _begin(calls: Calls, max_sizes: Sequence[int], shelf: Shelf | None, ki
 
 
 async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
-    hashes: tuple[bytes, ...] = ()
+    taker = _Hashes(calls.root, num_pieces)
+    await calls.gather({HASHES: num_pieces * merkle.HASH_BYTES}, taker)
+    return taker.hashes
 
-    def take(_place: int, data: bytes) -> None:
-        nonlocal hashes
-        if len(data) != num_pieces * merkle.HASH_BYTES:
-            raise EncodingError(f"{len(data)} bytes are not the hashes of {num_pieces} pieces")
+
+async def _take_pieces(calls: Calls, growing: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: Progress | None) -> None:
+    # In an order of its own: those who fetch the same at the same time have different pieces for each other.
+    sizes = {place: max_sizes[place] for place in calls.rng.sample(places, len(places))}
+    await calls.gather(sizes, _Pieces(growing, max_sizes, progress))
+
+
+class _Hashes:
+    """The hashes of a blob's pieces. Implements ``Taker``."""
+
+    def __init__(self, root: bytes, num_pieces: int) -> None:
+        self.hashes: tuple[bytes, ...] = ()
+        self._root = root
+        self._num_pieces = num_pieces
+
+    def take(self, place: int, data: bytes) -> None:
+        del place
+        if len(data) != self._num_pieces * merkle.HASH_BYTES:
+            raise EncodingError(f"{len(data)} bytes are not the hashes of {self._num_pieces} pieces")
         found = tuple(data[start : start + merkle.HASH_BYTES] for start in range(0, len(data), merkle.HASH_BYTES))
-        if merkle.root(found) != calls.root:
+        if merkle.root(found) != self._root:
             raise EncodingError("hashes that do not have the root")
-        hashes = found
-
-    await calls.gather({HASHES: num_pieces * merkle.HASH_BYTES}, take)
-    return hashes
+        self.hashes = found
 
 
-async def _take_pieces(
-    calls: Calls, growing: Arriving, max_sizes: Sequence[int], places: Sequence[int], on_piece: Callable[[int], None]
-) -> None:
-    def take(place: int, data: bytes) -> None:
-        if len(data) > max_sizes[place]:
-            raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {max_sizes[place]}")
+class _Pieces:
+    """The pieces of a blob that arrives. Implements ``Taker``."""
+
+    def __init__(self, growing: Arriving, max_sizes: Sequence[int], progress: Progress | None) -> None:
+        self._growing = growing
+        self._max_sizes = max_sizes
+        self._progress = progress
+
+    def take(self, place: int, data: bytes) -> None:
+        growing, most = self._growing, self._max_sizes[place]
+        if len(data) > most:
+            raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {most}")
         if merkle.leaf_hash(data) != growing.hashes[place]:
             raise EncodingError(f"other bytes than those of piece {place}")
         growing.put(place, data)
-        on_piece(len(max_sizes) - len(growing.missing))
-
-    # In an order of its own: those who fetch the same at the same time have different pieces for each other.
-    await calls.gather({place: max_sizes[place] for place in calls.rng.sample(places, len(places))}, take)
+        if self._progress is not None:
+            self._progress.arrived(len(self._max_sizes) - len(growing.missing))

@@ -250,14 +250,6 @@ class Gossip:
     def _begin(self, root: bytes, sizes: Sequence[int], kind: str, sources: Sources, *, is_pull: bool) -> _Getting:
         getting = self._getting[root] = _Getting(sources, is_pull)
         deadline_s = waits.BODY_S if is_pull else waits.FETCH_S
-        told = {-(-len(sizes) * quarter // 4) for quarter in range(4)} | {1} if len(sizes) > 1 else set()
-
-        def on_piece(arrived: int) -> None:
-            """What is large, and no body, is told of as it comes: links that wait for it begin with what there is."""
-            if arrived in told and not self._book.is_known(root):
-                self._book.hold(root)
-                self._go_on()
-
         getting.task = asyncio.create_task(
             fetch(
                 self._endpoint,
@@ -268,13 +260,18 @@ class Gossip:
                 tries=_TRIES,
                 shelf=self._shelf,
                 kind=kind,
-                on_wrong=self.distrust,
-                on_piece=on_piece,
+                judge=self,
+                progress=_Quarters(self, root, len(sizes)),
                 rng=self._rng,
             )
         )
         getting.task.add_done_callback(lambda task: self._on_got(root, getting, task))
         return getting
+
+    def hold_part(self, root: bytes) -> None:
+        """What is large, and no body, is told of as it comes: links that wait for it begin with what there is."""
+        if not self._book.is_known(root):
+            self.hold(root)
 
     def _drop(self, root: bytes, getting: _Getting) -> None:
         """Nobody wants it: end it, and let nobody who comes to want it wait for its end."""
@@ -353,3 +350,16 @@ class Gossip:
             self.bytes_in += len(request)
             self._go_on()
         return pack(Heard(int(is_linked)))
+
+
+class _Quarters:
+    """A blob of several pieces that comes: told of at the first piece and at each quarter. Implements ``network.fetching.Progress``."""
+
+    def __init__(self, gossip: Gossip, root: bytes, num_pieces: int) -> None:
+        self._gossip = gossip
+        self._root = root
+        self._told_at = {1, *(-(-num_pieces * quarter // 4) for quarter in range(4))} if num_pieces > 1 else set()
+
+    def arrived(self, count: int) -> None:
+        if count in self._told_at:
+            self._gossip.hold_part(self._root)

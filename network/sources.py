@@ -1,6 +1,7 @@
 """Who may have a blob that is being fetched, and what is known of each: its calls in flight, its rests, what it said last."""
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from manta_swarm.protocol.signing import PublicKey
@@ -8,7 +9,15 @@ from manta_swarm.protocol.signing import PublicKey
 CALLS_A_SOURCE = 4
 NOT_ASKED, GAVE = "not asked", "gave pieces"
 
-_OnSource = Callable[[PublicKey, bool, float], None]
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Somebody who may have a blob."""
+
+    key: PublicKey
+    is_spare: bool
+    rest_s: float  # before it is asked
+    number: int  # of all that was told
 
 
 class Sources:
@@ -28,8 +37,9 @@ class Sources:
             may_grow: somebody may be added yet: where nobody is left to ask, that is waited for.
         """
         self.may_grow = may_grow
-        self._known: dict[PublicKey, tuple[bool, float]] = {}
-        self._listeners: list[_OnSource] = []
+        self._known: dict[PublicKey, Told] = {}
+        self._num_told = 0
+        self._changed: asyncio.Future[None] | None = None
         for key in keys:
             self.add(key)
         for key in spare:
@@ -42,19 +52,21 @@ class Sources:
         """Know one more, or hear of one that is known that it has the blob now; it is not asked before ``rest_s`` has passed."""
         if key in self._known and is_spare:
             return
-        self._known[key] = is_spare, rest_s
-        for listener in self._listeners:
-            listener(key, is_spare, rest_s)
+        self._num_told += 1
+        self._known[key] = Told(key, is_spare, rest_s, self._num_told)
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
-    def tell(self, listener: _OnSource) -> None:
-        """Tell ``listener`` of those who are known, and of each that comes to be, until ``untell``."""
-        for key, (is_spare, rest_s) in list(self._known.items()):
-            listener(key, is_spare, rest_s)
-        self._listeners.append(listener)
+    def since(self, number: int) -> tuple[int, Sequence[Told]]:
+        """Return how much was told, and of that what was told after the first ``number``, the newest of each."""
+        return self._num_told, [told for told in self._known.values() if told.number > number]
 
-    def untell(self, listener: _OnSource) -> None:
-        """Tell ``listener`` nothing more."""
-        self._listeners.remove(listener)
+    @property
+    def changed(self) -> "asyncio.Future[None]":
+        """What is done once somebody is added."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
 
 
 @dataclass(eq=False, slots=True)

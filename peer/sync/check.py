@@ -151,7 +151,7 @@ class Checker:
             deadline_s=waits.PIECE_S,
             tries=_TRIES,
             shelf=self._shelf,
-            on_wrong=self._spread.distrust,
+            judge=self._spread,
             rng=self._rng,
         )
 

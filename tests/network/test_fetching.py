@@ -35,6 +35,20 @@ Lie = Callable[[Ask, bytes], bytes]
 Wrap = Callable[[Handler], Handler]
 
 
+class Noted:
+    """Notes what a fetch says of it."""
+
+    def __init__(self) -> None:
+        self.wrong: list[tuple[PublicKey, str]] = []
+        self.counts: list[int] = []
+
+    def distrust(self, key: PublicKey, reason: str) -> None:
+        self.wrong.append((key, reason))
+
+    def arrived(self, count: int) -> None:
+        self.counts.append(count)
+
+
 class Sources:
     """Node 0 fetches; the others are sources."""
 
@@ -42,7 +56,7 @@ class Sources:
         self.network = MemoryNetwork(delay_s=lambda *_: 0.1)
         self.here = self.network.endpoint(KEYS[0])
         self.asked: list[tuple[PublicKey, int]] = []
-        self.wrong: list[tuple[PublicKey, str]] = []
+        self.judge = Noted()
 
     async def add(self, *blobs: Blob, wrap: Wrap = lambda handler: handler) -> tuple[MemoryEndpoint, Shelf]:
         """Add a source that hands out ``blobs``, by its handler as ``wrap`` changes it."""
@@ -70,7 +84,7 @@ class Sources:
             sizes,
             keys,
             deadline_s=deadline_s,
-            on_wrong=lambda *what: self.wrong.append(what),
+            judge=self.judge,
             rng=rng,
             **settings,
         )
@@ -203,7 +217,7 @@ def test_who_lies_is_told_of_once_and_others_serve(lie: Lie) -> None:
         await sources.add(BLOB, wrap=lying(lie))
         await sources.add(BLOB)
         await sources.fetch()
-        assert [key for key, _ in sources.wrong] == [KEYS[1]]
+        assert [key for key, _ in sources.judge.wrong] == [KEYS[1]]
         assert now() < 2
 
     story(work)
@@ -217,7 +231,7 @@ def test_who_lied_is_not_asked_again() -> None:
         assert sources.asked_of(1) == [HASHES]
         await sources.fetch(ONE)
         assert sources.asked_of(1) == [HASHES, 0]  # another fetch asks it again: who told is to remember
-        assert len(sources.wrong) == 2
+        assert len(sources.judge.wrong) == 2
 
     story(work)
 
@@ -229,7 +243,7 @@ def test_pieces_that_are_too_large_are_refused_whoever_sends_them() -> None:
         sizes = [*SIZES[:-1], SIZES[-1] - 1]
         with pytest.raises(Unreachable, match=r"nobody is left who could.*sent 93 bytes for piece 23, which has at most 92"):
             await sources.fetch(sizes=sizes)
-        assert sorted(key for key, _ in sources.wrong) == sorted(KEYS[1:4])
+        assert sorted(key for key, _ in sources.judge.wrong) == sorted(KEYS[1:4])
         assert now() < 2
 
     story(work)
@@ -244,7 +258,7 @@ def test_who_lacks_it_or_is_away_is_passed_over() -> None:
         await sources.fetch()
         assert set(sources.asked_of(3)) == {HASHES, *range(24)}
         assert len(sources.asked_of(1)) < 8
-        assert sources.wrong == []
+        assert sources.judge.wrong == []
         assert now() < 2
 
     story(work)
@@ -610,12 +624,13 @@ def test_a_fault_of_this_program_is_raised_as_it_is() -> None:
     async def work(sources: Sources) -> None:
         await sources.add(BLOB)
 
-        def complain(_key: PublicKey, _reason: str) -> None:
-            raise ZeroDivisionError
+        class Broken:
+            def distrust(self, _key: PublicKey, _reason: str) -> None:
+                raise ZeroDivisionError
 
         await sources.add(BLOB, wrap=lying(lambda _ask, _data: b""))
         with pytest.raises(ZeroDivisionError):
-            await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60, on_wrong=complain)
+            await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60, judge=Broken())
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     story(work)
@@ -680,7 +695,7 @@ def test_whatever_most_sources_do_one_that_has_it_is_enough(seed: int) -> None:
         sources.network.lost = lambda _sender, receiver, _method: receiver != KEYS[1 + honest] and rng.random() < 0.2
         await sources.fetch(deadline_s=300)
         assert now() < 40
-        assert KEYS[1 + honest] not in dict(sources.wrong)
+        assert KEYS[1 + honest] not in dict(sources.judge.wrong)
 
     story(work)
 
@@ -742,10 +757,10 @@ def test_real_nodes_hand_each_other_a_blob(tmp_path: Path, piece_bytes: int) -> 
             assert found == blob
         lying = Blob(tuple(bytes(piece_bytes) for _ in sizes), blob.hashes, blob.root)
         shelves[0].pin(lying)
-        wrong: list[PublicKey] = []
-        found = await fetch(nodes[3], blob.root, sizes, keys, deadline_s=40, on_wrong=lambda key, _: wrong.append(key))
+        judge = Noted()
+        found = await fetch(nodes[3], blob.root, sizes, keys, deadline_s=40, judge=judge)
         assert found == blob
-        assert wrong == [keys[0]]
+        assert [key for key, _ in judge.wrong] == [keys[0]]
         while any(shelf._sending._num_bytes for shelf in shelves):  # noqa: ASYNC110 - until nothing counts as under way
             await asyncio.sleep(0.01)
 

@@ -18,6 +18,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, StorageError, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.memory_log import until
+from tests.network.test_fetching import Noted
 
 PIECE_BYTES = 1000
 DATA = random.Random(3).randbytes(19 * PIECE_BYTES + 17)
@@ -39,8 +40,7 @@ class Swarm:
         self.here = self.network.endpoint(KEYS[0])
         self.name = _name(folder / "here")
         self.asked: list[tuple[PublicKey, int]] = []
-        self.wrong: list[tuple[PublicKey, str]] = []
-        self.arrived: list[int] = []
+        self.noted = Noted()
 
     async def add(self, data: bytes = DATA, *, lies: bool = False) -> Path:
         """Add a source with a file of these bytes; one that lies sends each piece with its first byte changed."""
@@ -68,8 +68,8 @@ class Swarm:
             self.name,
             list(self.network.endpoints),
             deadline_s=deadline_s,
-            on_wrong=lambda *what: self.wrong.append(what),
-            on_piece=self.arrived.append,
+            judge=self.noted,
+            progress=self.noted,
             rng=random.Random(1),
         )
 
@@ -87,7 +87,7 @@ def test_a_file_comes_from_several_sources_and_is_there_when_it_is_whole(tmp_pat
         assert swarm.name.is_here
         assert swarm.name.path.read_bytes() == DATA
         assert swarm.files() == ["file.bin"]
-        assert swarm.arrived == list(range(21))
+        assert swarm.noted.counts == list(range(21))
         assert {key for key, _ in swarm.asked} == set(KEYS[1:3])
 
     asyncio.run(scenario())
@@ -100,7 +100,7 @@ def test_who_sends_other_bytes_is_named_and_not_asked_again(tmp_path: Path) -> N
         await swarm.add()
         await swarm.fetch()
         assert swarm.name.path.read_bytes() == DATA
-        assert [key for key, _ in swarm.wrong] == [KEYS[1]]
+        assert [key for key, _ in swarm.noted.wrong] == [KEYS[1]]
         assert len([place for key, place in swarm.asked if key == KEYS[1] and place != HASHES]) <= 4  # those in flight at once
 
     asyncio.run(scenario())
@@ -117,7 +117,7 @@ def test_what_a_broken_download_left_is_checked_and_used(tmp_path: Path) -> None
         await swarm.fetch()
         assert swarm.name.path.read_bytes() == DATA
         assert sorted(place for _, place in swarm.asked if place != HASHES) == [3, *range(12, 20)]
-        assert swarm.arrived[0] == 11
+        assert swarm.noted.counts[0] == 11
 
     asyncio.run(scenario())
 

@@ -158,11 +158,10 @@ def test_a_wrong_piece_is_refused_and_another_source_asked() -> None:
     async def work(sources: scene.Sources) -> None:
         await sources.add(BLOB, wrap=lying(lambda ask, data: data if ask.place == HASHES else b"lie"))
         await sources.add(BLOB)
-        wrong: list[bytes] = []
-        on_wrong = lambda key, _reason: wrong.append(key)  # noqa: E731
+        judge = scene.Noted()
         keys = [KEYS[1], KEYS[2]]
-        assert await fetch_piece(sources.here, BLOB.root, SIZES, 5, keys, deadline_s=9, on_wrong=on_wrong) == BLOB.proven(5)
-        assert wrong == [KEYS[1]]
+        assert await fetch_piece(sources.here, BLOB.root, SIZES, 5, keys, deadline_s=9, judge=judge) == BLOB.proven(5)
+        assert [key for key, _ in judge.wrong] == [KEYS[1]]
 
     story(work)
 
@@ -173,9 +172,9 @@ def test_a_wrong_piece_is_refused_and_another_source_asked() -> None:
 def test_each_piece_that_comes_is_told_of() -> None:
     async def work(sources: scene.Sources) -> None:
         await sources.add(BLOB)
-        told: list[int] = []
-        await get(sources, Sources([KEYS[1]]), on_piece=told.append)
-        assert told == list(range(1, 25))
+        told = scene.Noted()
+        await get(sources, Sources([KEYS[1]]), progress=told)
+        assert told.counts == list(range(1, 25))
 
     story(work)
 

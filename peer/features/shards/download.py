@@ -133,39 +133,27 @@ class Download:
     async def _fetch_list(self, root: bytes, list_bytes: int) -> bytes:
         async def attempt() -> Blob:
             sizes = sizes_of(list_bytes, PIECE_BYTES)
-            sources, on_wrong = self._holders.sources(), self._holders.distrust
-            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong)
+            return await fetch(self._node, root, sizes, self._holders.sources(), deadline_s=waits.FETCH_S, judge=self._holders)
 
         return (await self._insist(attempt)).join()
 
     async def _get(self, name: FileName) -> None:
         """Bring one shard here."""
-        last: int | None = None  # pieces that were here; at first those that an earlier try left
-
-        def arrived(count: int) -> None:
-            nonlocal last
-            if last is not None:
-                self._came_bytes += min((count - last) * name.piece_bytes, name.size_bytes)
-            last = count
-            self._coming_bytes = min(count * name.piece_bytes, name.size_bytes)
-            self._show()
-            self._tell()
 
         async def attempt() -> None:
-            nonlocal last
-            last = None
-            await fetch_file(
-                self._node,
-                name,
-                self._holders.sources(),
-                deadline_s=waits.FETCH_S,
-                on_wrong=self._holders.distrust,
-                on_piece=arrived,
-            )
+            sources, progress = self._holders.sources(), _Shard(self, name)
+            await fetch_file(self._node, name, sources, deadline_s=waits.FETCH_S, judge=self._holders, progress=progress)
 
         await self._insist(attempt)
         self._coming_bytes = 0
         self._have(name)
+
+    def came(self, name: FileName, here: int, new: int) -> None:
+        """So many pieces of a shard are here, some of them new."""
+        self._came_bytes += min(new * name.piece_bytes, name.size_bytes)
+        self._coming_bytes = min(here * name.piece_bytes, name.size_bytes)
+        self._show()
+        self._tell()
 
     async def _insist(self, attempt: Callable[[], Awaitable[Got]]) -> Got:
         """Return what an attempt gives, however many it takes."""
@@ -211,3 +199,17 @@ class Download:
 
 def _contradiction() -> UserError:
     return UserError("the run's manifest says something else of its shards than their list: ask the operator to mend it")
+
+
+class _Shard:
+    """One shard on its way. Implements ``network.fetching.Progress``."""
+
+    def __init__(self, download: Download, name: FileName) -> None:
+        self._download = download
+        self._name = name
+        self._here: int | None = None  # pieces; at first those that an earlier try left
+
+    def arrived(self, count: int) -> None:
+        new = 0 if self._here is None else count - self._here
+        self._here = count
+        self._download.came(self._name, count, new)
