@@ -33,6 +33,7 @@ from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LI
 from manta_swarm.network.pushes import Push, Shown
 from manta_swarm.network.rumours import Book
 from manta_swarm.peer.sync.spread import LOG_BYTES, LOG_FIRST
+from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.signing import PublicKey, sha256
 
 ROUND = 1
@@ -43,6 +44,13 @@ FIND_AGAIN_MS = 400  # a piece that a source has not got yet
 CALLS_A_SOURCE, CALLS = 4, 8  # for the pieces of one blob
 LAN_MBIT, LAN_MS = 1000, 0.3
 TABLE, MEAN = sha256(b"table"), sha256(b"mean")
+
+
+class Flat:
+    """Peers of whom nobody measured how far they are."""
+
+    def distance_us(self, _key: PublicKey) -> int:
+        return FAR
 
 
 class Offers(Book):
@@ -117,9 +125,8 @@ class Peer(Node):
         super().__init__(Line(crowd.up_mbit, crowd.down_mbit), number // crowd.cohort_size)
         self.crowd, self.key = crowd, PublicKey(sha256(b"peer %d" % number))
         self.rng = random.Random(number)
-        self.book = Offers(b"", b"", max_rows=1024, body_bytes=crowd.body_bytes, near_patience_s=waits.NEAR_GETS_S)
+        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_patience_s=waits.NEAR_GETS_S)
         self.book.budget_bytes = 2**60 if crowd.by_bodies else 0
-        self.book.on_source = self.heard_of
         self.pulling = 0
         self.pushing: set[PublicKey] = set()
         self.wanted: dict[bytes, Wanted] = {}
@@ -143,6 +150,8 @@ class Peer(Node):
 
     def go_on(self) -> None:
         world = self.crowd.world
+        for root, key in self.book.take_heard():
+            self.heard_of(root, key)
         while self.pulling < PULLS_AT_ONCE and (pull := self.book.next_pull(world.now / 1000)) is not None:
             self.pulling += 1
             self.ask_for_body(pull.root, [*pull.near, *pull.far])

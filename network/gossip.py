@@ -101,8 +101,6 @@ class Gossip:
         self.bytes_in = 0  # of blobs and pushes
         self.bytes_out = 0  # of pushes; of blobs the shelf counts them
         self._heard = asyncio.Event()  # of somebody who has something
-        book.on_source = self._on_source
-        book.distance_us = neighbours.distance_us
 
     async def start(self) -> None:
         """Take what links tell."""
@@ -226,6 +224,8 @@ class Gossip:
         """Begin whatever there is to do: to be called after whatever changes something."""
         if self._is_over:
             return
+        for root, key in self._book.take_heard():
+            self._know_source(root, key)
         for root in [root for root in self._own if self._book.is_shown(root)]:
             self._shelf.put(self._own.pop(root), "body")
             self._book.hold(root, is_own=True)
@@ -289,7 +289,7 @@ class Gossip:
             self._book.hold(root)
         self._go_on()
 
-    def _on_source(self, root: bytes, key: PublicKey) -> None:
+    def _know_source(self, root: bytes, key: PublicKey) -> None:
         """Somebody says that it has a blob: it may be on its way here."""
         self._heard.set()
         self._heard = asyncio.Event()

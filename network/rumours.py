@@ -7,11 +7,11 @@ not told of. What is got from afar is said to near links at once, so that they w
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from manta_swarm.network.pushes import MAX_HOPS, MAX_OFFERS, MAX_PUSH_BYTES, MAX_ROOTS, BodyOffer, Push, Shown
-from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.records import Contribution, Ticket
 from manta_swarm.protocol.signing import PublicKey
@@ -59,15 +59,26 @@ class _Link:
     num_coming: int = 0  # roots that it said it is getting from afar
 
 
+class Places(Protocol):
+    """Where peers are."""
+
+    def distance_us(self, key: PublicKey) -> int:
+        """Return how far a peer is, as far as is known; ``FAR`` where it is not."""
+        ...
+
+
 class Book:
     """What one node knows of the bodies of the newest commit's round and the two after it, and of its links."""
 
-    def __init__(self, run: bytes, operators: Collection[bytes], *, max_rows: int, body_bytes: int, near_patience_s: float) -> None:
+    def __init__(
+        self, run: bytes, operators: Collection[bytes], places: Places, *, max_rows: int, body_bytes: int, near_patience_s: float
+    ) -> None:
         """Know nothing yet.
 
         Args:
             run: its id.
             operators: whose tickets count.
+            places: of several that have a body the nearest is asked first.
             max_rows: bodies of a round that are remembered.
             body_bytes: of each.
             near_patience_s: how long to wait for what a near link is getting from afar.
@@ -75,8 +86,8 @@ class Book:
         self.run = run
         self.operators = operators
         self.budget_bytes = 0  # of bodies of one round that are got from others
-        self.on_source: Callable[[bytes, PublicKey], None] = lambda _root, _key: None  # is told who says that it has what
-        self.distance_us: Callable[[PublicKey], int] = lambda _key: FAR  # of a peer: of several that have a body the nearest is asked first
+        self._places = places
+        self._heard: list[tuple[bytes, PublicKey]] = []  # who says that it has what, until somebody asks
         self.outside: Counter[str] = Counter()  # offers that came to nothing, though nobody did wrong
         self.hops: Counter[int] = Counter()  # of the bodies that were got
         self._max_rows = max_rows
@@ -178,7 +189,12 @@ class Book:
         """Return who said that it has a blob: near ones first, then the others by their distance."""
         item = self._items.get(root)
         found = {key for key, link in self._links.items() if root in link.holds} | set(item.sources if item is not None else ())
-        return sorted(found, key=lambda key: (not self._is_near(key), self.distance_us(key), key))
+        return sorted(found, key=lambda key: (not self._is_near(key), self._places.distance_us(key), key))
+
+    def take_heard(self) -> list[tuple[bytes, PublicKey]]:
+        """Return which roots were said to be had since the last time, and by whom."""
+        heard, self._heard = self._heard, []
+        return heard
 
     def next_pull(self, now: float) -> Pull | None:
         """Return a body to get next, if there is one; it counts as being got until ``hold`` or ``failed``."""
@@ -191,10 +207,10 @@ class Book:
             near = [key for key in item.sources if self._is_near(key)]
             if not near and self._coming.get(root, now) > now:
                 continue
-            front = min(near or item.sources, key=lambda key: (self._asked[key], self.distance_us(key)), default=None)
+            front = min(near or item.sources, key=lambda key: (self._asked[key], self._places.distance_us(key)), default=None)
             if front is None or self._asked[front] >= _PULLS_OF_ONE:
                 continue
-            far = sorted((key for key in item.sources if key not in near), key=self.distance_us)
+            far = sorted((key for key in item.sources if key not in near), key=self._places.distance_us)
             del self._missing[root]
             item.asked = front
             self._asked[front] += 1
@@ -203,7 +219,7 @@ class Book:
                 for key, link in self._links.items():
                     if link.is_near and root not in link.has:
                         link.coming[root] = self._to_tell[key] = None
-            by_load = sorted(near or far, key=lambda key: (key != front, self.distance_us(key)))
+            by_load = sorted(near or far, key=lambda key: (key != front, self._places.distance_us(key)))
             return Pull(root, tuple(by_load), tuple(far)) if near else Pull(root, (), tuple(by_load))
         return None
 
@@ -312,7 +328,7 @@ class Book:
                 link.offers.pop(item.root, None)
             if not item.is_held and len(item.sources) < _MAX_SOURCES:
                 item.sources[sender] = None
-                self.on_source(item.root, sender)
+                self._heard.append((item.root, sender))
         if link is None:
             return
         for root in push.held:
@@ -320,7 +336,7 @@ class Book:
             link.holds.move_to_end(root)
             if len(link.holds) > _HELD:
                 link.holds.popitem(last=False)
-            self.on_source(root, sender)
+            self._heard.append((root, sender))
         if link.is_near:
             for root in push.coming[: self._max_rows - link.num_coming]:
                 link.num_coming += 1

@@ -70,6 +70,7 @@ class Spread:
         self._book = Book(
             context.run,
             manifest.operators,
+            neighbours,
             max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
             body_bytes=self._body_bytes,
             near_patience_s=waits.NEAR_GETS_S,

@@ -63,7 +63,7 @@ class Crowd:
         for number, (key, cohort) in enumerate(self.cohorts.items()):
             endpoint, shelf, rng = self.network.endpoint(key), Shelf(max_bytes=10**6), random.Random(number)
             neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, rng=rng)
-            book = Book(RUN, [OPERATOR.public_key], max_rows=20, body_bytes=sum(SIZES), near_patience_s=waits.NEAR_GETS_S)
+            book = Book(RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_patience_s=waits.NEAR_GETS_S)
             book.budget_bytes = 10**9
             gossip = Gossip(endpoint, book, shelf, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
             member = Member(endpoint, cohort, shelf, neighbours, book, gossip)

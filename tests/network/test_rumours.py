@@ -9,6 +9,7 @@ import pytest
 
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push, Shown
 from manta_swarm.network.rumours import MAX_LINKS, MAX_NEAR_LINKS, Book, Pull
+from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
 from manta_swarm.protocol.records import Contribution, StepMean, Ticket
@@ -56,9 +57,16 @@ def push_of(*offers: BodyOffer, hops: int = 0, held: Iterable[bytes] = (), comin
     return Push(tuple(Shown(offer, hops) for offer in offers), tuple(held), tuple(coming))
 
 
+class Flat:
+    """Peers of whom nobody measured how far they are."""
+
+    def distance_us(self, _key: PublicKey) -> int:
+        return FAR
+
+
 def book_of(*, far: Iterable[PublicKey] = (), near: Iterable[PublicKey] = (), max_rows: int = 100, closed: int = 1) -> Book:
     """Return a book with links, in round 1 of a run, whose headers are closed."""
-    book = Book(RUN, [OPERATOR.public_key], max_rows=max_rows, body_bytes=BODY_BYTES, near_patience_s=1.0)
+    book = Book(RUN, [OPERATOR.public_key], Flat(), max_rows=max_rows, body_bytes=BODY_BYTES, near_patience_s=1.0)
     book.budget_bytes = 10**9
     for key in far:
         book.link(key, is_near=False, is_invited=True)
