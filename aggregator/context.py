@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
@@ -16,6 +15,7 @@ from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.ledger import Ledger

@@ -19,7 +19,6 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.context import RunContext
@@ -40,6 +39,7 @@ from manta_swarm.aggregator.monitor.watched import Watched
 from manta_swarm.aggregator.session import Session
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.worker import Broken
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.update import self_test

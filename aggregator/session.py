@@ -14,12 +14,9 @@ from manta_swarm.aggregator.commit.news import NewsDesk
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
-from manta_swarm.aggregator.follow.evaluating import Evaluating
-from manta_swarm.aggregator.follow.fronts import Fronts
+from manta_swarm.aggregator.follow.follower import Evaluating
 from manta_swarm.aggregator.introduction import introduction, join_lines
-from manta_swarm.aggregator.log.announcing import Announcing
-from manta_swarm.aggregator.log.contents import SNAPSHOTS
-from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.heads import Announcing, HeadsDesk
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
@@ -48,7 +45,7 @@ class Session:
             features: that it has in this run.
             onlookers: show what passes.
         """
-        follower, signed = asked.config.follower, context.opened.signed
+        signed = context.opened.signed
         self.context = context
         self._asked = asked
         self._node = node
@@ -60,8 +57,7 @@ class Session:
         self._idle = context.limits.closing(context.manifest), Faults(context.clock)  # what is seen where another operator writes
         self.stopping = Stopping(signed.run, self)
         self._keeper = next((one.keeper for one in features if one.keeper is not None), None) or LoneKeeper(context)
-        self._evaluating = Evaluating(context.log, context.follower, follower.evaluate_every)
-        self._fronts = Fronts(context.node, signed, context.directory / SNAPSHOTS, every=follower.front_every)
+        self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
         self._heads = HeadsDesk(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
         self._news = NewsDesk(context.endpoint, context.log, self._keeper, context.weights, context.clock)
@@ -93,7 +89,6 @@ class Session:
                 self._keeper.keep(),
                 self._hear(),
                 look.look_on(self),
-                self._fronts.keep(),
                 self._announcing.keep(),
                 *(_then_wait(one.run(addresses)) for one in self.features if not one.is_sidecar),
             )
@@ -141,15 +136,13 @@ class Session:
         self._news.committed()
         self._announcing.committed()
         for feature in self.features:
-            feature.on_committed()
+            feature.on_committed(is_writer=self._keeper.writing is not None)
         self.context.settling.look()
         if ledger.manifest.is_audited and ledger.settled:
             self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
             self._onlookers.show(self)
             self._say_if_finished()
             return
-        if self._keeper.writing is not None:
-            self._fronts.committed(ledger.round, ledger.state)
         assert ledger.newest is not None
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={ledger.newest.contributions} "

@@ -6,11 +6,25 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.protocol.errors import StorageError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class Broken:
+    """Whether a program cannot go on any more: a disk, or a part of it, failed for good."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def __bool__(self) -> bool:
+        return self.told.done()
+
+    def stop(self, error: BaseException | None) -> None:
+        """End the program with an error after which it cannot go on; None says nothing."""
+        if error is not None and not self.told.done():
+            self.told.set_result(error)
 
 
 class Worker:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint, OwnNode, Refused
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
+from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import PublicKey, peer_name, sha256
 
@@ -36,6 +37,11 @@ class AskAnother(RemoteFault):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{_ASK_ANOTHER}{reason}")
+
+
+def lacking(ledger: Ledger, reason: str) -> MantaError:
+    """Return the error to raise: of several operators one may be behind, or have begun anew, and callers go to the next one."""
+    return Unreachable(reason) if len(ledger.manifest.operators) == 1 else AskAnother(reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,7 @@ def _say_operators(keys: Iterable[bytes]) -> None:
 
 
 def _say_credits(found: "Verification | Shown") -> None:
-    from manta_swarm.aggregator.log.credits import fault_in_words, settled_in_words
-    from manta_swarm.aggregator.log.earned import earned_by_account, together
+    from manta_swarm.aggregator.log.credits import earned_by_account, fault_in_words, settled_in_words, together
     from manta_swarm.protocol.signing import peer_name
 
     mark = " unaudited" if found.is_unaudited else ""

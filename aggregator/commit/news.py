@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from manta_swarm.aggregator.log.lacking import lacking
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
+from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from manta_swarm.aggregator.follow.replay import parsed_bodies
 from manta_swarm.aggregator.intake.bodies import Bodies
-from manta_swarm.aggregator.log.lacking import lacking
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.codec.outcome import outcome
+from manta_swarm.network.operator_line import lacking
 from manta_swarm.protocol.errors import StorageError, Unreachable
 from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
 from manta_swarm.protocol.listed import weighed_in

@@ -5,10 +5,12 @@ from typing import Protocol
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.features.feature import Feature
+from manta_swarm.aggregator.features.fronts.fronts import Fronts
 from manta_swarm.aggregator.features.operators.turns import among_others
 from manta_swarm.aggregator.features.sidecars.auditor import Auditor
 from manta_swarm.aggregator.features.sidecars.gateway import Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
+from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
@@ -43,12 +45,17 @@ def _gateway(context: RunContext, asked: Start) -> Feature | None:
     return None if asked.gateway is None else Gateway(context, asked.gateway, data_root=asked.data_root, threads=asked.threads)
 
 
+def _fronts(context: RunContext, asked: Start) -> Feature | None:
+    every, directory = asked.config.follower.front_every, context.directory / SNAPSHOTS
+    return Fronts(context.node, context.log, context.opened.signed, directory, every=every) if every else None
+
+
 def _cosigning(context: RunContext, asked: Start) -> Feature | None:
     return Cosigning(context.endpoint, context.log, context.directory, [key_named(name) for name in asked.config.follower.witnesses])
 
 
 # In the order in which they are told of an event. A plain run is served without any of them.
-PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _cosigning)
+PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning)
 
 
 def features_of(context: RunContext, asked: Start) -> tuple[Feature, ...]:

@@ -3,6 +3,7 @@
 It has no weight in the mean: it computes each round's mean and state from the table, as every peer could.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,8 @@ from pathlib import Path
 import torch
 
 from manta_swarm.aggregator.follow.snapshots import Snapshots
+from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.status import Quality
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.evaluation.held_out import QualityReport, quality_report
 from manta_swarm.automl.training.course import RunCourse
@@ -19,6 +22,7 @@ from manta_swarm.codec.coding import Body
 from manta_swarm.codec.outcome import Outcome, outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
+from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed, weighed_in
 from manta_swarm.protocol.manifest import Manifest
@@ -134,3 +138,39 @@ class Follower:
         assert state is not None
         report = quality_report(state.parameters, manifest.supernet, self._dataset, num_random=NUM_RANDOM, seed=manifest.seed)
         return Evaluation(state.round, report)
+
+
+class Evaluating:
+    """Has the newest state of a run evaluated when the run file says so, and at the run's end."""
+
+    def __init__(self, log: Log, follower: Follower, every: int) -> None:
+        """Evaluate what ``follower`` holds each ``every`` rounds of ``log``; 0: only after the last one."""
+        self._log = log
+        self._follower = follower
+        self._every = every
+        self._due = asyncio.Event()
+        self.quality: Quality | None = None
+        self.round: int | None = None  # that was evaluated last, or could not be
+
+    def look(self) -> None:
+        """See whether the newest state is to be evaluated."""
+        round_ = self._log.ledger.round
+        if self._log.ledger.finished or (self._every and round_ and round_ % self._every == 0):
+            self._due.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last round is committed and evaluated."""
+        return self._log.ledger.finished and self.round == self._log.ledger.round
+
+    async def next(self) -> str:
+        """Wait until something is due, and evaluate it; return what to tell the person."""
+        await self._due.wait()
+        self._due.clear()
+        try:
+            evaluation = await asyncio.to_thread(self._follower.evaluate)
+        except UserError as error:  # samples are missing or damaged: only figures are lost by it, the log needs none
+            self.quality, self.round = None, self._log.ledger.round
+            return f"not evaluated round={self.round}: {error}"
+        self.quality, self.round = Quality.of(evaluation.quality), evaluation.round
+        return f"evaluated round={self.round} {self.quality.words()}"

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.log.contents import WAITING
+from manta_swarm.aggregator.worker import Broken
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger

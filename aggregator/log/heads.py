@@ -5,13 +5,13 @@ several operators, one that is larger than the log shows only that it is behind 
 """
 
 import asyncio
+import logging
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
 from manta_swarm.aggregator.log.guard import keep_evidence
-from manta_swarm.aggregator.log.lacking import lacking
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES
 from manta_swarm.network.log_proofs import (
@@ -24,6 +24,8 @@ from manta_swarm.network.log_proofs import (
     HeldHead,
     ShownHead,
 )
+from manta_swarm.network.newest_head import PUBLISHED_S, publish_newest
+from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, StorageError
@@ -33,7 +35,9 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.tiles import pack_bundle
+from manta_swarm.runtime.tasks import within
 
+logger = logging.getLogger("manta.heads")
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
 
 
@@ -132,3 +136,37 @@ class HeadsDesk:
         except StorageError as failed:
             error = failed
         self.broken.set_exception(error)
+
+
+class Announcing:
+    """Puts one log's newest head into the DHT, where whoever was shown another one finds it."""
+
+    def __init__(self, endpoint: Endpoint, log: Log) -> None:
+        """Prepare; ``keep`` does it."""
+        self._endpoint = endpoint
+        self._log = log
+        self._news = asyncio.Event()
+
+    def committed(self) -> None:
+        """There is a newer head."""
+        self._news.set()
+
+    async def keep(self) -> None:
+        """Publish the head, again and again, until this is cancelled."""
+        least_s, most_s = PUBLISHED_S
+        while True:
+            self._news.clear()
+            await self._publish()
+            await asyncio.sleep(least_s)
+            await within(self._news, most_s - least_s)
+
+    async def _publish(self) -> None:
+        ledger = self._log.ledger
+        index = ledger.index_at(ledger.round)
+        if index is None:
+            return  # nothing was committed
+        try:
+            if not await publish_newest(self._endpoint, ledger.run, await asyncio.to_thread(self._log.receipt, index)):
+                logger.warning("the newest head is too large for the DHT round=%d", ledger.round)
+        except MantaError as error:  # peers compare heads with each other as well
+            logger.info("newest head not in the DHT reason=%s", error)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from manta_swarm.aggregator.log.earned import Earned, earned_by_account, together
+from manta_swarm.aggregator.log.credits import Earned, earned_by_account, together
 from manta_swarm.protocol.reputation import Reputation
 
 

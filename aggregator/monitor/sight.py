@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from manta_swarm.aggregator.features.fronts.front_file import FrontSeen
 from manta_swarm.aggregator.log.contents import SNAPSHOTS, STATUS
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.log.stored import StoredLog
@@ -18,7 +19,6 @@ from manta_swarm.aggregator.log.witnessed import WITNESSED, Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from manta_swarm.aggregator.monitor.credits import Credits, credits_of
 from manta_swarm.aggregator.monitor.kept import KEPT, Keeping
-from manta_swarm.aggregator.monitor.members_front import FrontSeen
 from manta_swarm.aggregator.monitor.pictures import Pictures
 from manta_swarm.aggregator.monitor.quality import Evaluations
 from manta_swarm.aggregator.monitor.settings import DIRECTORY

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
@@ -12,6 +11,7 @@ from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.broken import Broken
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.intake.intake import Intake
+from manta_swarm.aggregator.worker import Broken
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork

@@ -41,7 +41,7 @@ class Audits(Feature):
         await self.duties.serve(endpoint)
         await serve_vectors(endpoint, self.brought.folder)
 
-    def on_committed(self) -> None:
+    def on_committed(self, *, is_writer: bool) -> None:
         """See ``Feature``."""
         self._changed.set()
 

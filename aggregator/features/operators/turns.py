@@ -70,7 +70,7 @@ class Turns(Feature):
         """Return how long headers for the open round still have."""
         return self.desk.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
 
-    def on_committed(self) -> None:
+    def on_committed(self, *, is_writer: bool) -> None:
         """Tell the others what is open now."""
         if self._writer is not None:
             self._writer.tell()

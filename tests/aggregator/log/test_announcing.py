@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.log import announcing
-from manta_swarm.aggregator.log.announcing import Announcing
+from manta_swarm.aggregator.log import heads
+from manta_swarm.aggregator.log.heads import Announcing
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.newest_head import look_up_newest, name_of
@@ -18,7 +18,7 @@ SIGNED = signed_manifest()
 
 
 def test_each_newest_head_is_published_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing, "PUBLISHED_S", (0.01, 60.0))
+    monkeypatch.setattr(heads, "PUBLISHED_S", (0.01, 60.0))
 
     async def story() -> None:
         network = MemoryNetwork()

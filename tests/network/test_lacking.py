@@ -1,7 +1,6 @@
 """A lone operator that lacks something has no other to name; one of several has."""
 
-from manta_swarm.aggregator.log.lacking import lacking
-from manta_swarm.network.operator_line import AskAnother
+from manta_swarm.network.operator_line import AskAnother, lacking
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity
 from tests.audited import OPERATOR, audited_ledger

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from manta_swarm.aggregator.follow.front_file import FILE, FrontPoint, MembersFront, read_front
+from manta_swarm.aggregator.features.feature import Feature
+from manta_swarm.aggregator.features.fronts.front_file import FILE, FrontPoint, MembersFront, read_front
+from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.automl.data.dataset import SEARCH
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.search.constraints import Macs, Region
@@ -37,17 +39,18 @@ _EFFORT = Effort(population=12, generations=4)
 logger = logging.getLogger("manta.fronts")
 
 
-class Fronts:
+class Fronts(Feature):
     """Those of one run, one after the other."""
 
-    def __init__(self, endpoint: Endpoint, signed: SignedManifest, directory: Path, *, every: int) -> None:
-        """Have a run's members asked each time so many rounds are committed, and keep what they say in ``directory``; 0: never.
+    def __init__(self, endpoint: Endpoint, log: Ledgers, signed: SignedManifest, directory: Path, *, every: int) -> None:
+        """Have a run's members asked each time so many rounds of ``log`` are committed, and keep what they say in ``directory``; 0: never.
 
         Where data are private nobody can be asked.
         """
         manifest, run = signed.open(), signed.run
         self._every = 0 if manifest.is_private else every
-        self._newest = (0, b"")
+        self._log = log
+        self._newest = log.ledger.round, log.ledger.state
         self._due = asyncio.Event()
         self._space = space_named(manifest.supernet)
         self._task = manifest.task
@@ -56,13 +59,15 @@ class Fronts:
         self._neighbours = Neighbours(endpoint, run)
         self._members = AskedMembers(endpoint, run, manifest.data_digest, self._find, say=logger.warning)
 
-    def committed(self, round_: int, state: bytes) -> None:
-        """A round is committed, whose state has this digest."""
-        self._newest = round_, state
-        if self._every and round_ % self._every == 0:
+    def on_committed(self, *, is_writer: bool) -> None:
+        """See ``Feature``; one of several operators, the one that writes, has a front measured."""
+        ledger = self._log.ledger
+        is_new = ledger.round > self._newest[0]
+        self._newest = ledger.round, ledger.state
+        if is_writer and is_new and self._every and ledger.round % self._every == 0:
             self._due.set()
 
-    async def keep(self) -> None:
+    async def run(self, addresses: Sequence[str]) -> None:
         """Have fronts measured when they are due, the newest state's each time; ends when it is cancelled.
 
         Raises:

@@ -5,9 +5,11 @@ import json
 from array import array
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from manta_swarm.aggregator.follow.fronts import FILE, Fronts
+from manta_swarm.aggregator.features.fronts.front_file import FILE
+from manta_swarm.aggregator.features.fronts.fronts import Fronts
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.network.memory import MemoryNetwork
@@ -44,7 +46,13 @@ class Run:
         self.network = MemoryNetwork()
         self.path = directory / "snapshots" / FILE
         self.asked: list[Question] = []
-        self.fronts = Fronts(self.network.endpoint(OPERATOR.public_key), SIGNED, directory / "snapshots", every=every)
+        self.ledger: Any = SimpleNamespace(round=0, state=STATES[0])
+        self.fronts = Fronts(self.network.endpoint(OPERATOR.public_key), self, SIGNED, directory / "snapshots", every=every)
+
+    def commit(self, round_: int) -> None:
+        """Have a round committed by this operator."""
+        self.ledger = SimpleNamespace(round=round_, state=STATES[round_])
+        self.fronts.on_committed(is_writer=True)
 
     async def join(self, identity: Identity, measure: Callable[[str], Result]) -> None:
         """Have a member be there, and answer."""
@@ -111,9 +119,9 @@ def test_it_is_due_every_so_many_rounds_and_a_damaged_file_is_no_hindrance(tmp_p
         run.path.parent.mkdir()
         run.path.write_text("{")
         await run.join(MEMBERS[0], honest)
-        keeping = asyncio.create_task(run.fronts.keep())
-        run.fronts.committed(1, STATES[1])
-        run.fronts.committed(2, STATES[2])
+        keeping = asyncio.create_task(run.fronts.run(()))
+        run.commit(1)
+        run.commit(2)
         await until(lambda: run.path.read_text() != "{")
         assert run.written["round"] == 2
         keeping.cancel()
@@ -138,8 +146,8 @@ def test_who_measured_a_front_is_counted_for_that_front(tmp_path: Path) -> None:
 
 def test_one_that_is_cut_off_ends_with_its_thread(tmp_path: Path) -> None:
     async def story(run: Run) -> None:
-        keeping = asyncio.create_task(run.fronts.keep())
-        run.fronts.committed(2, STATES[2])
+        keeping = asyncio.create_task(run.fronts.run(()))
+        run.commit(2)
         await until(lambda: len(asyncio.all_tasks()) > 2)  # nobody is there: it waits for members
         keeping.cancel()
         await asyncio.wait((keeping,))
