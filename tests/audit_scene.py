@@ -136,7 +136,7 @@ class Scene:
             await serve_vectors(endpoint, brought.folder)
             await endpoint.serve(VERDICT, self.take)
 
-    # What desks are told (``aggregator.features.audits.duties.Facts``).
+    # What desks are told (``aggregator.features.audits.brought.Facts``).
 
     @property
     def run(self) -> bytes:

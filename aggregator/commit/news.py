@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
@@ -22,7 +23,7 @@ from manta_swarm.protocol.notes import parse_tree_head, split_note
 from manta_swarm.protocol.records import Included, Listing
 from manta_swarm.protocol.reputation import paid_with
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.protocol.table import Weighed, weighed_bytes
+from manta_swarm.protocol.table import weighed_bytes
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import within
 
@@ -97,17 +98,10 @@ class OpenRounds(Protocol):
         """Return for how many ms headers may still come at a time of the clock."""
 
 
-class WeightsOf(Protocol):
-    """Knows what contributions weigh."""
-
-    async def of(self, round_: int) -> Sequence[Weighed]:
-        """Return what each contribution of a committed round weighs in its mean."""
-
-
 class NewsDesk:
     """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
 
-    def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: WeightsOf, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: Weights, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:

@@ -1,6 +1,6 @@
 """All features of an operator's program, and which of them one has: the one place that knows them all."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.audits import Audits
@@ -14,18 +14,6 @@ from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
-
-
-class Entry(Protocol):
-    """Makes a feature where the run or the person wants it."""
-
-    def __call__(self, context: RunContext, asked: Start) -> Feature | None:
-        """Return the feature for a run and what the person asks; None: it has no part in that.
-
-        Raises:
-            UserError: the person asked for it, and it cannot be had; the message says what to do.
-            StorageError: the disk refuses.
-        """
 
 
 def _operators(context: RunContext, asked: Start) -> Feature | None:
@@ -55,7 +43,7 @@ def _cosigning(context: RunContext, asked: Start) -> Feature | None:
 
 
 # In the order in which they are told of an event. A plain run is served without any of them.
-PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning)
+PLUGGED_IN: tuple[Callable[[RunContext, Start], Feature | None], ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning)
 
 
 def features_of(context: RunContext, asked: Start) -> tuple[Feature, ...]:

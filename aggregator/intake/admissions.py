@@ -9,8 +9,8 @@ makes the log longer, and by no more than that is for. What was taken back peers
 import asyncio
 import logging
 from collections.abc import Container
-from typing import Protocol
 
+from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.aggregator.intake.waiting import Ledgers
@@ -33,22 +33,10 @@ _MAX_ASK_BYTES = 32
 logger = logging.getLogger("manta.admissions")
 
 
-class Appends(Protocol):
-    """Puts entries into the log that stand before a table (``aggregator.commit.commits``)."""
-
-    async def append(self, entry: bytes) -> None:
-        """Return once an entry is in the log.
-
-        Raises:
-            LedgerError: it may not follow the log.
-            StorageError: the disk failed.
-        """
-
-
 class Admissions:
     """Answers "admission" and "revoked" while this operator writes, and takes back what the operator wants back."""
 
-    def __init__(self, context: RunContext, commits: Appends) -> None:
+    def __init__(self, context: RunContext, commits: Commits) -> None:
         """Prepare; ``start`` answers from then on, to what the run's rule of admission needs."""
         self._context = context
         self._identity = context.identity

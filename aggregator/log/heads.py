@@ -9,9 +9,8 @@ import logging
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
-from manta_swarm.aggregator.log.guard import keep_evidence
+from manta_swarm.aggregator.log.guard import RollbackGuard, keep_evidence
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES
 from manta_swarm.network.log_proofs import (
@@ -32,20 +31,13 @@ from manta_swarm.protocol.errors import MantaError, OtherHistory, StorageError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.operators import Operators
-from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
+from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.tiles import pack_bundle
 from manta_swarm.runtime.tasks import within
 
 logger = logging.getLogger("manta.heads")
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
-
-
-class Hearer(Protocol):
-    """Wants to know what others hold (``aggregator.log.guard.RollbackGuard``)."""
-
-    def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
-        """Hear that a key holds this round of the log, which has it, as its newest; None: it holds none."""
 
 
 class HeadsDesk:
@@ -57,7 +49,7 @@ class HeadsDesk:
         log: Log,
         signed: SignedManifest,
         directory: Path,
-        hearer: Hearer,
+        guard: RollbackGuard,
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -66,14 +58,14 @@ class HeadsDesk:
             log: the log.
             signed: the run's manifest.
             directory: where evidence is kept.
-            hearer: hears who holds which of this log's rounds.
+            guard: hears who holds which of this log's rounds.
         """
         self._endpoint = endpoint
         self._log = log
         self._signed = signed
         self._operators = Operators.of_signed(signed)
         self._directory = directory
-        self._hearer = hearer
+        self._guard = guard
         self._has_heard = False  # of such a head: one proof is enough, and is kept once
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -95,7 +87,7 @@ class HeadsDesk:
     async def _on_head(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(HeldHead, request, max_bytes=MAX_HELD_HEAD_BYTES)
         if not ask.receipt:
-            self._hearer.heard(caller, None)
+            self._guard.heard(caller, None)
             return pack(ShownHead(self._log.tree_head, ()))
         receipt = ask.receipt[0]
         held = open_round_receipt(receipt, self._operators)
@@ -108,7 +100,7 @@ class HeadsDesk:
         except OtherHistory as error:
             await self._stop(evidence, error)
         else:
-            self._hearer.heard(caller, held)
+            self._guard.heard(caller, held)
         return pack(ShownHead(note, consistency))
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:

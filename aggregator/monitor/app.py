@@ -26,7 +26,7 @@ from manta_swarm.aggregator.monitor.files import INDEX, StaticFile
 from manta_swarm.aggregator.monitor.ledger_answers import LedgerAnswers
 from manta_swarm.aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
 from manta_swarm.aggregator.monitor.present import Present
-from manta_swarm.aggregator.monitor.public_log import PublicLog
+from manta_swarm.aggregator.monitor.public_log import public_file
 from manta_swarm.aggregator.monitor.shown import Json
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
@@ -78,7 +78,6 @@ class MonitorApp:
         self._streams = streams
         self._run_metrics = RunMetrics(sight, present, streams)
         self._files = files
-        self._log = PublicLog(sight)
         self._host_names = None if host_names is None else {name.lower() for name in host_names}
         self._faults_told: set[str] = set()
         self._cache: OrderedDict[str, _Made] = OrderedDict()
@@ -217,7 +216,7 @@ class MonitorApp:
 
     async def _public_log(self, request: Request) -> Response:
         Asked(request.scope["query_string"].decode("latin-1"), ())
-        file = await self._log.file(request.path_params["name"])
+        file = await public_file(self._sight, request.path_params["name"])
         kept = _FOR_EVER if file.is_final else "no-cache"
         return Response(file.data, media_type=file.media_type, headers={"cache-control": kept})
 

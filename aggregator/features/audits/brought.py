@@ -81,22 +81,35 @@ class _Coming:
     is_over: bool = False  # another one took its place: it is closed once it is not busy
 
 
-class Headers(Protocol):
-    """Has the contributions that are audited (``aggregator.features.audits.facts``)."""
+class Facts(Protocol):
+    """What a log says of what was handed in (``aggregator.features.audits.facts``)."""
+
+    @property
+    def run(self) -> bytes:
+        """The run's id."""
 
     @property
     def reputation(self) -> Reputation:
-        """What the log says of audits."""
+        """What verdicts add up to."""
 
     def header(self, round: int, contribution: bytes) -> Header:
         """Return a listed contribution with its claims, by its round and digest; it blocks."""
+
+    def beacon(self, round: int) -> bytes:
+        """Return that of a round."""
+
+    def base(self, round: int) -> tuple[bytes, int]:
+        """Return the digest of the state that work for a round begins with, and the floor of its bodies."""
+
+    async def left(self, audited: Audited) -> tuple[bool, ...]:
+        """Return of each claim whether the residual that it names was left to its key (``protocol.residuals.was_left``)."""
 
 
 class Brought:
     """One operator's."""
 
     def __init__(
-        self, directory: Path, facts: Headers, *, num_weights: int, max_bytes: int, faults: Faults, clock: Clock = SYSTEM_CLOCK
+        self, directory: Path, facts: Facts, *, num_weights: int, max_bytes: int, faults: Faults, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Take up what is in the run's ``directory``, which blocks; ``serve`` answers from then on.
 

@@ -7,9 +7,8 @@ some rounds the named auditor does without.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from manta_swarm.aggregator.features.audits.brought import Audited, Brought
+from manta_swarm.aggregator.features.audits.brought import Brought, Facts
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.rpc import Endpoint
@@ -30,7 +29,7 @@ from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.draws import number
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError
-from manta_swarm.protocol.reputation import Audit, Reputation
+from manta_swarm.protocol.reputation import Audit
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 
@@ -48,27 +47,6 @@ class _Left:
     volunteer: bytes
     until: int  # round
     finding: Signed[Finding] | None = None
-
-
-class Facts(Protocol):
-    """What a log says of what was handed in (``aggregator.features.audits.facts``)."""
-
-    @property
-    def run(self) -> bytes:
-        """The run's id."""
-
-    @property
-    def reputation(self) -> Reputation:
-        """What verdicts add up to."""
-
-    def beacon(self, round: int) -> bytes:
-        """Return that of a round."""
-
-    def base(self, round: int) -> tuple[bytes, int]:
-        """Return the digest of the state that work for a round begins with, and the floor of its bodies."""
-
-    async def left(self, audited: Audited) -> tuple[bool, ...]:
-        """Return of each claim whether the residual that it names was left to its key (``protocol.residuals.was_left``)."""
 
 
 class DutiesDesk:

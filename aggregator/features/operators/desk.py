@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import Protocol
 
 from manta_swarm.aggregator.features.operators.coming import STANDING
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
+from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,
     LENT,
@@ -113,13 +113,6 @@ class Heard:
         return PublicKey(self.ballot.writer)
 
 
-class Turn(Protocol):
-    """Knows whose turn it is (``aggregator.features.operators.lease``)."""
-
-    async def may_be_of(self, operator: bytes) -> bool:
-        """Say whether it is an operator's turn to write, as far as that can be found out."""
-
-
 class OperatorsDesk:
     """One seat's."""
 
@@ -127,7 +120,7 @@ class OperatorsDesk:
         self,
         endpoint: Endpoint,
         seat: Seat,
-        lease: Turn,
+        lease: Lease,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Prepare; ``start`` answers from then on.

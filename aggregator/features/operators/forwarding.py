@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from manta_swarm.aggregator.features.operators.lease import Quorum
+from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.intake.refusals import passed_on_by
 from manta_swarm.network import waits
 from manta_swarm.network.operator_line import AskAnother
@@ -61,17 +61,17 @@ class Writers(Protocol):
 class Switch(Through):
     """Implements ``network.rpc.Endpoint``."""
 
-    def __init__(self, endpoint: Endpoint, operators: Writers, quorum: Quorum) -> None:
+    def __init__(self, endpoint: Endpoint, operators: Writers, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
             endpoint: where peers and the other operators call.
             operators: those of the run.
-            quorum: says whether this operator hears enough of them for one to write that it would know.
+            contact: says whether this operator hears enough of them for one to write that it would know.
         """
         super().__init__(endpoint)
         self._operators = operators
-        self._quorum = quorum
+        self._contact = contact
         self._handlers: dict[str, Handler] = {}
         self._another = asyncio.Event()  # writes: set once, and then another event
 
@@ -106,10 +106,10 @@ class Switch(Through):
                 try:
                     answered = await self._answered(method, caller, request, another)
                 except Busy as error:  # all calls may be made again: whoever writes next is asked
-                    while not another.is_set() and now_s() < until_s and self._quorum.is_quorum():
+                    while not another.is_set() and now_s() < until_s and self._contact.is_quorum():
                         await within(another, _LOOK_S)
                     if not another.is_set():
-                        raise AskAnother(str(error)) if not self._quorum.is_quorum() else Busy(f"{error}: try again") from error
+                        raise AskAnother(str(error)) if not self._contact.is_quorum() else Busy(f"{error}: try again") from error
                 else:
                     if answered is not None:
                         return answered
@@ -136,7 +136,7 @@ class Switch(Through):
         over = asyncio.create_task(another.wait())
         try:
             while not calling.done() and not over.done():
-                if writer != self._operators.writer_key or not self._quorum.is_quorum():
+                if writer != self._operators.writer_key or not self._contact.is_quorum():
                     raise Busy("the operator that writes is not heard any more")
                 await asyncio.wait((calling, over), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return await calling if calling.done() else None

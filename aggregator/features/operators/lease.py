@@ -7,8 +7,8 @@ computer slept or a clock ran slow, is for ``protocol.ballots`` and the signatur
 import asyncio
 import contextlib
 import logging
-from typing import Protocol
 
+from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
@@ -20,13 +20,6 @@ _LOOK_S = 0.25  # between two looks at a key that another operator has
 _SPARE_S = 0.2
 
 logger = logging.getLogger("manta.operators")
-
-
-class Quorum(Protocol):
-    """Knows how many of the operators are there (``aggregator.features.operators.contact``)."""
-
-    def is_quorum(self) -> bool:
-        """Return whether those that are there are a quorum with this operator."""
 
 
 class Lease:
@@ -75,7 +68,7 @@ class Lease:
         except Unreachable:
             return True
 
-    async def won(self, others: Quorum | None = None) -> int:
+    async def won(self, others: Contact | None = None) -> int:
         """Wait until it is this operator's turn; return the term. Without a quorum with ``others`` it takes none; None: it needs none."""
         while True:
             try:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from manta_swarm.aggregator.features.operators.contributions import Contributions
 from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.aggregator.intake import bodies
 from manta_swarm.aggregator.log.log import Log
@@ -27,13 +27,6 @@ class Replayed:
     bodies: tuple[Blob, ...]
 
 
-class Tables(Protocol):
-    """Has contributions (``aggregator.features.operators.contributions``)."""
-
-    async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
-        """Return those of a round's table; ``source`` has those that lack here."""
-
-
 class Replays:
     """One operator's; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
 
@@ -45,7 +38,7 @@ class Replays:
         self.compute = Worker("replays")  # only computes, or reads
         self._last: Replayed | None = None
 
-    async def check(self, batch: Batch, contributions: Tables, writer: PublicKey) -> None:
+    async def check(self, batch: Batch, contributions: Contributions, writer: PublicKey) -> None:
         """Compute again what a batch of the operator ``writer`` says; ``contributions`` has those of its table.
 
         Raises:
