@@ -103,7 +103,7 @@ class Operator:
                         gate = await held_to_admission(node, opened.log)
                         context = self._context(opened, identity, shelf, node, gate, onlookers)
                         session = self.session = Session(context, asked, node, features_of(context, asked), onlookers)
-                        async with ControlSocket(directory, session.stopping.answer):
+                        async with ControlSocket(directory, session.stopping):
                             await session.serve(told)
                     finally:
                         await node.close()

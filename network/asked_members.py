@@ -12,8 +12,9 @@ import asyncio
 import random
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint, Refused
@@ -45,7 +46,6 @@ _LATERS = 12  # how often in a row it may say that it rests, or has others' ques
 _NONCE_BYTES = 16
 _KEPT_LIES = 16  # of more liars than that the reason alone is kept: an answer has up to 1.6 MB, and keys cost nothing
 
-Find = Callable[[], Awaitable[Iterable[PublicKey]]]
 Results = tuple[Result, ...]
 
 
@@ -105,6 +105,14 @@ class _Call:
         self.changed = asyncio.Event()
 
 
+class Finder(Protocol):
+    """Finds a run's members, as ``network.neighbours.Neighbours`` does."""
+
+    async def find(self) -> Iterable[PublicKey]:
+        """Return them, as far as they are known now."""
+        ...
+
+
 class AskedMembers:
     """A run's members, as those who measure."""
 
@@ -113,9 +121,8 @@ class AskedMembers:
         endpoint: Endpoint,
         run: bytes,
         data: bytes,
-        find: Find,
+        finder: Finder,
         *,
-        say: Callable[[str], None] = lambda _: None,
         rng: random.Random | None = None,
     ) -> None:
         """Ask nobody yet.
@@ -124,15 +131,14 @@ class AskedMembers:
             endpoint: this node's.
             run: the run's id.
             data: the digest of the data set, as in its manifest.
-            find: returns the members, as far as they are known now.
-            say: is told what a person should read.
+            finder: finds the members.
             rng: draws which answers are checked: nobody may foresee it.
         """
         self._endpoint = endpoint
         self._run = run
         self._data = data
-        self._find = find
-        self._say = say
+        self._finder = finder
+        self._lines: list[str] = []  # that a person should read
         self._rng = rng or random.SystemRandom()
         self._shapes: dict[str, Shape] = {}  # by part, of the results that were returned for this state
         self._state = b""  # that was asked about last
@@ -155,7 +161,7 @@ class AskedMembers:
             self._state = state
             self.unwilling.clear()
             self._shapes.clear()
-        find = [key for key in await self._find() if self._is_welcome(key)]
+        find = [key for key in await self._finder.find() if self._is_welcome(key)]
         each = max(1, min(MAX_ARCHITECTURES, len(architectures) // (2 * max(1, len(find)))))
         cut = [tuple(architectures[start : start + each]) for start in range(0, len(architectures), each)]
         call = _Call(round_, state, part, [_Task(some) for some in cut])
@@ -175,6 +181,11 @@ class AskedMembers:
             else:
                 self.num_checked += len(task.architectures)
         return [result for task in call.tasks for result in task.settled or ()]
+
+    def take_lines(self) -> list[str]:
+        """Return what a person should read that was not told yet: who is not asked any more, and why."""
+        lines, self._lines = self._lines, []
+        return lines
 
     def _check_shapes(self, call: _Call) -> None:
         """Return no results beside each other, or beside those of earlier calls, that are not of the same samples."""
@@ -210,7 +221,7 @@ class AskedMembers:
             idle_s, last_s = (0.0 if call.workers else idle_s + now_s - last_s), now_s
             if idle_s > waits.EVALUATORS_S:
                 raise Unreachable(self._nobody())
-            found = await self._find() if not call.workers or not changed.is_set() else ()
+            found = await self._finder.find() if not call.workers or not changed.is_set() else ()
 
     def _nobody(self) -> str:
         reasons = Counter(self.unwilling.values()).most_common(3)
@@ -358,5 +369,5 @@ class AskedMembers:
                 del task.answers[key]
                 if was_alone:
                     task.settled, task.wanted = None, 1
-        self._say(f"a member's answers are not believed, and it is not asked any more: {key.hex()} ({lie.reason})")
+        self._lines.append(f"a member's answers are not believed, and it is not asked any more: {key.hex()} ({lie.reason})")
         call.tell()

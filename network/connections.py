@@ -113,17 +113,23 @@ async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
     return hosts_of((await connected_peers(p2p)).get(peer_id(key), []))
 
 
-async def connected_hosts(p2p: P2P) -> dict[PublicKey, list[str]]:
-    """Return all nodes that this one is connected to, with the IP addresses at the other ends.
+class DaemonsConnections:
+    """Those of the daemon. Implements ``network.rates.Connections``."""
 
-    Raises:
-        Unreachable: the daemon does not answer.
-    """
-    found = {}
-    for peer, addresses in (await connected_peers(p2p)).items():
-        with contextlib.suppress(SignatureError):  # a node of another kind
-            found[public_key_of(peer)] = hosts_of(addresses)
-    return found
+    def __init__(self, p2p: P2P) -> None:
+        self._p2p = p2p
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """Return all nodes that this one is connected to, with the IP addresses at the other ends.
+
+        Raises:
+            Unreachable: the daemon does not answer.
+        """
+        found = {}
+        for peer, addresses in (await connected_peers(self._p2p)).items():
+            with contextlib.suppress(SignatureError):  # a node of another kind
+                found[public_key_of(peer)] = hosts_of(addresses)
+        return found
 
 
 def host_of(maddr: str) -> str | None:

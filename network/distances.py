@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from manta_swarm.network import waits
-from manta_swarm.network.lan import Networks, is_in, own_networks
+from manta_swarm.network.lan import Networks, is_in
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.affinity import MAX_DISTANCES, STAY_US, STEPS_US, TAG_BYTES, Position, step_of, tag_of
@@ -53,7 +53,6 @@ class Distances:
         host: bytes,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        networks: Callable[[], Networks] = lambda: own_networks()[0],
         rng: random.Random | None = None,
     ) -> None:
         """Know nothing yet.
@@ -63,7 +62,6 @@ class Distances:
             neighbours: who is measured.
             operators: keys of the run's, landmarks as far as they answer.
             host: see ``network.host.host_digest``.
-            networks: gives the networks that this host has an address in.
             rng: chooses who is measured beside.
         """
         self._node = node
@@ -71,7 +69,6 @@ class Distances:
         self._operators = [PublicKey(key) for key in operators]
         self._host = host
         self._clock = clock
-        self._find_networks = networks
         self._rng = rng or random.Random()
         self._times_us: dict[PublicKey, deque[int]] = {}
         self._steps: dict[PublicKey, int] = {}
@@ -85,8 +82,10 @@ class Distances:
         smallest = sorted({self._node.key, *self._neighbours.members()}, key=tag_of)[:NUM_LANDMARKS]
         return [key for key in (*self._operators, *smallest) if key != self._node.key]
 
-    async def measure(self, mates: Collection[PublicKey]) -> None:
+    async def measure(self, mates: Collection[PublicKey], networks: Networks) -> None:
         """Measure landmarks, mates and some others: those that were so the fewest times, of them those that may be nearest.
+
+        ``networks``: those that this host has an address in.
 
         Raises:
             Unreachable: the node's daemon does not say whom it is connected to.
@@ -103,7 +102,7 @@ class Distances:
         self._steps = {key: step for key, step in self._steps.items() if key in kept}
         self._tried = Counter({key: count for key, count in self._tried.items() if key in kept})
         await together(*map(self._ping, (*wanted, *others)), at_once=_AT_ONCE)
-        await self._find_local(members)
+        await self._find_local(members, networks)
 
     def position(self, *, is_grouped: bool, mates: Collection[PublicKey] = ()) -> Position:
         """Return what is to be announced: distances to mates first, then to landmarks, then to who is nearest."""
@@ -147,9 +146,8 @@ class Distances:
         theirs = {tag: STEPS_US[step] for tag, step in announced.distances}
         return max((abs(own[tag] - theirs[tag]) for tag in own.keys() & theirs.keys()), default=0)
 
-    async def _find_local(self, members: Sequence[PublicKey]) -> None:
+    async def _find_local(self, members: Sequence[PublicKey], networks: Networks) -> None:
         """See who is connected over an address of a local network, and answers as fast as one there does."""
-        networks = self._find_networks()
         if networks != self._networks:
             self._networks = networks
             self._local.clear()

@@ -16,9 +16,10 @@ A round needs none of this: a peer that finds nobody takes part by the log alone
 import contextlib
 import random
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Endpoint
@@ -54,6 +55,14 @@ class _Known:
     data: bytes = b""  # the announcement as it came
 
 
+class Proven(Protocol):
+    """Who has shown that it is of the own cohort."""
+
+    def mates(self) -> Container[PublicKey]:
+        """Return them."""
+        ...
+
+
 class Neighbours:
     """The other peers of one run as this node knows them."""
 
@@ -63,7 +72,7 @@ class Neighbours:
         run: bytes,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        is_near: Callable[[PublicKey], bool] | None = None,
+        proven: Proven | None = None,
         secret: bytes = b"",
         rng: random.Random | None = None,
     ) -> None:
@@ -72,14 +81,14 @@ class Neighbours:
         Args:
             endpoint: this node's.
             run: the run's id.
-            is_near: says who of those at the own cohort's meeting really is near; None: all of them.
+            proven: says who of those at the own cohort's meeting is of it; None: all of them.
             secret: what the own cohort's members share: who does not know it cannot tell where they meet.
             rng: of who is looked for, and chosen.
         """
         self._endpoint = endpoint
         self._run = run
         self._clock = clock
-        self._is_near = is_near
+        self._proven = proven
         self._secret = secret
         self._rng = rng or random.Random()
         self._known: dict[PublicKey, _Known] = {}
@@ -178,6 +187,11 @@ class Neighbours:
         now = self._clock.now_s()
         return [key for key, known in self._known.items() if known.forgotten_s > now]
 
+    async def find(self) -> list[PublicKey]:
+        """Look, and return the keys of the others."""
+        await self.look()
+        return self.members()
+
     def others(self) -> list[Placed]:
         """Return the others that announced themselves lately, with the cohort that they are of, and where they are."""
         known = [self._known[key].announcement for key in self.members()]
@@ -238,7 +252,7 @@ class Neighbours:
     def is_near(self, key: PublicKey) -> bool:
         """Return whether a peer stands where the own cohort meets, and is of it as far as is known."""
         known = self._known.get(key)
-        return known is not None and known.is_mate and (self._is_near is None or self._is_near(key))
+        return known is not None and known.is_mate and (self._proven is None or key in self._proven.mates())
 
     def met(self, key: PublicKey) -> None:
         """It answered a call, or made one: it is there."""

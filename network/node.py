@@ -11,7 +11,6 @@ import random
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from hivemind.dht.node import DHTNode
@@ -24,7 +23,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from manta_swarm.network import waits
 from manta_swarm.network.addresses import check_peer_address, not_a_peer
-from manta_swarm.network.connections import answer_of, connect_some, connected_hosts, remote_hosts
+from manta_swarm.network.connections import DaemonsConnections, answer_of, connect_some, remote_hosts
 from manta_swarm.network.daemon import HangUps, make_socket_dir, start_daemon
 from manta_swarm.network.dht_protocol import open_dht, records_at
 from manta_swarm.network.dialling import METHOD as WHERE
@@ -141,7 +140,7 @@ class Node:
         try:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
-                rates = CallRates(limits or CallLimits(), partial(connected_hosts, p2p))
+                rates = CallRates(limits or CallLimits(), DaemonsConnections(p2p))
                 dialling = Dialling(p2p, identity.public_key)
                 for key, maddr in zip(keys, initial_peers, strict=True):
                     dialling.trust(key, [maddr])
@@ -257,7 +256,7 @@ class Node:
 
     async def connected(self) -> dict[PublicKey, list[str]]:
         """See ``OwnNode.connected``."""
-        return await connected_hosts(self._p2p)
+        return await DaemonsConnections(self._p2p).connected()
 
     async def serve_dht(self, is_served: bool) -> None:
         """See ``OwnNode.serve_dht``."""

@@ -11,8 +11,8 @@ import contextlib
 import ipaddress
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from manta_swarm.protocol.auditing import FINDING, VERDICT
 from manta_swarm.protocol.errors import SignatureError, Unreachable
@@ -42,8 +42,6 @@ OTHER_KEYS = "keys of other kinds"
 _LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected
 _LOOK_SHARE = 0.05  # of the time, that these looks take at most
 
-Connected = Callable[[], Awaitable[dict[PublicKey, list[str]]]]
-
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
@@ -53,19 +51,27 @@ class CallLimits:
     of_address: int = CALLS_OF_ADDRESS
 
 
+class Connections(Protocol):
+    """A node's connections."""
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """See ``network.rpc.OwnNode.connected``."""
+        ...
+
+
 class CallRates:
     """What the callers of one node may ask of it."""
 
-    def __init__(self, limits: CallLimits, connected: Connected, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, limits: CallLimits, connections: Connections, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.
 
         Args:
             limits: of each key, and of each address.
-            connected: returns who is connected, with the IP addresses at the other end, as ``network.rpc.OwnNode.connected``.
+            connections: of this node.
         """
         self._of_key: Rates[bytes] = Rates(limits.of_key, limits.of_key * AT_ONCE_S)
         self._of_address: Rates[str] = Rates(limits.of_address, limits.of_address * AT_ONCE_S)
-        self._connected = connected
+        self._connections = connections
         self._clock = clock
         self._addresses: dict[PublicKey, str] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -115,7 +121,7 @@ class CallRates:
         await asyncio.sleep(max(self._next_look - self._clock.now_s(), 0))
         begun = self._clock.now_s()
         with contextlib.suppress(Unreachable):  # the daemon has ended, which its program hears of elsewhere
-            self._addresses = {key: _counted_as(hosts) for key, hosts in (await self._connected()).items()}
+            self._addresses = {key: _counted_as(hosts) for key, hosts in (await self._connections.connected()).items()}
         took = self._clock.now_s() - begun
         self._next_look = self._clock.now_s() + max(_LISTED_S[0], took / _LOOK_SHARE)
         self._stale = self._clock.now_s() + _LISTED_S[1]

@@ -42,11 +42,12 @@ class Control(control.ControlSocket):
 
     def __init__(self, directory: Path, person: Person) -> None:
         """Prepare; ``person`` is told what callers say."""
-        super().__init__(directory, self._answer_line)
+        super().__init__(directory, self)
         self._person = person
 
-    async def _answer_line(self, line: str) -> str:
-        word, _, rest = line.partition(" ")
+    async def answer(self, words: str) -> str:
+        """See ``runtime.control.Program``."""
+        word, _, rest = words.partition(" ")
         try:
             said = await self._do(word, rest)
         except MantaError as error:

@@ -51,6 +51,9 @@ class Asked:
         except BaseException:
             asking.cancel()
             raise
+        finally:
+            for line in self.members.take_lines():
+                click.echo(line, err=True)
 
     def words(self) -> Sequence[str]:
         """Return how much of the answers was checked, and who lied."""
@@ -133,13 +136,7 @@ async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Fu
             raise UserError("this run's data stay with their owners, who measure for nobody: take a snapshot of its operator's")
         path = await _snapshot(visit, folder)
         state, _ = load_snapshot(path)
-        neighbours = Neighbours(visit.door, visit.signed.run)
-
-        async def members() -> list[PublicKey]:
-            await neighbours.look()
-            return neighbours.members()
-
-        asking = AskedMembers(visit.door, visit.signed.run, manifest.data_digest, members, say=lambda line: click.echo(line, err=True))
+        asking = AskedMembers(visit.door, visit.signed.run, manifest.data_digest, Neighbours(visit.door, visit.signed.run))
         found.set_result(Asked(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
         await asyncio.Event().wait()
 

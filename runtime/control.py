@@ -9,9 +9,10 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.runtime.local_server import LocalServer
@@ -27,13 +28,20 @@ _MAX_CALLERS = 64  # at a time
 logger = logging.getLogger("manta.control")
 
 
+class Program(Protocol):
+    """What is told something."""
+
+    async def answer(self, words: str) -> str:
+        """Return the line that whoever said a line of words gets, once it is done."""
+
+
 class ControlSocket:
     """The socket of a running program; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path, answer: Callable[[str], Awaitable[str]]) -> None:
-        """Prepare; ``answer`` is given a line of words, and returns the line that the caller gets."""
+    def __init__(self, directory: Path, program: Program) -> None:
+        """Prepare; ``program`` answers."""
         self._path = directory / NAME
-        self._answer = answer
+        self._program = program
         self._server = LocalServer(self._serve, max_line_bytes=MAX_WORDS_BYTES, max_callers=_MAX_CALLERS)
 
     async def __aenter__(self) -> "ControlSocket":
@@ -59,7 +67,7 @@ class ControlSocket:
         try:
             async with asyncio.timeout(_WORDS_S):
                 words = (await reader.readuntil(b"\n"))[:-1].decode("utf-8", "replace")
-            writer.write((await self._answer(words)).encode() + b"\n")
+            writer.write((await self._program.answer(words)).encode() + b"\n")
             async with asyncio.timeout(_WORDS_S):
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from manta_swarm.network.distances import Distances
+from manta_swarm.network.lan import Networks
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
@@ -109,13 +110,13 @@ class Company:
         mates = self._members or () if self._choice is Choice.AFFINITY else ()
         return self._distances.position(is_grouped=self._choice is Choice.AFFINITY, mates=mates)
 
-    async def measure(self) -> None:
-        """Measure how far others are; to be called before each announcement.
+    async def measure(self, networks: Networks) -> None:
+        """Measure how far others are, on the networks that this host has an address in; to be called before each announcement.
 
         Raises:
             Unreachable: see ``Distances.measure``.
         """
-        await self._distances.measure(self._mates())
+        await self._distances.measure(self._mates(), networks)
 
     def _mates(self) -> Collection[PublicKey]:
         """Return the others of the cohort: where a token decides those who proved it."""

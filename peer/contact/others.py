@@ -1,5 +1,7 @@
 """The other peers of a run, as one peer knows them: its neighbours, the company that it finds among them, and its cohort."""
 
+from collections.abc import Container
+
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.host import host_digest
 from manta_swarm.network.lan import LocalNetwork
@@ -10,6 +12,7 @@ from manta_swarm.peer.contact.presence import Presence
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.cohorts import meeting_secret
+from manta_swarm.protocol.signing import PublicKey
 
 
 class Others:
@@ -27,12 +30,16 @@ class Others:
         self._node = node = context.node
         manifest, run, token = context.manifest, context.run, membership.token
         secret = b"" if token is None else meeting_secret(token, run)
-        self.neighbours = Neighbours(node, run, is_near=lambda key: key in self.cohort.mates(), secret=secret)
+        self.neighbours = Neighbours(node, run, proven=self, secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
         self.company = Company(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
         self.cohort = Cohort(context, membership, self.neighbours, self.company)
         local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
         self.presence = Presence(context, progress, self.company, self.cohort, self.neighbours, local)
+
+    def mates(self) -> Container[PublicKey]:
+        """See ``network.neighbours.Proven``."""
+        return self.cohort.mates()
 
     async def start(self) -> None:
         """Answer others from now on."""

@@ -11,7 +11,7 @@ from collections import Counter
 
 from manta_swarm.network import waits
 from manta_swarm.network.connections import host_of
-from manta_swarm.network.lan import LocalNetwork
+from manta_swarm.network.lan import LocalNetwork, own_networks
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.reach import ASKED, DialBackDesk, Reach, Reachable, measure
 from manta_swarm.network.rpc import LIBP2P, TLS, UNIX
@@ -82,7 +82,7 @@ class Presence:
         while True:
             is_new, group = False, self._company.group
             try:
-                await self._company.measure()
+                await self._company.measure(own_networks()[0])
                 await self._neighbours.look()
                 is_new = self._company.regroup()
                 await self._announce()

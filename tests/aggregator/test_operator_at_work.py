@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -51,7 +50,7 @@ class MemoryNode(MemoryEndpoint):
         self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
         self.traffic = Traffic()
-        self.rates = CallRates(CallLimits(), self.connected, time.monotonic)
+        self.rates = CallRates(CallLimits(), self)
 
     async def addresses(self) -> list[str]:
         return [ADDRESS]

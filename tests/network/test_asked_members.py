@@ -53,11 +53,8 @@ class Members:
         self.network = MemoryNetwork(delay_s=lambda *_: took_s)
         self.identities = [Identity(bytes([place + 1]) * 32) for place in range(len(measures))]
         self.asked: Counter[PublicKey] = Counter()
-        self.said: list[str] = []
         self._measures = {identity.public_key: measure for identity, measure in zip(self.identities, measures, strict=True)}
-        self.asking = AskedMembers(
-            self.network.endpoint(ASKER.public_key), RUN, DATA, self._find, say=self.said.append, rng=random.Random(3)
-        )
+        self.asking = AskedMembers(self.network.endpoint(ASKER.public_key), RUN, DATA, self, rng=random.Random(3))
 
     def key(self, place: int) -> PublicKey:
         """Return a member's key."""
@@ -89,7 +86,7 @@ class Members:
 
         await self.network.endpoint(self.key(place)).serve(METHOD, handle)
 
-    async def _find(self) -> list[PublicKey]:
+    async def find(self) -> list[PublicKey]:
         return [identity.public_key for identity in self.identities]
 
     async def measured(self) -> list[Result]:
@@ -124,7 +121,7 @@ def test_a_liar_is_named_and_nothing_of_it_is_used(place: int) -> None:
         signed = members.asking.liars[liar].answer
         assert signed is not None
         assert signed.open().key == liar  # its own word, for whoever wants to see it
-        assert any(liar.hex() in line for line in members.said)
+        assert any(liar.hex() in line for line in members.asking.take_lines())
         asked = members.asked[liar]
         assert await members.measured() == TRUTH
         assert members.asked[liar] == asked

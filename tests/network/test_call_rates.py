@@ -26,9 +26,9 @@ class Callers:
         self.clock = ManualClock()
         self.looks = 0
         self.hosts: dict[PublicKey, list[str]] = {}
-        self.rates = CallRates(limits, self._connected, self.clock)
+        self.rates = CallRates(limits, self, self.clock)
 
-    async def _connected(self) -> dict[PublicKey, list[str]]:
+    async def connected(self) -> dict[PublicKey, list[str]]:
         self.looks += 1
         return dict(self.hosts)
 

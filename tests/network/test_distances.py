@@ -38,14 +38,9 @@ class Town:
         self.endpoints = [self.network.endpoint(key) for key in PEERS[:count]]
         self.neighbours = [Neighbours(endpoint, RUN, LOOP_CLOCK) for endpoint in self.endpoints]
         self.distances = [
-            Distances(
-                endpoint, neighbours, [OPERATOR], b"", clock=LOOP_CLOCK, networks=self._networks_of(number), rng=random.Random(number)
-            )
+            Distances(endpoint, neighbours, [OPERATOR], b"", clock=LOOP_CLOCK, rng=random.Random(number))
             for number, (endpoint, neighbours) in enumerate(zip(self.endpoints, self.neighbours, strict=True))
         ]
-
-    def _networks_of(self, number: int) -> Callable[[], Networks]:
-        return lambda: list(self.networks.get(number, ()))
 
     async def open(self) -> None:
         for endpoint in (self.operator, *self.endpoints):
@@ -55,7 +50,7 @@ class Town:
         """Let all measure, announce themselves and look, as peers do again and again."""
         for number, neighbours in enumerate(self.neighbours):
             if measure:
-                await self.distances[number].measure(())
+                await self.distances[number].measure((), list(self.networks.get(number, ())))
             await neighbours.announce(cohort="here", round_=0, position=self.distances[number].position(is_grouped=True))
         for neighbours in self.neighbours:
             await neighbours.look()
@@ -88,7 +83,7 @@ def test_two_that_never_measured_each_other_are_bounded_by_a_landmark() -> None:
 
     async def story(town: Town) -> None:
         await town.look()
-        await town.distances[4].measure(())
+        await town.distances[4].measure((), [])
         own = town.distances[4].position(is_grouped=True)
         assert steps_of(own)[tag_of(OPERATOR)] == 0
         placed = {each.key: each for each in town.neighbours[0].others()}
@@ -168,7 +163,7 @@ def test_mates_are_named_before_all_others() -> None:
         for _ in range(8):
             await town.look()
         mates = PEERS[20:25]
-        await town.distances[0].measure(mates)
+        await town.distances[0].measure(mates, [])
         named = steps_of(town.distances[0].position(is_grouped=True, mates=mates))
         assert {tag_of(key) for key in mates} <= named.keys()
 
@@ -180,8 +175,8 @@ def test_who_does_not_answer_is_not_in_it_and_keeps_nobody() -> None:
         await town.look()
         del town.endpoints[1].handlers[METHOD]
         town.network.lost = lambda _one, other, _method: other == OPERATOR
-        fresh = Distances(town.endpoints[0], town.neighbours[0], [OPERATOR], b"", clock=LOOP_CLOCK, networks=list)
-        await fresh.measure(())
+        fresh = Distances(town.endpoints[0], town.neighbours[0], [OPERATOR], b"", clock=LOOP_CLOCK)
+        await fresh.measure((), [])
         assert steps_of(fresh.position(is_grouped=False)).keys() == {tag_of(key) for key in PEERS[2:4]}
 
     play(Town(4, lambda *_: 1.0), story)

@@ -22,6 +22,16 @@ RUN = sha256(b"run")
 NAME = f"manta-{RUN.hex()}-members"
 
 
+class ProvenMates:
+    """Those of the cohort that proved it."""
+
+    def __init__(self, endpoints: Sequence[MemoryEndpoint]) -> None:
+        self._keys = [endpoint.key for endpoint in endpoints]
+
+    def mates(self) -> list[PublicKey]:
+        return self._keys
+
+
 def endpoints(count: int) -> list[MemoryEndpoint]:
     network = MemoryNetwork()
     return [network.endpoint(peer.public_key) for peer in PEERS[:count]]
@@ -191,7 +201,7 @@ def test_in_a_larger_run_everybody_looks_less_often() -> None:
 def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not() -> None:
     async def go() -> None:
         here, *others = endpoints(6)
-        known = Neighbours(here, RUN, is_near=lambda key: key != others[0].key)
+        known = Neighbours(here, RUN, proven=ProvenMates(others[1:]))
         for place, other in enumerate(others):
             await Neighbours(other, RUN).announce(cohort="mine" if place < 3 else "another", round_=1)
         await known.look()

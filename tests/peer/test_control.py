@@ -190,12 +190,13 @@ def test_who_waits_for_an_answer_as_the_program_ends_is_no_error(tmp_path: Path,
     async def whole() -> None:
         asked = asyncio.Event()
 
-        async def answer(_words: str) -> str:
-            asked.set()
-            await asyncio.Event().wait()
-            return ""
+        class Silent:
+            async def answer(self, _words: str) -> str:
+                asked.set()
+                await asyncio.Event().wait()
+                return ""
 
-        async with asyncio.timeout(DEADLINE_S), ControlSocket(tmp_path, answer):
+        async with asyncio.timeout(DEADLINE_S), ControlSocket(tmp_path, Silent()):
             await asyncio.to_thread(caller.connect, str(tmp_path / "control"))
             caller.sendall(b"picture\n")
             await asked.wait()

@@ -11,6 +11,7 @@ from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neig
 from manta_swarm.peer.cohort.company import Choice, Company, Membership
 from manta_swarm.protocol.affinity import MAX_GROUP
 from manta_swarm.protocol.signing import PublicKey, sha256
+from tests.network.test_neighbours import ProvenMates
 from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
@@ -30,8 +31,8 @@ class Region:
         self.companies: dict[PublicKey, Company] = {}
         for number, key in enumerate(self.keys):
             endpoint, host = self._endpoints[key], sha256(b"host %d" % self.place[key])[:16]
-            near = Neighbours(endpoint, RUN, LOOP_CLOCK, is_near=lambda _key: False, rng=random.Random(number))
-            distances = Distances(endpoint, near, [OPERATOR], host, clock=LOOP_CLOCK, networks=list, rng=random.Random(number))
+            near = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=ProvenMates([]), rng=random.Random(number))
+            distances = Distances(endpoint, near, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.neighbours[key] = near
             self.companies[key] = Company(key, Membership(Choice.AFFINITY, ""), near, distances, OPERATOR)
         self._rng = random.Random(1)
@@ -48,7 +49,7 @@ class Region:
         changed = set()
         for key in self._rng.sample(self.keys, len(self.keys)):
             company, neighbours = self.companies[key], self.neighbours[key]
-            await company.measure()
+            await company.measure([])
             await neighbours.look()
             company.regroup()
             await neighbours.announce(cohort=company.name, round_=0, position=company.position())

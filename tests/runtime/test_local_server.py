@@ -20,6 +20,13 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     await writer.drain()
 
 
+class Yes:
+    """Says yes to everything."""
+
+    async def answer(self, _words: str) -> str:
+        return "yes"
+
+
 @pytest.mark.parametrize("turns", range(TURNS))
 @pytest.mark.parametrize("what", ["a server", "a control socket"])
 def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what: str, turns: int) -> None:
@@ -33,7 +40,7 @@ def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what
 
     async def whole() -> None:
         if what == "a control socket":
-            async with ControlSocket(tmp_path, lambda _words: asyncio.sleep(0, "yes")):
+            async with ControlSocket(tmp_path, Yes()):
                 await come_in()
             return
         server = LocalServer(echo, max_line_bytes=100, max_callers=8)

@@ -56,8 +56,7 @@ class Fronts(Feature):
         self._task = manifest.task
         self._run = run
         self._path = directory / FILE
-        self._neighbours = Neighbours(endpoint, run)
-        self._members = AskedMembers(endpoint, run, manifest.data_digest, self._find, say=logger.warning)
+        self._members = AskedMembers(endpoint, run, manifest.data_digest, Neighbours(endpoint, run))
 
     def on_committed(self, *, is_writer: bool) -> None:
         """See ``Feature``; one of several operators, the one that writes, has a front measured."""
@@ -108,6 +107,9 @@ class Fronts(Feature):
         except MantaError as error:
             logger.warning("no front round=%d reason=%s", round_, error)
             return False
+        finally:
+            for line in members.take_lines():
+                logger.warning(line)
         best = [point.architecture for point in front(points)]
         num_members = len(members.answered - answered_before)
         value = MembersFront(
@@ -126,10 +128,6 @@ class Fronts(Feature):
     def _point(self, architecture: Architecture, found: Measured) -> FrontPoint:
         cost = {"text": architecture.text, "macs": macs(architecture, self._space)}
         return FrontPoint.model_validate({**found.quality, **cost, "loss": found.loss})
-
-    async def _find(self) -> list[PublicKey]:
-        await self._neighbours.look()
-        return self._neighbours.members()
 
     def _last(self) -> list[Architecture]:
         """Return the front of the last time; none where there is no such file, or it says nothing of this space."""

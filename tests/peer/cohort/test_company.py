@@ -15,6 +15,7 @@ from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from manta_swarm.protocol.sizes import ALL
+from tests.network.test_neighbours import ProvenMates
 from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
@@ -45,8 +46,8 @@ class Crowd:
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
             has_proved = choice is Choice.LABEL and bool(sizes)
-            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, is_near=lambda _key, has_proved=has_proved: has_proved)
-            distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=LOOP_CLOCK, networks=list, rng=random.Random(number))
+            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=None if has_proved else ProvenMates([]))
+            distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
             sizing = Sizing(PLAN, 32, given=sizes[number]) if sizes else None
@@ -56,7 +57,7 @@ class Crowd:
         """Let these, or all, do once what peers do again and again."""
         for number in range(len(self.companies)) if numbers is None else numbers:
             company, neighbours = self.companies[number], self.neighbours[number]
-            await company.measure()
+            await company.measure([])
             await neighbours.look()
             company.regroup()
             await neighbours.announce(cohort=company.name, round_=0, position=company.position(), size=company.own_size)
