@@ -5,8 +5,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -56,7 +56,7 @@ from manta_swarm.peer.train.data import check_supported, load_data
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.crew import Crew, IdleCrew, InProcess
-from manta_swarm.peer.workers.devices import Devices, choose_devices
+from manta_swarm.peer.workers.devices import DeviceChoice, Devices
 from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.peer.workers.worker_data import WorkerData
@@ -71,12 +71,16 @@ from manta_swarm.runtime.signals import Signals, hearing
 from manta_swarm.runtime.tasks import unless
 from manta_swarm.runtime.voice import Voice
 
-MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
-DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
-
 _WORTH_SAYING = 500_000_000  # bytes of disk
 
 logger = logging.getLogger("manta.peer")
+
+
+class MakeWorker(Protocol):
+    """Makes what computes microbatches in this process (``automl.training.lots.Worker``)."""
+
+    def __call__(self, supernet_name: str, dataset: Dataset, device: str) -> Worker:
+        """Return a worker on the device that torch calls so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class _Own:
 
     config: PeerConfig
     store: PeerStore
-    devices_for: DevicesFor
+    devices: DeviceChoice
     limiter: Limiter
     make_worker: MakeWorker
     identity: Identity
@@ -112,12 +116,8 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
         UserError: the settings, the run or the data do not fit; the message says what to do.
         MantaError: the network or this machine failed.
     """
-    all_threads = torch.get_num_threads()
-
-    def devices_for(threads: int | None) -> Devices:
-        return choose_devices("none" if config.audit_only else config.gpus, config.workers, threads or all_threads)
-
-    devices_for(config.cpu_threads)
+    choice = DeviceChoice("none" if config.audit_only else config.gpus, config.workers, torch.get_num_threads())
+    choice.with_threads(config.cpu_threads)
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)
     self_test()
@@ -129,7 +129,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
         board = StatusBoard(store, status, voice)
         limiter = Limiter(config.limits, config.dir, sensors, board)
         async with Control(store.directory, limiter), shown_live(voice, limiter):
-            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, identity, board)))
+            await unless(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, board)))
     if limiter.called_off.is_set():
         voice.say("left, before it took part")
 
@@ -204,7 +204,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     config, store, identity, board = own.config, own.store, own.identity, own.board
     node, signed = met.node, met.signed
     manifest, limits = signed.open(), own.limiter.limits
-    devices = own.devices_for(limits.cpu_threads)
+    devices = own.devices.with_threads(limits.cpu_threads)
     dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
@@ -237,7 +237,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
         session = Session(context, progress, resting, membership, features, sizing, trains=not config.audit_only)
         processes = crew if isinstance(crew, ProcessCrew) else None
-        limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices_for)
+        limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices)
         await own.limiter.attach(limited)
         watching = asyncio.create_task(own.limiter.watch())
         watching.add_done_callback(limited.ends_with)
@@ -306,7 +306,7 @@ def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, feat
     latencies = None if table is None else LatencyTable.from_bytes(table)
     if latencies is not None and latencies.conditions.runtime != TORCH:
         latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
-    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=lambda: features.has_helpers)
+    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, helped=features)
 
 
 def _in_cohort(choice: Choice, cohort: str) -> str:
@@ -319,46 +319,60 @@ async def _until_told_to_stop(session: Session, board: StatusBoard, limited: Lim
     """Run the session; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
     the second Ctrl-C stops it at once."""
     running = asyncio.create_task(session.run())
-    told = 0
-
-    def stop() -> None:
-        nonlocal told
-        told += 1
-        board.update(is_leaving=True)
-        if told == 1:
-            board.say(
-                "leaving" if not session.trains else "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
-            )
-            session.leave()
-        else:
-            running.cancel()
-
-    def stop_at_once() -> None:
-        nonlocal told
-        told = max(told, 1)
-        stop()
-
-    async def listen(signals: Signals) -> None:
-        while True:
-            number = await signals.next()
-            if number is not signal.SIGHUP or not told:  # a terminal that is closed tells it more than once
-                stop()
-
+    ending = _Ending(session, board, running)
     if limited is not None:
-        limited.leaves_by(stop, stop_at_once)
+        limited.ends_by(ending)
     is_with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     with hearing(signal.SIGINT, signal.SIGTERM, *(() if is_with_nohup else (signal.SIGHUP,))) as signals:
-        listening = asyncio.create_task(listen(signals))
+        listening = asyncio.create_task(ending.listen(signals))
         try:
             await running
         except asyncio.CancelledError:
-            if told < 2:
+            if not ending.is_at_once:
                 raise
             raise Stopped from None
         except BaseExceptionGroup as group:
             raise _first_of_ours(group) from group
         finally:
             listening.cancel()
+
+
+class _Ending:
+    """How a person ends a session: the first word lets it hand in what is trained, the second ends it at once."""
+
+    def __init__(self, session: Session, board: StatusBoard, running: "asyncio.Task[None]") -> None:
+        self._session = session
+        self._board = board
+        self._running = running
+        self._told = 0
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether it ends without handing in."""
+        return self._told > 1
+
+    def leave(self) -> None:
+        """Say it once more."""
+        self._told += 1
+        self._board.update(is_leaving=True)
+        if self.is_at_once:
+            self._running.cancel()
+            return
+        leaving = "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
+        self._board.say(leaving if self._session.trains else "leaving")
+        self._session.leave()
+
+    def stop(self) -> None:
+        """End it at once."""
+        self._told = max(self._told, 1)
+        self.leave()
+
+    async def listen(self, signals: Signals) -> None:
+        """Take each signal for a word, until this is cancelled."""
+        while True:
+            number = await signals.next()
+            if number is not signal.SIGHUP or not self._told:  # a terminal that is closed tells it more than once
+                self.leave()
 
 
 class Stopped(MantaError):

@@ -245,7 +245,7 @@ class Session:
             try:
                 await self._crew.start()
                 self._crew_changed()
-                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
+                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look()))
                 if self.progress.leaving.is_set():
                     return
                 background.append(meeting := tasks.create_task(self._others.presence.meet()))
@@ -253,8 +253,8 @@ class Session:
                     tasks.create_task(watch)
                     for watch in (
                         self._others.presence.watch(),
-                        self._one_history.telling(self._subscriber.listen),
-                        self._one_history.telling(self._one_history.watch),
+                        self._one_history.telling(self._subscriber.listen()),
+                        self._one_history.telling(self._one_history.watch()),
                         Absences(self._returned).watch(),
                         self._find(),
                         self._watch_guilt(),

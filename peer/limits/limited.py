@@ -1,16 +1,27 @@
 """A peer at work, as its limits see it: what computes for it, what it sends and receives, and its rounds."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
-from manta_swarm.peer.workers.devices import Devices
+from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
+
+
+class Ending(Protocol):
+    """Ends a session, as its person wants it."""
+
+    def leave(self) -> None:
+        """Hand in what is trained, then end; end at once if this was said before."""
+
+    def stop(self) -> None:
+        """End at once."""
 
 
 class LimitedPeer:
@@ -23,7 +34,7 @@ class LimitedPeer:
         processes: ProcessCrew | None,
         traffic: Traffic,
         limits: Limits,
-        devices_for: Callable[[int | None], Devices],
+        devices: DeviceChoice,
     ) -> None:
         """Limit ``session``.
 
@@ -33,7 +44,7 @@ class LimitedPeer:
             processes: the same where worker processes do.
             traffic: of the node.
             limits: those that all this was made for.
-            devices_for: gives the devices of the workers for so many threads; None: all there are.
+            devices: what it may compute on.
         """
         self._session = session
         self._crew = crew
@@ -41,20 +52,19 @@ class LimitedPeer:
         self._traffic = traffic
         self._board = session.context.board
         self._limits = limits
-        self._devices_for = devices_for
-        self._leave: Callable[[], None] = session.leave
-        self._stop: Callable[[], None] = session.leave
+        self._devices = devices
+        self._ending: Ending | None = None
 
-    def leaves_by(self, leave: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Have ``leave`` called when the person leaves, and ``stop`` when that is to be at once."""
-        self._leave, self._stop = leave, stop
+    def ends_by(self, ending: Ending) -> None:
+        """Tell ``ending`` when the person leaves; without it the session leaves."""
+        self._ending = ending
 
     def ends_with(self, watching: "asyncio.Task[None]") -> None:
         """See that who watches over the limits was not ended by a fault of this program: without it the peer leaves."""
         error = None if watching.cancelled() else watching.exception()
         if error is not None:
             watching.get_loop().call_exception_handler({"message": "limits are not kept any more", "exception": error, "task": watching})
-            self._leave()
+            self.leave(at_once=False)
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""
@@ -73,7 +83,7 @@ class LimitedPeer:
             self._session.rest(limits.duty)
             self._crew.duty = limits.duty
         if (before.cpu_threads, before.gpu_memory) != (limits.cpu_threads, limits.gpu_memory):
-            devices = self._devices_for(limits.cpu_threads)
+            devices = self._devices.with_threads(limits.cpu_threads)
             if self._processes is not None:
                 await self._processes.equip(devices.workers, limits.gpu_memory)
             else:
@@ -84,7 +94,12 @@ class LimitedPeer:
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
-        (self._stop if at_once else self._leave)()
+        if self._ending is None:
+            self._session.leave()
+        elif at_once:
+            self._ending.stop()
+        else:
+            self._ending.leave()
 
     def show(self) -> None:
         """See ``Limited``."""

@@ -6,8 +6,8 @@ roster has to (``protocol.rosters.fits``). What a lot takes grows with its price
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.automl.spaces.cost import macs
@@ -33,6 +33,14 @@ class _Work:
     share: float  # of the longest that a lot may take: above 1 it was too slow
 
 
+class Helped(Protocol):
+    """What a peer does beside its own work (``peer.features.feature.Features``)."""
+
+    @property
+    def has_helpers(self) -> bool:
+        """Whether light contributors compute for it."""
+
+
 class Sizing:
     """One peer's size in one run."""
 
@@ -43,7 +51,7 @@ class Sizing:
         *,
         given: int | None = None,
         table: LatencyTable | None = None,
-        has_light: Callable[[], bool] = lambda: False,
+        helped: Helped | None = None,
     ) -> None:
         """Take it that the device is fast enough for all, until something is known.
 
@@ -52,13 +60,13 @@ class Sizing:
             lot_samples: of its lots.
             given: the size that the person wants; None: it is measured.
             table: this device's latencies; None: they are taken to go with MACs.
-            has_light: says whether light contributors are here, whose devices are small.
+            helped: says whether light contributors are here, whose devices are small.
         """
         self._plan = plan
         self._lot_samples = lot_samples
         self._given = given
         self._table = table
-        self._has_light = has_light
+        self._helped = helped
         self._dearest_forwards = {size: self._dearest_forward(size) for size in range(1, NUM_SIZES + 1)}
         self._measured = ALL
         self._works: deque[_Work] = deque(maxlen=_REMEMBERED)
@@ -68,18 +76,22 @@ class Sizing:
         self._is_guessed = table is None
 
     @property
+    def _has_light(self) -> bool:
+        return self._helped is not None and self._helped.has_helpers
+
+    @property
     def size(self) -> int:
         """What this peer announces."""
         if self._given is not None:
             return self._given
-        return min(self._measured, LIGHT) if self._has_light() else self._measured
+        return min(self._measured, LIGHT) if self._has_light else self._measured
 
     @property
     def why(self) -> str:
         """Return why it is that one, in words."""
         if self._given is not None:
             return f"--size {self._given}"
-        return "light contributors are here" if self._has_light() else self._why
+        return "light contributors are here" if self._has_light else self._why
 
     def opened(self, round_: int, open_ms: int) -> None:
         """A round is open for so long: guess from the table, if there is one, as long as nothing is measured."""

@@ -31,6 +31,19 @@ class Devices:
         return ",".join(dict.fromkeys(worker.name for worker in self.workers))
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """What a person lets a peer compute on."""
+
+    gpus: str  # as ``--gpus`` says
+    workers: int | None  # as ``--workers`` says
+    threads: int  # all there are
+
+    def with_threads(self, threads: int | None) -> Devices:
+        """Return the devices for so many threads; None: all. Raises as ``choose_devices``."""
+        return choose_devices(self.gpus, self.workers, threads or self.threads)
+
+
 def choose_devices(gpus: str, workers: int | None, threads: int | None = None) -> Devices:
     """Return the devices for ``--gpus`` and ``--workers``; ``threads``, or as many as torch uses, are shared out among them.
 

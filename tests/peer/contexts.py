@@ -5,11 +5,10 @@ from typing import Any
 from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.log_client import Counted, LogClient
-from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.context import NewestCommits, Progress, RunContext
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises
-from manta_swarm.peer.sync.commits import NewestCommits
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.pace import Pace

@@ -37,7 +37,7 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import InProcess
-from manta_swarm.peer.workers.devices import Device, Devices
+from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.resting import RestingCrew
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import Phase, RoundMachine
@@ -200,8 +200,7 @@ class Scene:
             features.append(Gateway(context, progress, gateway))
         membership = Membership(Choice.LABEL, "here", token)
         session = Session(context, progress, crew, membership, Features(() if is_plain else features), sizing, trains=trains)
-        devices = Devices((Device("cpu", 1),), True, "the CPU")
-        return session, LimitedPeer(session, crew, None, Traffic(), Limits(), lambda _: devices)
+        return session, LimitedPeer(session, crew, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

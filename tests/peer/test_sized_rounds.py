@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,11 +74,11 @@ def test_mates_hand_in_together_what_suits_the_slowest_of_them_and_once_it_left_
 
 def test_while_light_contributors_are_here_a_peer_trains_small_networks_and_all_of_them_afterwards(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        here = [True]
-        member = scene.join(0, sizing=sizing_of(scene, has_light=lambda: here[0]))
+        here = SimpleNamespace(has_helpers=True)
+        member = scene.join(0, sizing=sizing_of(scene, helped=here))
         await scene.log.wait_for(1)
         assert size_of(claims_of(scene, member)[0].cohort) == LIGHT
-        here[0] = False
+        here.has_helpers = False
         await until(lambda: member.status.size.startswith("4 of 4"))
         for _ in range(2):  # one that was begun before may still come
             scene.log.commit()

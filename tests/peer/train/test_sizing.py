@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -128,19 +129,19 @@ def test_with_local_steps_each_of_them_has_its_part_of_the_round() -> None:
 
 
 def test_the_persons_word_is_the_last() -> None:
-    device = Device(sizing(given=2, has_light=lambda: True), 100 * LONGEST_MS)
+    device = Device(sizing(given=2, helped=SimpleNamespace(has_helpers=True)), 100 * LONGEST_MS)
     assert set(device.work(10)) == {2}
     assert device.sizing.why == "--size 2"
 
 
 def test_while_light_contributors_are_here_the_networks_are_small() -> None:
-    here = [False]
-    own = sizing(has_light=lambda: here[0])
+    here = SimpleNamespace(has_helpers=False)
+    own = sizing(helped=here)
     assert own.size == ALL
-    here[0] = True
+    here.has_helpers = True
     assert own.size == LIGHT
     assert own.why == "light contributors are here"
-    here[0] = False
+    here.has_helpers = False
     assert own.size == ALL
 
 
