@@ -7,7 +7,6 @@ Elsewhere than with glibc nothing is changed. No torch here, and no I/O.
 
 import ctypes
 import os
-from collections.abc import Callable
 from functools import cache
 
 # glibc's malloc.h: what ``mallopt`` changes.
@@ -25,27 +24,24 @@ def keep_freed_memory() -> bool:
     """
     if any(name in os.environ for name in _CHOSEN) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
-    change = _of_glibc("mallopt")
-    if change is None or not any(change(_MMAP_THRESHOLD, size_bytes) for size_bytes in _BLOCK_BYTES):
+    glibc = _glibc()
+    if glibc is None or not any(glibc.mallopt(_MMAP_THRESHOLD, size_bytes) for size_bytes in _BLOCK_BYTES):
         return False
-    return bool(change(_TRIM_THRESHOLD, _LARGEST) and change(_ARENA_MAX, 1))
+    return bool(glibc.mallopt(_TRIM_THRESHOLD, _LARGEST) and glibc.mallopt(_ARENA_MAX, 1))
 
 
 def give_back_memory() -> None:
     """Give back to the system what is free: for a pause. It takes some hundredths of a second, in whatever thread."""
-    trim = _of_glibc("malloc_trim")
-    if trim is not None:
-        trim(0)
+    glibc = _glibc()
+    if glibc is not None:
+        glibc.malloc_trim(0)
 
 
 @cache
-def _of_glibc(name: str) -> Callable[..., int] | None:
-    """Return a function of glibc's; None: this program runs with another library."""
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library; None: this program runs with another one."""
     try:
         library = ctypes.CDLL(None)
     except (OSError, TypeError):  # there is none to ask on Windows
         return None
-    if not hasattr(library, "gnu_get_libc_version"):
-        return None
-    function: Callable[..., int] | None = getattr(library, name, None)
-    return function
+    return library if hasattr(library, "gnu_get_libc_version") else None

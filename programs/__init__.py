@@ -48,9 +48,9 @@ def search() -> None:
     _end_at_ctrl_c("manta-search")
     from manta_swarm.automl.cli import main
     from manta_swarm.automl.commands.doors import Doors
-    from manta_swarm.programs.doors import run_at
+    from manta_swarm.programs.doors import Network
 
-    _run("manta-search", main, obj=Doors(run_at))
+    _run("manta-search", main, obj=Doors(Network()))
 
 
 def _run(program: str, main: "click.Command", **options: Any) -> None:

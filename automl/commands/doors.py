@@ -1,10 +1,10 @@
 """What commands may be given that this package does not know: the network. ``programs`` gives it; a program without it says so."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from manta_swarm.protocol.evaluations import Result
 
@@ -17,23 +17,32 @@ class AskedRun(Protocol):
         """A file with the state that they are asked about; its weights are the run's, checked."""
 
     def ask(self, architectures: Sequence[str], part: str) -> Sequence[Result]:
-        """Return what the members say of architectures of that state.
-
-        Raises:
-            MantaError: they cannot be asked, or what they answer cannot be believed.
-        """
+        """Return what the members say of architectures of that state (``automl.search.members.Members``)."""
 
     def words(self) -> Sequence[str]:
         """Return what a person should know of the answers, in lines."""
 
 
-Opens: TypeAlias = Callable[[Path], AbstractContextManager[AskedRun]]
+class RunThere(Protocol):
+    """A run at an address that could be one."""
+
+    def opened(self, folder: Path) -> AbstractContextManager[AskedRun]:
+        """Return what opens the run, whose state is kept in the folder."""
+
+
+class Network(Protocol):
+    """The network, as far as a search needs it."""
+
+    def run_at(self, address: str, run: str | None, invitation: str | None) -> RunThere:
+        """Return the run at an address; imports no heavy library.
+
+        Raises:
+            UserError: the address, the run's id or the invitation cannot be one.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The ways out."""
 
-    # From an address, a run's id or None, and an invitation or None, to what opens the run there, with a folder for its state.
-    # Raises UserError where one of them cannot be; imports no heavy library before a run is opened.
-    run_at: Callable[[str, str | None, str | None], Opens]
+    network: Network

@@ -193,9 +193,9 @@ def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun 
     doors = click.get_current_context().find_object(Doors)
     if doors is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
-    opens = doors.run_at(wishes.peers, wishes.run, wishes.invitation)
+    there = doors.network.run_at(wishes.peers, wishes.run, wishes.invitation)
     _load()
-    with opens(folder) as members:
+    with there.opened(folder) as members:
         yield members.snapshot, members
 
 
@@ -303,7 +303,7 @@ def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "
     with contextlib.ExitStack() as stack:
         evaluator: Evaluator
         if members is not None:
-            evaluator = MembersEvaluator(members.ask, task.supernet.space.task)
+            evaluator = MembersEvaluator(members, task.supernet.space.task)
         elif wishes.workers <= 1:
             assert task.dataset is not None
             evaluator = LocalEvaluator(task.supernet, task.dataset, wishes.precision)

@@ -25,7 +25,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from manta_swarm.automl.data.dataset import Dataset
-    from manta_swarm.automl.training.trainer import Step, Traffic, Trainer, TrainingDirectory
+    from manta_swarm.automl.training.trainer import Traffic, Trainer, TrainingDirectory
 
 _EVERY = 20  # rounds between snapshots
 
@@ -240,12 +240,10 @@ def _run(trainer: "Trainer", kept: "TrainingDirectory") -> None:
     try:
         with Progress(*columns, console=Console(stderr=True)) as progress:
             bar = progress.add_task("training", total=trainer.plan.num_rounds, completed=first)
-
-            def show(step: "Step") -> bool:
+            for step in kept.rounds(_EVERY):
                 progress.update(bar, completed=step.round, description=f"{step.phase} loss {step.loss:.3f}")
-                return not told
-
-            kept.run(_EVERY, show)
+                if told:
+                    break
     except KeyboardInterrupt:
         if len(told) < 2:
             raise  # it came before there was anything to stop

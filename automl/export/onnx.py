@@ -5,7 +5,7 @@ other file and no operation outside the standard.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.forms import ONNX_PACKAGES, missing_package
+from manta_swarm.automl.models.plain import Deployed
 
 OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
 IR_VERSION = 10  # of the file, as torch's exporter writes it
@@ -71,7 +72,7 @@ def onnx_bytes(data: bytes, description: Description) -> bytes:
     return described
 
 
-def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:
+def read_onnx(data: bytes) -> tuple[Deployed, Description]:
     """Return the network of an ``.onnx`` file that ``onnx_bytes`` made, run by onnxruntime on the CPU, and its description.
 
     Raises:
@@ -94,7 +95,7 @@ def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:
         raise ValueError(f"onnxruntime {onnxruntime.__version__} cannot read it") from error
 
 
-def session_of(data: bytes, description: Description) -> Callable[..., Tensor]:
+def session_of(data: bytes, description: Description) -> Deployed:
     """Return a model as onnxruntime runs it, on the CPU with torch's number of threads: from one tensor an input to the output."""
     onnxruntime = package("onnxruntime")
     options = onnxruntime.SessionOptions()

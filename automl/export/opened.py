@@ -5,7 +5,6 @@ Files may be a stranger's: what is opened is read within bounds and strictly, an
 Shapes: B batch, C channels of all inputs together, H and W height and width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.export.folder import read_folder
 from manta_swarm.automl.files import read_bounded
 from manta_swarm.automl.forms import CONFIG, SUFFIXES, check_opens
+from manta_swarm.automl.models.plain import Deployed
 from manta_swarm.protocol.errors import UserError
 
 
@@ -25,7 +25,7 @@ class ExportedNetwork:
     """An exported network on the CPU."""
 
     description: Description
-    _run: Callable[..., Tensor] = field(repr=False)
+    _run: Deployed = field(repr=False)
 
     @torch.inference_mode()
     def __call__(self, inputs_BCHW: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ made is run, to compare it with the network.
 
 import importlib
 import warnings
-from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.forms import missing_executorch
+from manta_swarm.automl.models.plain import Deployed
 
 _DESCRIPTION = "manta_json"  # a method of the program, without inputs: the bytes of the description's JSON
 
@@ -48,7 +48,7 @@ def _in_rows(network: nn.Module, description: Description) -> torch.export.Expor
         return torch.export.export(module, inputs)
 
 
-def own_pte(data: bytes) -> tuple[Callable[..., Tensor], Description]:
+def own_pte(data: bytes) -> tuple[Deployed, Description]:
     """Return the network of a file that ``pte_bytes`` made in this process, run sample by sample, and its description."""
     program = _package("executorch.runtime").Runtime.get().load_program(data)
     (text,) = program.load_method(_DESCRIPTION).execute([])

@@ -7,7 +7,6 @@ and bring is measured beside fp32: the metrics on the same held-out samples, the
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from manta_swarm.automl.export.graph import traced
 from manta_swarm.automl.export.onnx import onnx_bytes, onnx_model, package, session_of
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.latency.profiler import device_name
-from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.models.plain import Deployed, deployed
 
 CALIBRATION_SAMPLES = {"classification": 256, STEREO: 64}
 _QUANTISED = ("Conv", "Gemm", "Add", "Relu")
@@ -102,7 +101,7 @@ def _tidied(data: bytes) -> bytes:
     return serialised
 
 
-def _latencies_ms(networks: list[Callable[..., Tensor]], description: Description) -> list[float]:
+def _latencies_ms(networks: list[Deployed], description: Description) -> list[float]:
     """Return the median milliseconds of each network for one sample; they take turns, so that a busy machine hits all alike."""
     inputs = [torch.zeros(1, *description.input_shape) for _ in description.input_names]
     times: list[list[float]] = [[] for _ in networks]

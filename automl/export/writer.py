@@ -1,12 +1,12 @@
 """Writes a subnet to a folder, in one or several forms: each is read back and compared before any of them gets its name."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.export.folder import folder_files
@@ -23,8 +23,7 @@ from manta_swarm.protocol.errors import OwnFault
 
 TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order
 _BATCH = 3
-
-Run = Callable[..., Tensor]
+_READERS = {PT2: read_pt2, ONNX: read_onnx, INT8: read_onnx, PTE: own_pte}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +71,25 @@ def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str
     program = traced(network, description) if PT2 in targets or (ONNX in targets and not subnet.onnx_model) else None
     if PT2 in targets and program is not None:
         files[targets[PT2]] = pt2_bytes(program, description)
-        differences[PT2] = _difference(network, read_pt2, files[targets[PT2]], description)
+        differences[PT2] = _difference(network, PT2, files[targets[PT2]], description)
     if ONNX in targets:
         model = onnx_model(program, description) if program is not None and not subnet.onnx_model else subnet.onnx_model
         files[targets[ONNX]] = onnx_bytes(model, description)
-        differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
+        differences[ONNX] = _difference(network, ONNX, files[targets[ONNX]], description)
     if PTE in targets:
         files[targets[PTE]] = pte_bytes(network, description)
-        differences[PTE] = _difference(network, own_pte, files[targets[PTE]], description)
+        differences[PTE] = _difference(network, PTE, files[targets[PTE]], description)
     if INT8 in targets:
         of_int8 = replace(description, is_int8=True)
         files[targets[INT8]] = quantised_bytes(subnet)
-        differences[INT8] = _difference(network, read_onnx, files[targets[INT8]], of_int8, tolerance=None)
+        differences[INT8] = _difference(network, INT8, files[targets[INT8]], of_int8, tolerance=None)
     return files, differences
 
 
 @torch.inference_mode()
 def _difference(
     network: nn.Module,
-    read: Callable[[bytes], tuple[Run, Description]],
+    form: str,
     data: bytes,
     description: Description,
     tolerance: float | None = TOLERANCE,
@@ -104,7 +103,7 @@ def _difference(
     inputs = [torch.rand(_BATCH, *description.input_shape, generator=generator) for _ in description.input_names]
     expected = network(*inputs)
     try:
-        run, described = read(data)
+        run, described = _READERS[form](data)
     except ValueError as error:
         raise OwnFault(f"the exported file cannot be read back with torch {torch.__version__}: {error}; leave out this --format") from error
     difference = float((run(*inputs) - expected).abs().max())

@@ -5,15 +5,13 @@ There is no stem: the first unit reads the image. In a large one a 1 x 1 convolu
 Shapes: B batch, C channels, H and W height and width.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from manta_swarm.automl.models.bottleneck import activated
-from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, first
+from manta_swarm.automl.models.layers import ElasticBatchNorm, batch_norm, first
 from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
 from manta_swarm.automl.spaces.head import num_features
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
@@ -22,12 +20,12 @@ from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 class PlainWidening(nn.Module):
     """The 1 x 1 convolution, normalisation and activation that every architecture of a space with a wide head has."""
 
-    def __init__(self, space: SearchSpace, channels: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, space: SearchSpace, channels: int, *, is_elastic: bool) -> None:
         super().__init__()
         self.activation = space.units[-1].activation
         # Without torch's own first weights, which would come from the global generator.
         self.widen = skip_init(nn.Conv2d, channels, space.head_width, 1, bias=False)
-        self.norm = norm(space.head_width)
+        self.norm = batch_norm(space.head_width, is_elastic=is_elastic)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the map with the head's width."""
@@ -38,7 +36,7 @@ class ElasticWidening(PlainWidening):
     """The same of as many channels as the last unit hands on."""
 
     def __init__(self, space: SearchSpace) -> None:
-        super().__init__(space, space.widths[-1], ElasticBatchNorm)
+        super().__init__(space, space.widths[-1], is_elastic=True)
 
     def widen_for(self, channels: int) -> Tensor:
         """Return the weights of the first channels in."""
@@ -114,7 +112,7 @@ class PlainClassifier(nn.Module):
         super().__init__()
         self.units = plain_units(space, architecture)
         channels = space.widths_of(architecture)[-1]
-        self.widening = PlainWidening(space, channels, _plain_norm) if space.head_width else None
+        self.widening = PlainWidening(space, channels, is_elastic=False) if space.head_width else None
         self.head = skip_init(nn.Linear, num_features(space, channels), space.num_classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
@@ -125,7 +123,3 @@ class PlainClassifier(nn.Module):
             x_BCHW = self.widening(x_BCHW)
         logits: Tensor = self.head(x_BCHW.mean((2, 3)))
         return logits
-
-
-def _plain_norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON)

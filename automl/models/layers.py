@@ -109,6 +109,11 @@ class ElasticBatchNorm(nn.Module):
         norm.running_var.copy_(self.running_variance[:channels])
 
 
+def batch_norm(channels: int, *, is_elastic: bool) -> nn.Module:
+    """Return the normalisation of a supernet, or the plain one of a network that was cut out of it."""
+    return ElasticBatchNorm(channels) if is_elastic else nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON)
+
+
 class ElasticLayer(nn.Module):
     """Spatial K x K, expand 1 x 1, project 1 x 1; with a residual where the shape stays.
 

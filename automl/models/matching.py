@@ -8,8 +8,6 @@ form of export has.
 Shapes: B batch, C channels, G groups of channels, D disparities, K offsets, H and W height and width.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +16,7 @@ from torch.nn.utils import skip_init
 from manta_swarm.automl.models import narrow
 from manta_swarm.automl.models.correlation import correlate
 from manta_swarm.automl.models.gradients import of_length_one
+from manta_swarm.automl.models.layers import batch_norm
 from manta_swarm.automl.spaces.stereo_shapes import MatchShape
 
 _SHARPNESS = 10.0  # of the first weights: a disparity whose cosine is higher by a tenth has e times the weight
@@ -31,12 +30,12 @@ class FineMatch(nn.Module):
     the pixel and around it, at each disparity alike: so its weights are few, whatever the number of disparities.
     """
 
-    def __init__(self, shape: MatchShape, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, shape: MatchShape, *, is_elastic: bool) -> None:
         super().__init__()
         self.shape = shape
         # Without torch's own first weights, which would come from the global generator.
         self.weigh = skip_init(nn.Conv2d, shape.groups, shape.hidden, 3, padding=1, bias=False)
-        self.weigh_norm = norm(shape.hidden)
+        self.weigh_norm = batch_norm(shape.hidden, is_elastic=is_elastic)
         self.score = skip_init(nn.Conv2d, shape.hidden, 1, 3, padding=1)
         self.likeness = skip_init(nn.Conv2d, shape.groups, 1, 1, bias=False)
 

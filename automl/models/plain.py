@@ -3,6 +3,8 @@
 Shapes: B batch, C channels, H and W height and width.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,13 @@ def plain_network(space: SearchSpace, architecture: Architecture) -> nn.Module:
     """Return the plain network of an architecture in evaluation mode, with memory for its weights and nothing in it yet."""
     network = PlainStereo(space, architecture) if space.task == "stereo" else PlainClassifier(space, architecture)
     return network.eval()
+
+
+class Deployed(Protocol):
+    """A network as it is exported, whatever runs it."""
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Return the probabilities (B, classes) of an image (B, C, H, W), or the disparities (B, H, W) of two views; values from 0 to 1."""
 
 
 class ProbabilityNetwork(nn.Module):

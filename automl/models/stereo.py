@@ -13,7 +13,8 @@ Disparities: how many pixels of the full resolution further to the left a point 
 Shapes: B batch (both views: 2B), C channels, D disparities of the correlation, H and W height and width at any scale.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from torch.nn.utils import skip_init
 
 from manta_swarm.automl.models.correlation import correlate
 from manta_swarm.automl.models.gradients import doubled, joined, of_length_one, split
-from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
+from manta_swarm.automl.models.layers import ElasticBatchNorm, batch_norm
 from manta_swarm.automl.models.matching import FineMatch, warped_likeness
 from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
 from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
@@ -42,17 +43,24 @@ _NUM_VIEWS = 2
 _HALF, _QUARTER = 2, 4  # pixels of the full resolution to a pixel of these scales, each way
 
 
+class Units(Protocol):
+    """The units of a subnet."""
+
+    def run_unit(self, unit: int, x_BCHW: Tensor) -> Tensor:
+        """Return what a unit makes of its input; units count from 0."""
+
+
 class Stage(nn.Module):
     """One step up: a transposed convolution, merged with the U link and the coarser prediction, and a finer prediction."""
 
-    def __init__(self, shape: StageShape, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, shape: StageShape, *, is_elastic: bool) -> None:
         super().__init__()
         self.takes_match = shape.takes_match
         # Without torch's own first weights, which would come from the global generator.
         self.up = skip_init(nn.ConvTranspose2d, shape.coarse, shape.width, UP_KERNEL, stride=2, padding=1, bias=False)
-        self.up_norm = norm(shape.width)
+        self.up_norm = batch_norm(shape.width, is_elastic=is_elastic)
         self.merge = skip_init(nn.Conv2d, shape.merged, shape.width, 3, padding=1, bias=False)
-        self.merge_norm = norm(shape.width)
+        self.merge_norm = batch_norm(shape.width, is_elastic=is_elastic)
         self.predict = skip_init(nn.Conv2d, shape.width, shape.outputs, 3, padding=1)
 
     def forward(self, x_BCHW: Tensor, link_BCHW: Tensor, coarser_B1HW: Tensor, evidence: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -74,37 +82,37 @@ class Stage(nn.Module):
 class FixedPart(nn.Module):
     """What every architecture has: the correlation with its join, the fine match, and the way back up."""
 
-    def __init__(self, space: SearchSpace, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, space: SearchSpace, *, is_elastic: bool) -> None:
         super().__init__()
         features = space.widths[NUM_SHARED_UNITS - 1]
         self.num_disparities = space.num_disparities
         # What a prediction of 1 is inside, in pixels: 1/32 of what the correlation reaches. Larger units learnt more slowly.
         self.unit_px = space.num_disparities / 4
         self.join = skip_init(nn.Conv2d, features, features, 1, bias=False)
-        self.join_norm = norm(features)
-        self.correlation_norm = norm(space.num_disparities)
+        self.join_norm = batch_norm(features, is_elastic=is_elastic)
+        self.correlation_norm = batch_norm(space.num_disparities, is_elastic=is_elastic)
         match = match_shape(space)
         self.describe_half = skip_init(nn.Conv2d, space.widths[0], match.warp_channels, 1, bias=False)
         self.describe_quarter = skip_init(nn.Conv2d, space.widths[1], match.channels, 1, bias=False)
-        self.fine = FineMatch(match, norm)
-        self.stages = nn.ModuleList(Stage(shape, norm) for shape in stage_shapes(space))
+        self.fine = FineMatch(match, is_elastic=is_elastic)
+        self.stages = nn.ModuleList(Stage(shape, is_elastic=is_elastic) for shape in stage_shapes(space))
 
-    def forward(self, x_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, x_BCHW: Tensor, units: Units) -> tuple[Tensor, ...]:
         """Return what the match says and the predictions of the six steps up, each (B, 1, H, W) in pixels.
 
-        ``run_unit`` gives a unit's output; units count from 0.
+        ``units``: which the subnet has.
         """
         batch = x_BCHW.shape[0]
         views_BCHW = torch.cat(x_BCHW.chunk(_NUM_VIEWS, 1)).contiguous(memory_format=torch.channels_last)
-        halves = [split(each_BCHW, batch) for each_BCHW in self.features(views_BCHW, run_unit)]
+        halves = [split(each_BCHW, batch) for each_BCHW in self.features(views_BCHW, units)]
         right = self.compared([half_BCHW for _, half_BCHW in halves])
-        return self.disparities([views_BCHW[:batch], *(half_BCHW for half_BCHW, _ in halves)], right, run_unit)
+        return self.disparities([views_BCHW[:batch], *(half_BCHW for half_BCHW, _ in halves)], right, units)
 
-    def features(self, views_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
+    def features(self, views_BCHW: Tensor, units: Units) -> list[Tensor]:
         """Return what each of the shared units makes of the views, which are one batch."""
         features = []
         for unit in range(NUM_SHARED_UNITS):
-            views_BCHW = run_unit(unit, views_BCHW)
+            views_BCHW = units.run_unit(unit, views_BCHW)
             features.append(views_BCHW)
         return features
 
@@ -113,13 +121,13 @@ class FixedPart(nn.Module):
         half_BCHW, quarter_BCHW, eighth_BCHW = features
         return [self.describe_half(half_BCHW), self.describe_quarter(quarter_BCHW), eighth_BCHW]
 
-    def disparities(self, links: list[Tensor], right: list[Tensor], run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
+    def disparities(self, links: list[Tensor], right: list[Tensor], units: Units) -> tuple[Tensor, ...]:
         """Return what ``forward`` does.
 
         Args:
             links: the left view and its ``features``.
             right: what is ``compared`` of the right view.
-            run_unit: gives the output of the units that are not shared.
+            units: of which those that are not shared are run.
         """
         left = self.compared(links[1:])
         *links, left_BCHW = links
@@ -127,7 +135,7 @@ class FixedPart(nn.Module):
         y_BCHW = torch.cat([correlation_BDHW, F.relu(self.join_norm(self.join(left_BCHW)))], 1)
         links.append(torch.cat([correlation_BDHW, left_BCHW], 1))
         for unit in range(NUM_SHARED_UNITS, len(self.stages)):
-            y_BCHW = run_unit(unit, y_BCHW)
+            y_BCHW = units.run_unit(unit, y_BCHW)
             links.append(y_BCHW)
         return self.refine(links, left, right)
 
@@ -177,7 +185,7 @@ class Stereo(Supernet):
 
     def __init__(self, space: SearchSpace, device: torch.device | str = "cpu") -> None:
         super().__init__(space)
-        self.fixed = FixedPart(space, ElasticBatchNorm)
+        self.fixed = FixedPart(space, is_elastic=True)
         self._flatten(device)
 
     def _initialise_fixed(self, generator: torch.Generator) -> None:
@@ -199,7 +207,7 @@ class Stereo(Supernet):
 
         All are in pixels of the full resolution. Height and width are multiples of 64.
         """
-        predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.run_unit(unit, x_BCHW, architecture))
+        predictions = self.fixed(x_BCHW, SubnetUnits(self, architecture))
         return tuple(prediction.squeeze(1) for prediction in predictions)
 
     @torch.no_grad()
@@ -216,13 +224,36 @@ class Stereo(Supernet):
         return plain.eval()
 
 
+@dataclass(frozen=True, slots=True)
+class SubnetUnits:
+    """The units of one of a supernet's subnets."""
+
+    supernet: Stereo
+    architecture: Architecture
+
+    def run_unit(self, unit: int, x_BCHW: Tensor) -> Tensor:
+        """See ``Units``."""
+        return self.supernet.run_unit(unit, x_BCHW, self.architecture)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainUnits:
+    """The units of a plain network."""
+
+    units: nn.ModuleList
+
+    def run_unit(self, unit: int, x_BCHW: Tensor) -> Tensor:
+        made: Tensor = self.units[unit](x_BCHW)
+        return made
+
+
 class PlainStereo(nn.Module):
     """One subnet of stereo, of torch's own modules."""
 
     def __init__(self, space: SearchSpace, architecture: Architecture) -> None:
         super().__init__()
         self.units = plain_units(space, architecture)
-        self.fixed = FixedPart(space, lambda channels: nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON))
+        self.fixed = FixedPart(space, is_elastic=False)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the disparities (B, H, W) in pixels of a batch (B, 6, H, W)."""
@@ -230,5 +261,5 @@ class PlainStereo(nn.Module):
 
     def scales(self, x_BCHW: Tensor) -> tuple[Tensor, ...]:
         """Return the disparities of all scales, as ``Stereo`` does: what training needs."""
-        predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.units[unit](x_BCHW))
+        predictions = self.fixed(x_BCHW, _PlainUnits(self.units))
         return tuple(prediction.squeeze(1) for prediction in predictions)

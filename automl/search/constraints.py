@@ -5,8 +5,9 @@ on how many channels come in and go on, and on nothing else of the other layers.
 why the cheapest architecture can be computed.
 """
 
+import itertools
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar, Protocol
@@ -137,7 +138,7 @@ class Region:
 
     def sample_new(self, count: int, rng: random.Random, known: Collection[Architecture] = ()) -> list[Architecture]:
         """Return ``count`` different architectures, none of them known; fewer where the region has hardly any more."""
-        return distinct(lambda: self.sample(rng), count, known)
+        return distinct((self.sample(rng) for _ in itertools.count()), count, known)
 
     def repaired(self, architecture: Architecture, rng: random.Random) -> Architecture:
         """Return the architecture with random choices replaced by ones that bring it closer to the limits, until it keeps them all."""
@@ -232,12 +233,12 @@ def _cheapest_unit(architecture: Architecture, number: int, space: SearchSpace, 
     return min(of_depth, key=cost.of)
 
 
-def distinct(draw: Callable[[], Architecture], count: int, known: Collection[Architecture]) -> list[Architecture]:
-    """Return ``count`` different architectures of ``draw``, none of them known; fewer where 64 in a row bring no new one."""
+def distinct(drawn: Iterator[Architecture], count: int, known: Collection[Architecture]) -> list[Architecture]:
+    """Return ``count`` different architectures of endless draws, none of them known; fewer where 64 in a row bring no new one."""
     chosen: dict[Architecture, None] = {}
     misses = 0
     while len(chosen) < count and misses < _MISSES:
-        architecture = draw()
+        architecture = next(drawn)
         if architecture in known or architecture in chosen:
             misses += 1
         else:

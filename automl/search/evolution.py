@@ -5,8 +5,9 @@ grows, some spread over the front. Everything random comes from one generator: t
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from manta_swarm.automl.search.constraints import Cost, Region, distinct
 from manta_swarm.automl.search.front import Point, by_merit, front, spread
@@ -17,7 +18,12 @@ MIN_SAMPLES = 20  # that a predictor is fitted to
 _PARENTS = 4  # one in so many of a population
 _MUTATION = 0.1  # the chance of every choice; arXiv:1904.00420
 
-Scores = Callable[[Sequence[Architecture]], Sequence[float]]
+
+class Scorer(Protocol):
+    """Says how good architectures are."""
+
+    def scores(self, architectures: Sequence[Architecture]) -> Sequence[float]:
+        """Return a number for each, higher for a better one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Effort:
 
 
 def evolve(
-    region: Region, axes: Sequence[Cost], scores: Scores, effort: Effort, rng: random.Random, start: Sequence[Architecture] = ()
+    region: Region, axes: Sequence[Cost], scorer: Scorer, effort: Effort, rng: random.Random, start: Sequence[Architecture] = ()
 ) -> list[Point]:
     """Return every architecture that was scored, in the order of their birth; the last generation is scored like all others.
 
@@ -48,7 +54,7 @@ def evolve(
         newborn += region.sample_new(effort.population - len(newborn), rng, {*points, *newborn})
         if not newborn:
             break
-        for architecture, score in zip(newborn, scores(newborn), strict=True):
+        for architecture, score in zip(newborn, scorer.scores(newborn), strict=True):
             points[architecture] = Point(architecture, tuple(axis.of(architecture) for axis in axes), score)
     return list(points.values())
 
@@ -63,9 +69,9 @@ def _children(
 ) -> list[Architecture]:
     """Return at most ``count`` new architectures of the region: about half mutants of one parent, the others crossings of two."""
 
-    def child() -> Architecture:
-        one, other = rng.choice(parents), rng.choice(parents)
-        space = region.space
-        return region.repaired(mutated(one, space, rng, _MUTATION) if rng.random() < 0.5 else crossed(one, other, rng), rng)
+    def children() -> Iterator[Architecture]:
+        while True:
+            one, other = rng.choice(parents), rng.choice(parents)
+            yield region.repaired(mutated(one, region.space, rng, _MUTATION) if rng.random() < 0.5 else crossed(one, other, rng), rng)
 
-    return distinct(child, count, known)
+    return distinct(children(), count, known)

@@ -1,6 +1,7 @@
 """Architectures measured by a run's members. Knows no network: whoever composes a search gives what asks them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO
 from manta_swarm.automl.evaluation.held_out import Quality
@@ -14,7 +15,16 @@ assert LOSS_UNIT == LOSS_UNITS
 _FIGURES = ("epe", "d1", "bad3")  # of stereo
 _AT_ONCE = 64  # architectures that are asked about before the first of them is known
 
-Ask = Callable[[Sequence[str], str], Sequence[Result]]  # from architectures' texts and a part of the held-out data
+
+class Members(Protocol):
+    """Members of a run who measure architectures of one of its states."""
+
+    def ask(self, architectures: Sequence[str], part: str) -> Sequence[Result]:
+        """Return what they say of architectures, named by their texts, on a part of the held-out data.
+
+        Raises:
+            MantaError: they cannot be asked, or what they answer cannot be believed.
+        """
 
 
 def result_of(measured: Measured, task: str) -> Result:
@@ -43,9 +53,9 @@ def measured_of(result: Result, task: str) -> Measured:
 class MembersEvaluator:
     """An Evaluator that measures nothing itself."""
 
-    def __init__(self, ask: Ask, task: str) -> None:
-        """Have ``ask`` answered by the members of a run of this task."""
-        self._ask = ask
+    def __init__(self, members: Members, task: str) -> None:
+        """Ask the members of a run of this task."""
+        self._members = members
         self._task = task
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
@@ -56,5 +66,5 @@ class MembersEvaluator:
         """
         for first in range(0, len(architectures), _AT_ONCE):
             some = architectures[first : first + _AT_ONCE]
-            for result in self._ask([each.text for each in some], part):
+            for result in self._members.ask([each.text for each in some], part):
                 yield measured_of(result, self._task)

@@ -146,7 +146,7 @@ def _all(region: Region, axes: Sequence[Cost], measurer: "_Measurer") -> list[Po
 
 def _evolved(region: Region, axes: Sequence[Cost], measurer: "_Measurer", strategy: Strategy, rng: random.Random) -> list[Point]:
     measurer.watch.begin("searching", strategy.effort.budget)
-    return evolve(region, axes, measurer.scores, strategy.effort, rng, _start(region, strategy, strategy.effort.population))
+    return evolve(region, axes, measurer, strategy.effort, rng, _start(region, strategy, strategy.effort.population))
 
 
 def _predicted(
@@ -161,7 +161,7 @@ def _predicted(
     points = _points(samples, axes, measurer)
     predictor = Predictor(region.space, samples, [point.score for point in points])
     known = set(samples)
-    guesses = [guess for guess in evolve(region, axes, predictor.scores, _PREDICTED_EFFORT, rng) if guess.architecture not in known]
+    guesses = [guess for guess in evolve(region, axes, predictor, _PREDICTED_EFFORT, rng) if guess.architecture not in known]
     count = strategy.effort.population
     ranked = [*spread(front(guesses), count // 2), *sorted(guesses, key=by_merit)]  # half for the front, the others for the best
     promising = list(dict.fromkeys(guess.architecture for guess in ranked))[:count]

@@ -13,7 +13,7 @@ DIR/round-00000040.safetensors      the newest state, and the teacher's where th
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -327,10 +327,10 @@ class TrainingDirectory:
         self._exchanges.prune(state.round)
         return path
 
-    def run(self, every: int, told: Callable[[Step], bool]) -> None:
-        """Train to the end, a snapshot every ``every`` rounds and where a phase ends; ``told`` hears of each round.
+    def rounds(self, every: int) -> Iterator[Step]:
+        """Train to the end, and yield each round; a snapshot follows every ``every`` rounds and where a phase ends.
 
-        Stops, everything saved, when ``told`` returns False.
+        Who wants no more rounds calls ``save``.
 
         Raises:
             UserError: the training has diverged; what is kept is from before.
@@ -343,9 +343,6 @@ class TrainingDirectory:
                     f"the training has diverged: the loss of round {step.round} is no number; choose another folder with --out, "
                     f"and a --learning-rate below {trainer.plan.optimizer.learning_rate}"
                 )
-            go_on = told(step)
-            ends_phase = trainer.plan.phase(step.round).last == step.round
-            if step.round % every == 0 or ends_phase or not go_on:
+            yield step
+            if step.round % every == 0 or trainer.plan.phase(step.round).last == step.round:
                 self.save()
-            if not go_on:
-                return

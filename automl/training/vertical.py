@@ -11,7 +11,7 @@ does not use has no gradient and is not sent.
 Shapes: B samples of the lot, C channels, H and W height and width of a view or of features, N all weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.views import LEFT, VIEWS
 from manta_swarm.automl.models.layers import ElasticBatchNorm
 from manta_swarm.automl.models.linked import Link, give_values, take_values
-from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.models.stereo import Stereo, SubnetUnits
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
 from manta_swarm.automl.spaces.space import Architecture
@@ -81,12 +81,12 @@ class SiteWorker(Worker):
         for teacher, largest in self._teachers(architecture):
             with torch.no_grad():
                 links, right = self._meet(teacher, left_BCHW, largest, link)
-                teaching = teacher.fixed.disparities([left_BCHW, *links], right, _units(teacher, largest))
+                teaching = teacher.fixed.disparities([left_BCHW, *links], right, SubnetUnits(teacher, largest))
         supernet = _stereo(self._supernet)
         links, right = self._meet(supernet, left_BCHW, architecture, link)
         # The graph is cut at the features: their gradient goes out before the backward pass through the units, which has exchanges too.
         mine, theirs = ([each.detach().requires_grad_() for each in side] for side in (links, right))
-        outputs = supernet.fixed.disparities([left_BCHW, *mine], theirs, _units(supernet, architecture))
+        outputs = supernet.fixed.disparities([left_BCHW, *mine], theirs, SubnetUnits(supernet, architecture))
         loss = self._loss(outputs, targets, teaching)
         torch.autograd.backward(loss)
         give_values(link, _joined([_gradient(each) for each in theirs]))
@@ -153,17 +153,13 @@ def _stereo(supernet: Supernet) -> Stereo:
     return supernet
 
 
-def _units(supernet: Stereo, architecture: Architecture) -> Callable[[int, Tensor], Tensor]:
-    return lambda unit, x_BCHW: supernet.run_unit(unit, x_BCHW, architecture)
-
-
 def _features(supernet: Stereo, view_BCHW: Tensor, architecture: Architecture, link: Link) -> list[Tensor]:
     """Return the features of one view, normalised together with those of the other."""
     norms = [each for unit in supernet.units[:NUM_SHARED_UNITS] for each in unit.modules() if isinstance(each, ElasticBatchNorm)]
     for norm in norms:
         norm.link = link
     try:
-        return supernet.fixed.features(view_BCHW, _units(supernet, architecture))
+        return supernet.fixed.features(view_BCHW, SubnetUnits(supernet, architecture))
     finally:
         for norm in norms:
             norm.link = None  # the backward pass knows it anyway

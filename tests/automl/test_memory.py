@@ -59,7 +59,7 @@ def test_who_has_chosen_how_memory_is_kept_is_not_overruled(chosen: dict[str, st
 
 
 def test_another_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_of_glibc", lambda name: None)
+    monkeypatch.setattr(memory, "_glibc", lambda: None)
     for name in memory._CHOSEN:
         monkeypatch.delenv(name, raising=False)
     assert not memory.keep_freed_memory()

@@ -89,20 +89,14 @@ class Fronts(Feature):
         """
         members = self._members
         answered_before, asking = Counter(members.answered), _Asking(members, round_, state)
-        measured: dict[Architecture, Measured] = {}
-        evaluator = MembersEvaluator(asking.ask, self._task)
-
-        def scores(architectures: Sequence[Architecture]) -> list[float]:
-            found = list(evaluator.measure(architectures, SEARCH))
-            measured.update(zip(architectures, found, strict=True))
-            return [-each.loss for each in found]
+        scorer = _Measuring(MembersEvaluator(asking, self._task))
 
         start = [self._space.smallest(), self._space.largest(), *await asyncio.to_thread(self._last)]
         axis = Macs(self._space)
         rng = random.Random(f"{self._run.hex()}:front:{round_}")
         try:
             points = await asking.through(
-                partial(evolve, Region(self._space), [axis], scores, _EFFORT, rng, list(dict.fromkeys(start))[: _EFFORT.population])
+                partial(evolve, Region(self._space), [axis], scorer, _EFFORT, rng, list(dict.fromkeys(start))[: _EFFORT.population])
             )
         except MantaError as error:
             logger.warning("no front round=%d reason=%s", round_, error)
@@ -117,9 +111,9 @@ class Fronts(Feature):
             state=state.hex(),
             measured=len(points),
             members=num_members,
-            samples=len(measured[best[0]].losses),
+            samples=len(scorer.measured[best[0]].losses),
             not_believed=tuple(peer_name(PublicKey(key)) for key in members.liars),
-            front=tuple(self._point(each, measured[each]) for each in best),
+            front=tuple(self._point(each, scorer.measured[each]) for each in best),
         )
         await asyncio.to_thread(replace_file, self._path, value.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
         logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), num_members)
@@ -138,6 +132,19 @@ class Fronts(Feature):
         except (OSError, ValueError) as error:
             logger.warning("front not read path=%s reason=%s", self._path, error)
             return []
+
+
+class _Measuring:
+    """Scores architectures by the losses that an evaluator measures, and keeps these."""
+
+    def __init__(self, evaluator: MembersEvaluator) -> None:
+        self._evaluator = evaluator
+        self.measured: dict[Architecture, Measured] = {}
+
+    def scores(self, architectures: Sequence[Architecture]) -> list[float]:
+        found = list(self._evaluator.measure(architectures, SEARCH))
+        self.measured.update(zip(architectures, found, strict=True))
+        return [-each.loss for each in found]
 
 
 class _Asking:

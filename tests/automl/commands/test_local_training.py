@@ -19,7 +19,7 @@ from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import TASKS, first_floor, thin, usual
-from manta_swarm.automl.training.trainer import Step, Trainer, TrainingDirectory
+from manta_swarm.automl.training.trainer import Trainer, TrainingDirectory
 from manta_swarm.automl.training.update import initial_state, next_state, state_digest
 from manta_swarm.codec.coding import body_num_bytes, encode, parse
 from manta_swarm.protocol.encoding import encode as cbor
@@ -149,16 +149,12 @@ def test_digits_train_through_all_phases_and_after_a_kill_end_on_the_same_bits(
     assert whole.state.parameters.isfinite().all()
     assert len(whole.state.moments) == (1 if local_steps > 1 else 2)
 
-    def until(step: Step) -> bool:
+    for step in kept(tmp_path / "out", few, plan)[1].rounds(2):
         if step.round == 5:
-            raise KeyboardInterrupt  # as sudden as a kill
-        return True
-
-    with pytest.raises(KeyboardInterrupt):
-        kept(tmp_path / "out", few, plan)[1].run(2, until)
+            break  # as sudden as a kill: nothing is saved for it
     again, directory = kept(tmp_path / "out", few, plan)
     assert again.state.round >= 4
-    directory.run(2, lambda _: True)
+    assert [step.round for step in directory.rounds(2)][-1] == 6
     assert state_digest(again.state) == state_digest(whole.state)
     assert again.memory is not None
     assert whole.memory is not None
@@ -224,7 +220,9 @@ def test_a_training_does_not_go_on_with_other_cohorts_or_another_codec(few: Imag
 
 def test_a_folder_whose_exchange_is_gone_says_so(few: ImageDataset, tmp_path: Path) -> None:
     _, directory = kept(tmp_path, few, plan_of())
-    directory.run(1, lambda step: step.round < 2)
+    next(rounds := directory.rounds(1))
+    next(rounds)
+    directory.save()
     (tmp_path / "exchange-00000002.safetensors").unlink()
     with pytest.raises(Exception, match="exchange-00000002"):
         kept(tmp_path, few, plan_of())

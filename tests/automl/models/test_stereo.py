@@ -164,8 +164,13 @@ def test_recalibration_reaches_every_normalisation_and_leaves_the_weights(stereo
 def test_the_fixed_part_costs_what_torch_counts() -> None:
     plain = PlainStereo(SPACE, SPACE.smallest()).eval()
     sides = unit_sides(SPACE, HEIGHT)
+
+    class Units:
+        def run_unit(self, unit: int, x_BCHW: Tensor) -> Tensor:
+            return torch.zeros(len(x_BCHW), SPACE.widths[unit], *sides[unit])
+
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        plain.fixed(pairs(2), lambda unit, x_BCHW: torch.zeros(len(x_BCHW), SPACE.widths[unit], *sides[unit]))
+        plain.fixed(pairs(2), Units())
     assert counter.get_total_flops() == 2 * 2 * fixed_macs(SPACE, HEIGHT)
     assert sum(parameter.numel() for parameter in plain.fixed.parameters()) == fixed_num_weights(SPACE)
 

@@ -16,14 +16,21 @@ WHOLE = list(SMALL)
 LIMITS = sorted(set(map(MACS.of, WHOLE)))
 
 
-def scores(architectures: Sequence[Architecture]) -> list[float]:
-    return [score_of(architecture) for architecture in architectures]
+class Scorer:
+    """Scores as ``score_of``, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Architecture] = []
+
+    def scores(self, architectures: Sequence[Architecture]) -> list[float]:
+        self.asked.extend(architectures)
+        return [score_of(architecture) for architecture in architectures]
 
 
 @pytest.mark.parametrize("limit", LIMITS[::6])
 def test_evolution_finds_the_true_optimum_under_a_constraint(limit: float) -> None:
     region = Region(SMALL, [Constraint(MACS, limit)])
-    points = evolve(region, [MACS], scores, Effort(8, 6), random.Random(0))
+    points = evolve(region, [MACS], Scorer(), Effort(8, 6), random.Random(0))
     assert min(points, key=by_merit).score == max(score_of(each) for each in WHOLE if MACS.of(each) <= limit)
 
 
@@ -35,13 +42,9 @@ def test_no_architecture_is_scored_that_violates_a_constraint_or_twice(share: fl
         Constraint(MACS, LIMITS[0] + share * (LIMITS[-1] - LIMITS[0])),
         Constraint(weights, 1.2 * weights.of(SMALL.smallest())),
     ]
-    asked: list[Architecture] = []
-
-    def recorded(architectures: Sequence[Architecture]) -> list[float]:
-        asked.extend(architectures)
-        return scores(architectures)
-
-    points = evolve(Region(SMALL, constraints), [MACS, weights], recorded, Effort(5, 4), random.Random(seed))
+    scorer = Scorer()
+    points = evolve(Region(SMALL, constraints), [MACS, weights], scorer, Effort(5, 4), random.Random(seed))
+    asked = scorer.asked
     assert [point.architecture for point in points] == asked
     assert len(set(asked)) == len(asked) <= 20
     assert all(constraint.cost.of(each) <= constraint.limit for constraint in constraints for each in asked)
@@ -50,36 +53,37 @@ def test_no_architecture_is_scored_that_violates_a_constraint_or_twice(share: fl
 def test_the_last_generation_counts() -> None:
     generations: list[Sequence[Architecture]] = []
 
-    def later_is_better(architectures: Sequence[Architecture]) -> list[float]:
-        generations.append(architectures)
-        return [float(len(generations))] * len(architectures)
+    class LaterIsBetter:
+        def scores(self, architectures: Sequence[Architecture]) -> list[float]:
+            generations.append(architectures)
+            return [float(len(generations))] * len(architectures)
 
-    points = evolve(Region(TINY), [macs_of(TINY)], later_is_better, Effort(6, 4), random.Random(0))
+    points = evolve(Region(TINY), [macs_of(TINY)], LaterIsBetter(), Effort(6, 4), random.Random(0))
     assert [len(generation) for generation in generations] == [6] * 4
     assert min(points, key=by_merit).architecture in generations[-1]
 
 
 def test_the_same_seed_and_the_same_scores_give_the_same_search() -> None:
-    one, same, other = (evolve(Region(TINY), [macs_of(TINY)], scores, Effort(6, 4), random.Random(seed)) for seed in (1, 1, 2))
+    one, same, other = (evolve(Region(TINY), [macs_of(TINY)], Scorer(), Effort(6, 4), random.Random(seed)) for seed in (1, 1, 2))
     assert one == same != other
 
 
 def test_evolution_ends_when_the_region_is_exhausted() -> None:
     region = Region(SMALL, [Constraint(MACS, LIMITS[2])])
-    points = evolve(region, [MACS], scores, Effort(10, 100), random.Random(0))
+    points = evolve(region, [MACS], Scorer(), Effort(10, 100), random.Random(0))
     assert {point.architecture for point in points} == {each for each in WHOLE if MACS.of(each) <= LIMITS[2]}
 
 
 def test_evolution_beats_as_many_random_architectures() -> None:
     limit = 1.5e6
     region = Region(TINY, [Constraint(macs_of(TINY), limit)])
-    evolved = evolve(region, [macs_of(TINY)], scores, Effort(20, 10), random.Random(0))
+    evolved = evolve(region, [macs_of(TINY)], Scorer(), Effort(20, 10), random.Random(0))
     drawn = region.sample_new(200, random.Random(1))
-    assert max(point.score for point in evolved) > max(scores(drawn))
+    assert max(point.score for point in evolved) > max(map(score_of, drawn))
 
 
 def test_what_it_starts_from_is_of_the_first_generation() -> None:
     start = [TINY.smallest(), TINY.largest()]
-    points = evolve(Region(TINY), [macs_of(TINY)], scores, Effort(6, 2), random.Random(0), start)
+    points = evolve(Region(TINY), [macs_of(TINY)], Scorer(), Effort(6, 2), random.Random(0), start)
     assert [point.architecture for point in points[:2]] == start
     assert len(points) == 12

@@ -31,12 +31,13 @@ def test_what_was_measured_is_the_same_when_it_has_travelled() -> None:
 def test_members_are_asked_a_few_dozen_at_a_time_in_the_order_of_the_search() -> None:
     asked: list[int] = []
 
-    def ask(texts: Sequence[str], part: str) -> list[Result]:
-        asked.append(len(texts))
-        of = {each.text: each for each in SAMPLED}
-        return [result_of(synthetic(of[text], part), "classification") for text in texts]
+    class Members:
+        def ask(self, architectures: Sequence[str], part: str) -> list[Result]:
+            asked.append(len(architectures))
+            of = {each.text: each for each in SAMPLED}
+            return [result_of(synthetic(of[text], part), "classification") for text in architectures]
 
-    found = list(MembersEvaluator(ask, "classification").measure(SAMPLED, "test"))
+    found = list(MembersEvaluator(Members(), "classification").measure(SAMPLED, "test"))
     assert [each.losses for each in found] == [synthetic(each, "test").losses for each in SAMPLED]
     assert asked == [64, 36]
 

@@ -43,6 +43,14 @@ def kept(directory: Path, few: ImageDataset, plan: Plan = PLAN) -> tuple[Trainer
     return training, TrainingDirectory(directory, training, few, {"lot_samples": 8, "target_batch": 30})
 
 
+def train(directory: TrainingDirectory, last: int | None = None) -> None:
+    """Train to the end, or to a round after which everything is saved."""
+    for step in directory.rounds(1 if last is None else 100):
+        if step.round == last:
+            break
+    directory.save()
+
+
 def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
     training = trainer(few)
     steps = []
@@ -124,19 +132,14 @@ def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(st
     _, directory = kept(tmp_path / "out", few)
     steps: list[Step] = []
 
-    def until(step: Step) -> bool:
+    for step in directory.rounds(2):
         steps.append(step)
         if step.round > stop:
-            raise KeyboardInterrupt  # as sudden as a kill: nothing is saved for it
-        return True
-
-    with pytest.raises(KeyboardInterrupt):
-        directory.run(2, until)
+            break  # as sudden as a kill: nothing is saved for it
     again, directory = kept(tmp_path / "out", few)
     first = again.state.round
     assert first <= stop + 1
-    rest: list[Step] = []
-    directory.run(2, lambda step: rest.append(step) is None)
+    rest = list(directory.rounds(2))
     assert steps == expected[: stop + 1]
     assert rest == expected[first:]
     assert state_digest(again.state) == state_digest(whole.state)
@@ -144,7 +147,7 @@ def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(st
 
 def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path, few: ImageDataset) -> None:
     training, directory = kept(tmp_path, few)
-    directory.run(100, lambda step: step.round < 3)
+    train(directory, 3)
     assert training.state.round == 3
     assert kept(tmp_path, few)[0].state.round == 3
 
@@ -154,7 +157,7 @@ def test_a_training_that_diverges_says_so_and_keeps_nothing_of_it(tmp_path: Path
     training, directory = kept(tmp_path, few, steep)
     rounds: list[int] = []
     with pytest.raises(UserError, match="has diverged: the loss of round"):
-        directory.run(1, lambda step: bool(rounds.append(step.round)) or True)
+        rounds.extend(step.round for step in directory.rounds(1))
     assert kept(tmp_path, few, steep)[0].state.round == len(rounds) == training.state.round - 1
 
 
@@ -173,11 +176,11 @@ def test_a_round_that_breaks_off_leaves_all_as_it_was(few: ImageDataset) -> None
 
 def test_only_the_newest_state_and_the_teachers_are_kept(tmp_path: Path, few: ImageDataset) -> None:
     _, directory = kept(tmp_path, few)
-    directory.run(1, lambda _: True)
+    train(directory)
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert names == ["round-00000003.safetensors", "round-00000010.safetensors"]
     _, directory = kept(tmp_path / "sandwich", few, replace(PLAN, schedule="sandwich", num_rounds=2))
-    directory.run(1, lambda _: True)
+    train(directory)
     assert [path.name for path in (tmp_path / "sandwich").glob("*.safetensors")] == ["round-00000002.safetensors"]
 
 
@@ -205,7 +208,7 @@ def test_a_folder_killed_before_its_first_snapshot_goes_on(left: list[str], tmp_
         (tmp_path / "out" / name).write_bytes(settings if name == "training.json" else b"torn")
     training, directory = kept(tmp_path / "out", few)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["round-00000000.safetensors", "training.json"]
-    directory.run(100, lambda step: step.round < 2)
+    train(directory, 2)
     expected = [whole.step() for _ in range(2)][-1]
     assert training.state.round == expected.round == 2
     assert state_digest(training.state) == state_digest(whole.state)
@@ -213,7 +216,7 @@ def test_a_folder_killed_before_its_first_snapshot_goes_on(left: list[str], tmp_
 
 def test_a_folder_whose_teacher_is_gone_says_so(tmp_path: Path, few: ImageDataset) -> None:
     _, directory = kept(tmp_path, few)
-    directory.run(1, lambda step: step.round < 6)
+    train(directory, 6)
     (tmp_path / "round-00000003.safetensors").unlink()
     with pytest.raises(UserError, match="round-00000003"):
         kept(tmp_path, few)
