@@ -8,6 +8,7 @@ on: all records are published again long before they expire, and a search asks s
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice
@@ -36,6 +37,8 @@ MAX_ANSWER_BYTES = 2 * MAX_BYTES_OF_A_NAME  # of records, for all names of one s
 _WAIT_S = 5.0  # for another node's answer
 _MAX_BAD_RECORDS = 8  # of a dictionary whose others are still looked at: each costs a signature to check
 _LOOK_AGAIN_S = 1.0  # at least, between two looks whether the oldest node of a full bucket is still there
+_USES = 3  # of the nodes that a search found: a record lives for more publications than that
+_REMEMBERED = 64  # names
 _DICTIONARY = 0x50  # hivemind's MessagePack extension
 
 
@@ -70,6 +73,38 @@ async def open_dht(p2p: P2P, records: OwnedRecords, rates: CallRates, first: Col
     )
     dht.protocol.hold(rates, first)
     return dht
+
+
+class OwnRecords:
+    """Where in the DHT the records of this node stand. The nodes that took one take it again some times, until a search finds others."""
+
+    def __init__(self, dht: DHTNode) -> None:
+        """Know of none yet."""
+        self._dht = dht
+        self._places: OrderedDict[str, tuple[list[PeerID], int]] = OrderedDict()  # by name, with how often they may be used yet
+
+    async def store(self, name: str, value: bytes, expires_s: float, first: Collection[PeerID]) -> None:
+        """Put a record under a name: at the nodes that are nearest to it, and at ``first``."""
+        protocol = self._dht.protocol
+        peers, uses = self._places.pop(name, ([], 0))
+        took = await protocol.store_at([*first, *peers], name, value, expires_s) if peers and uses else None
+        if took is None:
+            searching = self._search_and_store(name, value, expires_s, first)
+            (peers, _), uses = await together(searching, protocol.store_at(first, name, value, expires_s)), _USES + 1
+        elif not set(peers) <= set(took):
+            peers, uses = await self._search_and_store(name, value, expires_s, first), _USES + 1
+        self._places[name] = peers, uses - 1
+        if len(self._places) > _REMEMBERED:
+            self._places.popitem(last=False)
+
+    async def _search_and_store(self, name: str, value: bytes, expires_s: float, without: Collection[PeerID]) -> list[PeerID]:
+        name_id, protocol = DHTID.generate(source=name), self._dht.protocol
+        found = await self._dht.find_nearest_nodes([name_id], exclude_self=True)
+        left, took = [peer for peer in found[name_id].values() if peer not in without], list[PeerID]()
+        while left and (lacking := protocol.num_replicas - len(took)) > 0:
+            took += await protocol.store_at(left[:lacking], name, value, expires_s)
+            left = left[lacking:]
+        return took
 
 
 async def records_at(dht: DHTNode, peer: PeerID, name: str) -> dict[bytes, ValueWithExpiration]:
@@ -166,14 +201,15 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]
         self._looking.cancel()
         await super().shutdown()
 
-    async def store_at(self, peers: Collection[PeerID], name: str, value: bytes, expires_s: float) -> None:
-        """Bring a record of this node's to these nodes, whoever is nearest; and keep it here, if this node serves."""
+    async def store_at(self, peers: Collection[PeerID], name: str, value: bytes, expires_s: float) -> list[PeerID]:
+        """Bring a record of this node's to these nodes, whoever is nearest; and keep it here, if this node serves. Return who took it."""
         name_id, subkey = DHTID.generate(source=name), self.p2p.peer_id.to_bytes()
         record = DHTRecord(name_id.to_bytes(), self.serializer.dumps(subkey), self.serializer.dumps(value), expires_s)
         signed = self.record_validator.sign_value(record)
         if not self.client_mode:
             self.storage.store(name_id, signed, expires_s, subkey)
-        await together(*(self.call_store(peer, [name_id], [signed], expires_s, [subkey]) for peer in peers))
+        answers = await together(*(self.call_store(peer, [name_id], [signed], expires_s, [subkey]) for peer in peers))
+        return [peer for peer, answer in zip(peers, answers, strict=True) if answer and all(answer)]
 
     # What others ask.
 

@@ -25,7 +25,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.addresses import check_peer_address, not_a_peer
 from manta_swarm.network.connections import DaemonsConnections, answer_of, connect_some, remote_hosts
 from manta_swarm.network.daemon import HangUps, make_socket_dir, start_daemon
-from manta_swarm.network.dht_protocol import open_dht, records_at
+from manta_swarm.network.dht_protocol import OwnRecords, open_dht, records_at
 from manta_swarm.network.dialling import METHOD as WHERE
 from manta_swarm.network.dialling import Dialling
 from manta_swarm.network.rates import CallLimits, CallRates
@@ -99,6 +99,7 @@ class Node:
         self._p2p = p2p
         self._dht = dht
         self._records = records
+        self._own_records = OwnRecords(dht)
         self._unary = unary
         self._dialling = unary.dialling
         self.traffic = unary.traffic  # what this node sends and receives
@@ -274,13 +275,10 @@ class Node:
         """See ``Endpoint.publish``; the initial peers have the record too, however many strangers stand nearer to its name."""
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a DHT record has at most {MAX_VALUE_BYTES} bytes")
-        expires_s, protocol = get_dht_time() + ttl_s, self._dht.protocol
+        expires_s = get_dht_time() + ttl_s
         with contextlib.suppress(TimeoutError):  # some may have it, and it is published again before it expires
             async with asyncio.timeout(waits.DHT_S):
-                await together(
-                    self._dht.store(name, value, expires_s, subkey=peer_id(self.key), exclude_self=protocol.client_mode),
-                    protocol.store_at(self._dialling.trusted, name, value, expires_s),
-                )
+                await self._own_records.store(name, value, expires_s, self._dialling.trusted)
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
         """See ``Endpoint.lookup``; what is malformed is left out. One of the initial peers is asked beside the nearest nodes."""

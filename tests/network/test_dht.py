@@ -41,6 +41,36 @@ def test_records_are_found_by_all_under_their_owners_key(tmp_path: Path) -> None
     with_nodes(tmp_path, 3, work)
 
 
+def test_a_record_that_is_published_again_goes_where_it_stands_and_elsewhere_once_somebody_there_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(a: Node, b: Node, c: Node, d: Node) -> None:
+        searches: list[object] = []
+        find = d.dht.find_nearest_nodes
+
+        async def counted(*queries: Any, **settings: Any) -> Any:
+            searches.append(queries)
+            return await find(*queries, **settings)
+
+        monkeypatch.setattr(d.dht, "find_nearest_nodes", counted)
+        for number in range(4):
+            await d.publish("members", b"%d" % number, ttl_s=30 + number)
+        assert len(searches) == 1
+        for node in (a, b, c):
+            kept = node.dht.protocol.storage.get(DHTID.generate(source="members"))
+            assert kept.expiration_time > get_dht_time() + 25
+            assert await node.lookup("members") == {d.key: b"3"}
+        await d.publish("members", b"4", ttl_s=40)  # a search now and then finds who came nearer
+        assert len(searches) == 2
+        await c.serve_dht(False)
+        await d.publish("members", b"5", ttl_s=50)
+        assert len(searches) == 3
+        for node in (a, b):
+            assert await node.lookup("members") == {d.key: b"5"}
+
+    with_nodes(tmp_path, 4, work)
+
+
 class _Forger(OwnedRecords):
     """Signs anything and finds everything valid."""
 
