@@ -112,7 +112,11 @@ class Session:
         Raises:
             LedgerError: it contradicts a commit known before.
         """
-        commit, findings = self.submitter.take(told)
+        promises, commit, findings = self.progress.promises, None, list[Finding]()
+        if told.commitment is not None:
+            commit, findings = promises.take(self.machine, told.commitment.proven.round, told.counted)
+        if told.is_from_log:
+            promises.look()
         if (left_ms := self._left_ms(told, commit)) > 0:
             self.progress.pace.opened(self.context.clock.now_ms(), left_ms)
             self._spread.headers_open(self.machine.round, left_ms)

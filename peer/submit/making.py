@@ -112,15 +112,16 @@ def is_common(header: Header) -> bool:
     return len(own) > 1 and any(step.mean != each.vector for step, each in zip(means, own, strict=True))
 
 
-def named_by_claim(claim: Claim, learnt: Vector, residual: Vector | None) -> dict[bytes, Vector]:
+def named_by_claim(claim: Claim, learnt: Vector, residual: Vector | None, given: Vector | None = None) -> dict[bytes, Vector]:
     """Return the vectors (N,) that a claim names and whoever checks it may ask for, by their digests.
 
-    These are the ``residual`` that was used, None: zeros; and with one local step what was ``learnt``. Of several steps the own vectors are
-    known as they are taken.
+    These are the ``residual`` that was used, None: zeros; and with one local step what was ``learnt``, and what was ``given`` where it is
+    the mean of this peer's own contribution. Of several steps the own vectors are known as they are taken.
     """
-    used = {claim.residual: residual} if claim.residual and residual is not None else {}
-    own = {claim.steps[0].vector: learnt} if len(claim.steps) == 1 else {}
-    return {**own, **used}
+    named = {claim.residual: residual} if claim.residual and residual is not None else {}
+    if len(claim.steps) > 1:
+        return named
+    return {claim.steps[0].vector: learnt, **({} if given is None else {claim.given: given}), **named}
 
 
 def named_mean(contribution: Contribution, mean: Vector) -> dict[bytes, Vector]:

@@ -1,4 +1,4 @@
-"""From what a peer learnt to the log's tables: it is sealed, handed in with the cohort or alone, and followed until its fate is known.
+"""From what a peer learnt to the log's tables: it is sealed, handed in with the cohort or alone, and kept until the log has it.
 
 What is sealed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
 comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.
@@ -13,7 +13,7 @@ from manta_swarm.codec.coding import body_groups, parse
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network import waits
 from manta_swarm.network.blobs import Blob
-from manta_swarm.network.log_client import HandedIn, HandIn, Told
+from manta_swarm.network.log_client import HandedIn, HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
 from manta_swarm.peer.context import Progress, RunContext
@@ -30,7 +30,6 @@ from manta_swarm.peer.submit.making import (
     own_contribution,
     weight_of,
 )
-from manta_swarm.peer.submit.promises import Finding, NewCommit
 from manta_swarm.peer.submit.residuals import Residual, Residuals
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Learnt
@@ -130,8 +129,7 @@ class Submitter:
         self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(seat, own, learnt))
         self._states.keep_body(made.blob, made.body)
         await self._residuals.sealed(contribution.digest, made.left)
-        named = named_by_claim(claim, learnt.vector, residual.values) | named_mean(contribution.unchecked(), own.given)
-        await self._features.keep(claim.round, claim.base, named)
+        await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values, own.given))
         kept = context.store.sealed(context.run)
         await asyncio.to_thread(lambda: kept.save(Kept(made.header, made.blob.join())))
         return True
@@ -219,14 +217,10 @@ class Submitter:
         """
         begun_ms = self._context.clock.now_ms()
         answer = await self._context.log.hand_in(header, blob.pieces)
-        if answer.header_ms is not None:
-            self._header_in(begun_ms + answer.header_ms, header.contribution.unchecked().round, answer.round)
+        is_in_its_round = answer.round == header.contribution.unchecked().round
+        if answer.header_ms is not None and self._sealing_ms is not None and is_in_its_round:
+            self._progress.pace.header_took(begun_ms + answer.header_ms - self._sealing_ms)
         return answer
-
-    def _header_in(self, at_ms: float, made_for: int, counts_in: int) -> None:
-        """The log has the header of what is in hand since then: how long that takes says one that is in its own round."""
-        if self._sealing_ms is not None and made_for == counts_in:
-            self._progress.pace.header_took(at_ms - self._sealing_ms)
 
     async def _done(self, sealed: Sealed, answer: HandedIn, contribution: Signed[Contribution], blob: Blob | None) -> Attempt:
         """The log has a contribution of this peer or its cohort: on its disk, or in a table already. ``blob``: its body, if it is here."""
@@ -314,7 +308,8 @@ class Submitter:
         if accepted is None:
             return None
         contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)
-        self._header_in(context.clock.now_ms(), sealed.opened.round, ticket.round)
+        if self._sealing_ms is not None and ticket.round == sealed.opened.round:
+            pace.header_took(context.clock.now_ms() - self._sealing_ms)
         await self._keep_shown(accepted)
         coded = None
         if self._is_sparse:
@@ -336,18 +331,3 @@ class Submitter:
             await self._features.keep(opened.round, opened.base, named_mean(opened, mean))
         else:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
-
-    # What the log says.
-
-    def take(self, told: Told) -> tuple[NewCommit | None, list[Finding]]:
-        """Take note of what the log, or a neighbour, says; return the commit if that is news, and what was found out of contributions.
-
-        Raises:
-            LedgerError: it contradicts a commit known before.
-        """
-        commit, findings = None, list[Finding]()
-        if told.commitment is not None:
-            commit, findings = self._promises.take(self._machine, told.commitment.proven.round, told.counted)
-        if told.is_from_log:
-            self._promises.look()
-        return commit, findings

@@ -74,6 +74,7 @@ class TrainingLoop:
             done = await self._trainer.train(base, self._states.held, group.name, seat)
         finally:
             seat.cancel()
+            self._trainer.end(base, group.name)
         if done is None and seat.done() and not seat.cancelled():
             seat.result().nothing_learnt()
             if seat.result().may_be_listed:

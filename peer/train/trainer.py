@@ -80,6 +80,7 @@ class LocalTrainer:
         self._loaded: bytes | None = None  # digest of the state that the crew has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
+        self._open_ms = 0  # how long the round of the base is open
 
     def look_again(self) -> None:
         """What decides whether lots are started has changed."""
@@ -104,8 +105,15 @@ class LocalTrainer:
     def begin(self, base: Standing) -> None:
         """The next work is on this base: to be called before its cohort is looked up, whose size may depend on it."""
         self._progress.pace.base_began()
+        self._open_ms = self._progress.open_ms(self._context.manifest)
         if self._sizing is not None:
-            self._sizing.opened(base.round + 1, self._progress.open_ms(self._context.manifest))
+            self._sizing.opened(base.round + 1, self._open_ms)
+
+    def end(self, base: Standing, cohort: str) -> None:
+        """The work on this base is over, whatever came of it."""
+        if self._sizing is not None and (lot_ms := self._progress.pace.on_base_ms):
+            architectures = self._course.plan.architectures(base.round + 1, cohort)
+            self._sizing.worked(base.round + 1, architectures[0], lot_ms, self._open_ms)
 
     async def train(self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
@@ -118,17 +126,10 @@ class LocalTrainer:
             cohort: the name that model-parallel's architectures follow from, for all of this work.
             seat: this peer's place in its cohort; it is waited for once the first lot is done.
         """
-        architectures = self._course.plan.architectures(base.round + 1, cohort)
-        work = Work(base, cohort, Pile(self._context.num_weights, architectures, is_blind=self._features.is_blind))
-        length_ms = self._progress.open_ms(self._context.manifest)
-        try:
-            return await self._learn(work, state, seat)
-        finally:
-            if self._sizing is not None and self._progress.pace.on_base_ms:
-                self._sizing.worked(base.round + 1, architectures[0], self._progress.pace.on_base_ms, length_ms)
-
-    async def _learn(self, work: Work, state: State, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
-        context, pile, round_ = self._context, work.pile, work.base.round + 1
+        context, round_ = self._context, base.round + 1
+        architectures = self._course.plan.architectures(round_, cohort)
+        pile = Pile(context.num_weights, architectures, is_blind=self._features.is_blind)
+        work = Work(base, cohort, pile)
         steps = context.manifest.exchange.local_steps
         local = LocalSteps(state, self._course.plan) if steps > 1 else None
         index = 0
