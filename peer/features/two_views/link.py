@@ -1,9 +1,8 @@
 """One try at a lot of two sites: the link between the thread that computes this site's part, and the calls between the sites."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from abc import ABC, abstractmethod
 from concurrent.futures import CancelledError
-from typing import Any
 
 from manta_swarm.network import waits
 from manta_swarm.protocol.errors import Unreachable
@@ -13,25 +12,24 @@ PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 
 GAVE_UP = "the other site gave the lot up"
 
-Swap = Callable[["Try", bytes, int], Coroutine[Any, Any, bytes]]
 
-
-class Try:
+class Try(ABC):
     """One try at a lot, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
 
-    def __init__(self, identity: bytes, is_first: bool, swap: Swap) -> None:
-        """Begin; ``swap`` gives the other site a part and returns what it gives, of a size at most."""
+    is_first = False
+
+    def __init__(self, identity: bytes) -> None:
+        """Begin."""
         self.id = identity
-        self.is_first = is_first
         self.place = 0  # of the next part
-        self.asked = 0  # right site: parts that the left one has asked for
         self.over = asyncio.Event()
         self.reason = GAVE_UP
-        self.given: asyncio.Queue[bytes] = asyncio.Queue(1)  # right site: by the thread ...
-        self.taken: asyncio.Queue[bytes] = asyncio.Queue(1)  # ... and for it
         self.bytes_sent = self.bytes_received = 0
-        self._swap = swap
         self._events = asyncio.get_running_loop()
+
+    @abstractmethod
+    async def swap(self, part: bytes, size: int) -> bytes:
+        """Give the other site a part, and return what it gives, of ``size`` bytes at most."""
 
     def end(self, reason: str) -> None:
         """Let whoever waits for something of this try wait no longer."""
@@ -57,10 +55,27 @@ class Try:
     async def _bounded(self, part: bytes, size: int) -> bytes:
         try:
             async with asyncio.timeout(waits.VIEWS_EXCHANGE_S):
-                swapped = await unless(self.over, self._swap(self, part, size))
+                swapped = await unless(self.over, self.swap(part, size))
         except TimeoutError:
             raise Unreachable(f"the other site said nothing for {waits.VIEWS_EXCHANGE_S:g} s") from None
         if swapped is None:
             raise Unreachable(self.reason)
         self.place += 1
         return swapped
+
+
+class FollowingTry(Try):
+    """The right site's, which is called."""
+
+    def __init__(self, identity: bytes) -> None:
+        """Begin."""
+        super().__init__(identity)
+        self.asked = 0  # parts that the left site has asked for
+        self.given: asyncio.Queue[bytes] = asyncio.Queue(1)  # by the thread ...
+        self.taken: asyncio.Queue[bytes] = asyncio.Queue(1)  # ... and for it
+
+    async def swap(self, part: bytes, size: int) -> bytes:
+        """See ``Try``."""
+        del size
+        await self.given.put(part)
+        return await self.taken.get()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,17 +105,22 @@ class Partner:
         self._looking: asyncio.Task[None] | None = None
         self._said = ""
         self.key: PublicKey | None = None  # None: it is away
+        self.num_lots = 0  # of this site that were trained with it
         self.last = b""  # the key of the site that was met last
 
-    def look(self, near: Near, num_lots: Callable[[], int]) -> None:
-        """Left site: meet the other one among these mates, now and whenever it was lost; ``num_lots`` were trained with it so far."""
-        self._looking = asyncio.create_task(self._look(near, num_lots))
+    def look(self, near: Near) -> None:
+        """Left site: meet the other one among these mates, now and whenever it was lost."""
+        self._looking = asyncio.create_task(self._look(near))
 
     async def close(self) -> None:
         """Look no longer."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+
+    def trained(self) -> None:
+        """A lot of this site was trained with the other one."""
+        self.num_lots += 1
 
     def part(self, reason: str) -> None:
         """Lose the other site."""
@@ -138,14 +142,14 @@ class Partner:
             self._tell(str(error))  # the answer lets the other one see it as well
         return pack(self._site)
 
-    async def _look(self, near: Near, num_lots: Callable[[], int]) -> None:
+    async def _look(self, near: Near) -> None:
         shortest_s, longest_s = waits.VIEWS_AGAIN_S
         pause_s, lots = shortest_s, 0
         while True:
             self._lost.clear()
             if self.key is None:
-                if lots != num_lots():
-                    pause_s, lots = shortest_s, num_lots()
+                if lots != self.num_lots:
+                    pause_s, lots = shortest_s, self.num_lots
                 await self._meet_any(near)
                 await asyncio.sleep(pause_s)  # also after it was met: who fails again and again is asked less and less often
                 pause_s = min(2 * pause_s, longest_s)

@@ -24,7 +24,7 @@ from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, Try
+from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.peer.workers.crew import CrewOfOne, Done, WorkerLost
@@ -111,6 +111,23 @@ class Traffic:
     bytes_received: int = 0
 
 
+class _LeadingTry(Try):
+    """The left site's, which makes the calls."""
+
+    is_first = True
+
+    def __init__(self, identity: bytes, near: Near, partner: PublicKey) -> None:
+        """Begin, with ``partner`` at the right site."""
+        super().__init__(identity)
+        self._near = near
+        self._partner = partner
+
+    async def swap(self, part: bytes, size: int) -> bytes:
+        """See ``Try``."""
+        request = pack(Exchange(self.id, self.place, part))
+        return await self._near.call_mate(self._partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
+
+
 class SiteCrew(CrewOfOne):
     """A crew of one that computes its part of each lot of the two sites. Implements ``Crew``."""
 
@@ -159,7 +176,7 @@ class SiteCrew(CrewOfOne):
         near = self._mates()
         if self._worker.is_left:
             await near.serve_mates(LEAD, self._on_lead)
-            self._partner.look(near, lambda: self.own.lots)
+            self._partner.look(near)
         else:
             for method, answer in ((MEET, self._on_meet), (BEGIN, self._on_begin), (EXCHANGE, self._on_exchange)):
                 await near.serve_mates(method, answer)
@@ -247,12 +264,7 @@ class SiteCrew(CrewOfOne):
         if partner is None:
             raise Unreachable("the other site is away")
         begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(lot))
-
-        async def swap(attempt: Try, part: bytes, size: int) -> bytes:
-            request = pack(Exchange(attempt.id, attempt.place, part))
-            return await near.call_mate(partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
-
-        attempt = Try(begin.id, True, swap)
+        attempt = _LeadingTry(begin.id, near, partner)
         await self._begin(partner, begin)
         self._try = attempt
         try:
@@ -314,13 +326,7 @@ class SiteCrew(CrewOfOne):
             return str(error).encode()
         if self._try is not None:
             self._try.end("the other site begins another lot")
-
-        async def swap(attempt: Try, part: bytes, size: int) -> bytes:
-            del size
-            await attempt.given.put(part)
-            return await attempt.taken.get()
-
-        attempt = self._try = Try(begin.id, False, swap)
+        attempt = self._try = FollowingTry(begin.id)
         following = asyncio.create_task(self._follow(attempt, lot))
         self._following.add(following)
         following.add_done_callback(self._following.discard)
@@ -346,7 +352,7 @@ class SiteCrew(CrewOfOne):
 
     async def _on_exchange(self, caller: PublicKey, request: bytes) -> bytes:
         exchange, attempt = unpack(Exchange, request, max_bytes=MAX_PART_BYTES), self._try
-        if caller != self._partner.key or attempt is None or exchange.id != attempt.id:
+        if caller != self._partner.key or not isinstance(attempt, FollowingTry) or exchange.id != attempt.id:
             raise Unreachable(GAVE_UP)
         try:
             if exchange.place != attempt.asked:
@@ -392,7 +398,10 @@ class SiteCrew(CrewOfOne):
             raise NotYet("it is at other weights") from None
 
     def _count(self, attempt: Try, lot: Lot) -> None:
-        traffic = self.own if lot.key == self._mates().key else self.others
+        is_own = lot.key == self._mates().key
+        if is_own:
+            self._partner.trained()
+        traffic = self.own if is_own else self.others
         traffic.lots += 1
         traffic.exchanges += attempt.place
         traffic.bytes_sent += attempt.bytes_sent
