@@ -12,6 +12,7 @@ from typing import Protocol
 
 from manta_swarm.network import waits
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
+from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.limits.kept import checked, keep_limits
 from manta_swarm.peer.limits.limits import Limits, listed, reasons
 from manta_swarm.peer.limits.sensors import Sensors
@@ -57,6 +58,7 @@ class Limiter:
         self._sensors = sensors
         self._board = board
         self._peer: Limited | None = None
+        self._traffic: Traffic | None = None  # that is held back before there is a peer
         self._is_paused = False  # by the person
         self._why: dict[str, str] = {}  # the peer is paused
         self._turn = asyncio.Lock()
@@ -67,6 +69,11 @@ class Limiter:
     def limits(self) -> Limits:
         """Those of now."""
         return self._limits
+
+    def hold(self, traffic: Traffic) -> None:
+        """Hold this traffic back until there is a peer, which does it then."""
+        self._traffic = traffic
+        hold_back(traffic, self._limits)
 
     async def attach(self, peer: Limited) -> None:
         """Let ``peer`` be what is limited, from now on; it has not begun yet."""
@@ -124,6 +131,8 @@ class Limiter:
                 self._limits = limits
                 if self._peer is not None:
                     await self._peer.limit(limits)
+                elif self._traffic is not None:
+                    hold_back(self._traffic, limits)
             await self._look()
         return described(self._limits, self._why)
 
@@ -145,6 +154,11 @@ class Limiter:
             await self._peer.pause(self._why)
         elif before:
             await self._peer.resume()
+
+
+def hold_back(traffic: Traffic, limits: Limits) -> None:
+    """Send and receive no faster than the limits say, from now on."""
+    traffic.sent.limit, traffic.received.limit = limits.max_upload, limits.max_download
 
 
 def described(limits: Limits, why: Mapping[str, str]) -> str:

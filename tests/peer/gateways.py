@@ -16,6 +16,7 @@ from manta_swarm.peer.cohort.seat import Accepted
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import Done, LightWork
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
@@ -109,7 +110,7 @@ class Light:
         assert weights is not None
         assert samples is not None
         assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
-        return self.work.do(lease, weights, samples, until_s=until_s)
+        return self.work.do(lease, weights, samples, Valve(), until_s=until_s)
 
     async def give_back(self, done: Done) -> LightWord:
         """Bring back what came of a lease."""

@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from manta_swarm.network.gate import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
@@ -40,9 +40,6 @@ _ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
 _GOODBYE_S = 5.0  # a finished run's gateway tells so for so long
 
 Answer = Callable[[Request], Awaitable[Response]]
-Message = MutableMapping[str, Any]  # of ASGI
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class _Busy(Exception):
@@ -96,7 +93,7 @@ class _App:
             ]
         )
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, within a bounded time: whoever is slower finds the connection closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REQUEST_S):

@@ -231,7 +231,7 @@ class Contributor:
         worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._valve.num_samples
         done_by_s = until_s - (statistics.median_low(self._brought_s) if self._brought_s else _BRING_S[0])
         try:
-            done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot, done_by_s)
+            done = work.do(lease, weights, samples, self._valve, over_s=until_s, until_s=done_by_s)
         except LeaseOver as error:
             self._board.add(lost=1)
             self._board.say(f"lost round={lease.round} samples={self._valve.num_samples - trained} ({error})")

@@ -21,7 +21,7 @@ from manta_swarm.peer.features.light.client import GatewayClient
 from manta_swarm.peer.features.light.light import Contributor
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
 from manta_swarm.peer.features.light.valve import Valve
-from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limiter import Limiter, hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.status import StatusBoard
@@ -54,7 +54,7 @@ class LimitedLight:
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
-        self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        hold_back(self._traffic, limits)
         self._valve.limit(limits.duty, limits.cpu_threads)
         self._board.update(limits=limits.words())
         self._board.write()

@@ -4,8 +4,7 @@ Here is what stops the work: pauses, rests, the end. What is sent and received i
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from manta_swarm.automl.memory import give_back_memory
 from manta_swarm.peer.workers.resting import Account
 from manta_swarm.protocol.errors import MantaError
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 
 class LeaseOver(MantaError):
@@ -22,10 +22,9 @@ class LeaseOver(MantaError):
 class Valve:
     """What lets a light contributor work. Methods of either thread say so."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, set_threads: Callable[[int], None] = torch.set_num_threads) -> None:
-        """Begin open; ``clock`` gives seconds and does not go back, ``set_threads`` says with how many the calling thread computes."""
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Begin open."""
         self._clock = clock
-        self._set_threads = set_threads
         self._changed = threading.Condition()
         self._changes = 0
         self._is_paused = self._is_leaving = self._is_at_work = False
@@ -100,20 +99,20 @@ class Valve:
             give_back_memory()
         with self._changed:
             while self._is_paused:
-                left_s = until_s - self._clock()
+                left_s = until_s - self._clock.now_s()
                 if left_s <= 0 or self._is_leaving:
                     raise LeaseOver("it was paused until the lease was over" if left_s <= 0 else "you left while it was paused")
                 self._changed.wait(left_s)
             threads = self._threads
         if threads != self._set_to:
-            self._set_threads(threads)
+            torch.set_num_threads(threads)
             self._set_to = threads
 
     def after_lot(self, took_ms: float, samples: int) -> float:
         """Rest after a lot that took so long, as the duty says; return for how long, ms."""
         self.num_samples += samples
         with self._changed:
-            now_ms, duty = 1000 * self._clock(), self._duty
+            now_ms, duty = self._clock.now_ms(), self._duty
             account = self._account = self._account or Account(now_ms - took_ms)
             account.settle(now_ms, took_ms, duty)
             rest_ms = account.rest_ms(now_ms)

@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
-from manta_swarm.peer.features.light.valve import LeaseOver
+from manta_swarm.peer.features.light.valve import LeaseOver, Valve
 from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.exchange import MAX_LOT_MS
@@ -102,8 +102,9 @@ class LightWork:
         lease: Lease,
         weights: bytes,
         samples: bytes,
-        before_lot: Callable[[], None] = lambda: None,
-        after_lot: Callable[[float, int], float] = lambda _ms, _samples: 0.0,
+        valve: Valve,
+        *,
+        over_s: float = math.inf,
         until_s: float = math.inf,
     ) -> Done:
         """Return what comes of a lease, signed; takes as long as its lots do.
@@ -112,9 +113,9 @@ class LightWork:
             lease: what to do.
             weights: that it names.
             samples: that it names.
-            before_lot: may take its time, or raise ``LeaseOver``: with one local step the lots before are what comes of the lease then.
-            after_lot: is given how long a lot took, ms, and its samples; it rests, and returns for how long, ms: that is a part of the
-                lot's duration as the gateway gets to know it.
+            valve: holds lots up. With one local step what was done before it says ``LeaseOver`` is what comes of the lease. A rest after a
+                lot is a part of the lot's duration as the gateway gets to know it.
+            over_s: when the lease is over, of ``time.monotonic``.
             until_s: when all should be done, of ``time.monotonic``: lots that would not be are left out, but for one of each local step.
 
         Raises:
@@ -142,12 +143,12 @@ class LightWork:
                 of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
                 lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
                 try:
-                    before_lot()
+                    valve.before_lot(over_s)
                 except LeaseOver:
                     if local is not None or not pile.step_lots:
                         raise
                     break
-                self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot)
+                self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, valve)
             counts.append(pile.step_lots)
             if local is not None:
                 gradient = pile.gradient()
@@ -168,11 +169,11 @@ class LightWork:
         seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
         return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
 
-    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> None:
+    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, valve: Valve) -> None:
         started_s = time.monotonic()
         result = worker.train(lot)
         took_ms = 1000 * (time.monotonic() - started_s)
-        self._lots_ms.append(took_ms + after_lot(took_ms, lot.samples))
+        self._lots_ms.append(took_ms + valve.after_lot(took_ms, lot.samples))
         if not result.is_finite:
             raise NoUse("a gradient that is not finite")
         pile.add(lot, place, result)

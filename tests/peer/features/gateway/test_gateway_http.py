@@ -32,6 +32,7 @@ from manta_swarm.peer.features.light import light
 from manta_swarm.peer.features.light.client import GatewayClient, GatewayUrl, NotKnown
 from manta_swarm.peer.features.light.session import contribute
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
+from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import Ticket
@@ -72,7 +73,7 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
         lease = answer.lease[0].open()
         weights = await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes)
         samples = await asyncio.to_thread(client.blob, lease.samples, lease.samples_bytes)
-        done = Light(gateway, 0).work.do(lease, weights, samples)
+        done = Light(gateway, 0).work.do(lease, weights, samples, Valve())
         for _ in range(2):
             assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
         claim, own = own_claim(gateway, seat)

@@ -9,6 +9,7 @@ import pytest
 
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import LightWork
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.protocol.encoding import pack
@@ -50,7 +51,7 @@ async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightRet
     weights, samples = desk.blob(lease.weights), desk.blob(lease.samples)
     assert weights is not None
     assert samples is not None
-    return (await asyncio.to_thread(work.do, lease, weights, samples)).back
+    return (await asyncio.to_thread(work.do, lease, weights, samples, Valve())).back
 
 
 def _seats(desk: GatewayDesk) -> list[GatewaySeat]:

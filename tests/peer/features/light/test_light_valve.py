@@ -7,15 +7,8 @@ import pytest
 import torch
 
 from manta_swarm.peer.features.light.valve import LeaseOver, Valve
+from tests.clocks import ManualClock
 from tests.memory_log import DEADLINE_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Working(threading.Thread):
@@ -39,7 +32,7 @@ class Working(threading.Thread):
 
 
 def test_a_paused_contributor_begins_no_lot_until_it_is_resumed() -> None:
-    valve = Valve(clock=Clock())
+    valve = Valve(ManualClock(100.0))
     valve.pause(is_paused=True)
     working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
     assert valve.is_paused
@@ -50,15 +43,15 @@ def test_a_paused_contributor_begins_no_lot_until_it_is_resumed() -> None:
 
 
 def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
-    clock = Clock()
-    valve = Valve(clock=clock)
+    clock = ManualClock(100.0)
+    valve = Valve(clock)
     valve.pause(is_paused=True)
     with pytest.raises(LeaseOver, match="paused until the lease was over"):
-        valve.before_lot(until_s=clock.now_s)
+        valve.before_lot(until_s=clock.now_s())
 
 
 def test_who_leaves_while_paused_does_not_wait_for_the_lease() -> None:
-    valve = Valve(clock=Clock())
+    valve = Valve(ManualClock(100.0))
     valve.pause(is_paused=True)
     working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
     valve.leave()
@@ -77,17 +70,17 @@ def test_a_lease_under_way_is_brought_back_before_the_person_has_left() -> None:
 
 @pytest.mark.parametrize(("duty", "rest_ms"), [(100, 0.0), (50, 2.0), (80, 0.5)])
 def test_after_a_lot_it_rests_as_the_duty_says(duty: int, rest_ms: float) -> None:
-    clock = Clock()
-    valve = Valve(clock=clock)
+    clock = ManualClock(100.0)
+    valve = Valve(clock)
     valve.limit(duty, None)
     assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
-    clock.now_s += 10  # for a lease: time in which nothing was computed is rest as well, but makes up for nothing to come
+    clock.advance(10)  # for a lease: time in which nothing was computed is rest as well, but makes up for nothing to come
     assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
     assert valve.num_samples == 64
 
 
 def test_a_rest_ends_where_the_duty_is_another_one() -> None:
-    valve = Valve(clock=Clock())
+    valve = Valve(ManualClock(100.0))
     valve.limit(1, None)
     working = Working(lambda: valve.after_lot(1e9, samples=1))  # three years of rest
     while not valve.num_samples:
@@ -97,18 +90,26 @@ def test_a_rest_ends_where_the_duty_is_another_one() -> None:
 
 
 def test_threads_are_set_in_the_thread_that_computes_and_only_where_they_change() -> None:
-    calls: list[tuple[int, str]] = []
-    valve = Valve(set_threads=lambda threads: calls.append((threads, threading.current_thread().name)))
-    everything = torch.get_num_threads()
-    valve.before_lot(until_s=0)
-    valve.limit(100, everything + 3)
-    assert (calls, valve.threads) == ([], everything + 3)
-    for _ in range(2):
+    valve, everything = Valve(), torch.get_num_threads()
+    set_to: list[int] = []
+
+    def compute() -> None:
         valve.before_lot(until_s=0)
-    valve.limit(100, None)
-    valve.before_lot(until_s=0)
-    name = threading.current_thread().name
-    assert calls == [(everything + 3, name), (everything, name)]
+        set_to.append(torch.get_num_threads())
+
+    try:
+        torch.set_num_threads(everything + 1)
+        compute()
+        valve.limit(100, everything + 3)
+        assert (set_to, valve.threads, torch.get_num_threads()) == ([everything + 1], everything + 3, everything + 1)
+        compute()
+        torch.set_num_threads(everything + 1)
+        compute()
+        valve.limit(100, None)
+        compute()
+    finally:
+        torch.set_num_threads(everything)
+    assert set_to == [everything + 1, everything + 3, everything + 1, everything]
 
 
 def test_whoever_waits_is_woken_by_the_persons_word() -> None:
