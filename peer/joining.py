@@ -320,11 +320,11 @@ async def _until_told_to_stop(session: Session, board: StatusBoard, limited: Lim
     the second Ctrl-C stops it at once."""
     running = asyncio.create_task(session.run())
     ending = _Ending(session, board, running)
-    if limited is not None:
-        limited.ends_by(ending)
     is_with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     with hearing(signal.SIGINT, signal.SIGTERM, *(() if is_with_nohup else (signal.SIGHUP,))) as signals:
-        listening = asyncio.create_task(ending.listen(signals))
+        listening = [asyncio.create_task(ending.listen(signals))]
+        if limited is not None:
+            listening.append(asyncio.create_task(ending.hear(limited)))
         try:
             await running
         except asyncio.CancelledError:
@@ -334,7 +334,8 @@ async def _until_told_to_stop(session: Session, board: StatusBoard, limited: Lim
         except BaseExceptionGroup as group:
             raise _first_of_ours(group) from group
         finally:
-            listening.cancel()
+            for task in listening:
+                task.cancel()
 
 
 class _Ending:
@@ -351,7 +352,7 @@ class _Ending:
         """Whether it ends without handing in."""
         return self._told > 1
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Say it once more."""
         self._told += 1
         self._board.update(is_leaving=True)
@@ -362,17 +363,19 @@ class _Ending:
         self._board.say(leaving if self._session.trains else "leaving")
         self._session.leave()
 
-    def stop(self) -> None:
-        """End it at once."""
-        self._told = max(self._told, 1)
-        self.leave()
+    async def hear(self, limited: LimitedPeer) -> None:
+        """Take each of the person's words, until this is cancelled."""
+        while True:
+            if await limited.next_word():
+                self._told = max(self._told, 1)
+            self._leave()
 
     async def listen(self, signals: Signals) -> None:
         """Take each signal for a word, until this is cancelled."""
         while True:
             number = await signals.next()
             if number is not signal.SIGHUP or not self._told:  # a terminal that is closed tells it more than once
-                self.leave()
+                self._leave()
 
 
 class Stopped(MantaError):

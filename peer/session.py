@@ -259,7 +259,7 @@ class Session:
                         self._others.presence.watch(),
                         self._one_history.telling(self._subscriber.listen()),
                         self._one_history.telling(self._one_history.watch()),
-                        Absences(self._returned).watch(),
+                        self._watch_absences(),
                         self._find(),
                         self._watch_guilt(),
                     )
@@ -373,8 +373,11 @@ class Session:
         if held is not None and not self.progress.leaving.is_set():
             await self.features.on_held(held.round, self.states.held.parameters, is_last=is_last)
 
-    def _returned(self, absent_s: float) -> None:
-        """This computer was away for a while: rounds went by without it, and it may be on another network now."""
-        self.context.board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
-        self._subscriber.wake()
-        self._others.presence.network_changed()
+    async def _watch_absences(self) -> None:
+        """After each absence of this computer go on anew: rounds went by without it, and it may be on another network now."""
+        absences = Absences()
+        while True:
+            absent_s = await absences.next_return()
+            self.context.board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
+            self._subscriber.wake()
+            self._others.presence.network_changed()

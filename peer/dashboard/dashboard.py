@@ -6,7 +6,6 @@ It has a terminal of its own, and changes nothing for the peer: it may be closed
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.screen import ModalScreen
 from textual.widgets import Footer, RichLog, Static
 
@@ -77,10 +77,10 @@ class Said(Message):
 class Eyes:
     """Looks at a peer again and again, on a thread: neither a peer nor a sensor that is slow keeps the screen from its keys."""
 
-    def __init__(self, directory: Path, show: Callable[[Seen], object]) -> None:
-        """Look at the peer of ``directory``."""
+    def __init__(self, directory: Path, screen: MessagePump) -> None:
+        """Look at the peer of ``directory``, and post to ``screen`` what is seen."""
         self._directory = directory
-        self._show = show
+        self._screen = screen
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look_again, name="eyes", daemon=True)
 
@@ -106,7 +106,7 @@ class Eyes:
             if looks % _MACHINE_LOOKS == 0:
                 machine = _machine(meter)
             looks += 1
-            self._show(Seen(status, problem, rates, machine))
+            self._screen.post_message(Seen(status, problem, rates, machine))
             self._closed.wait(_LOOK_S)
 
 
@@ -162,7 +162,7 @@ class Dashboard(App[None]):
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # the terminal's own sixteen colours, on its own background
         self._directory = directory
-        self._eyes = Eyes(directory, self.post_message)
+        self._eyes = Eyes(directory, self)
         self._status: PeerStatus | None = None
         self._seen: Seen | None = None
         self._written: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 
 from manta_swarm.network import waits
 
@@ -18,22 +17,19 @@ def _now_s() -> float:
 class Absences:
     """Sees by a clock's jumps that nothing ran here."""
 
-    def __init__(self, on_return: Callable[[float], None], now_s: Callable[[], float] = _now_s) -> None:
-        """Call ``on_return`` after each absence with the seconds that it lasted, about."""
-        self._on_return = on_return
-        self._now_s = now_s
-        self._last_s = now_s()
+    def __init__(self, now_s: float | None = None) -> None:
+        """Begin at this time; None: now."""
+        self._last_s = _now_s() if now_s is None else now_s
 
-    async def watch(self) -> None:
-        """Look again and again; ends when it is cancelled."""
-        self._last_s = self._now_s()
+    async def next_return(self) -> float:
+        """Return after the next absence for about how many seconds it lasted."""
+        self._last_s = _now_s()
         while True:
             await asyncio.sleep(waits.LOOK_AT_CLOCK_S)
-            self.look(waits.LOOK_AT_CLOCK_S)
+            if (absent_s := self.look(waits.LOOK_AT_CLOCK_S, _now_s())) > 0:
+                return absent_s
 
-    def look(self, expected_s: float) -> None:
-        """Compare the time that went by since the last look with what was expected."""
-        now_s = self._now_s()
+    def look(self, expected_s: float, now_s: float) -> float:
+        """Return how much more time went by since the last look than was expected, where that is an absence; else 0."""
         missing_s, self._last_s = now_s - self._last_s - expected_s, now_s
-        if missing_s > waits.ABSENT_S:
-            self._on_return(missing_s)
+        return missing_s if missing_s > waits.ABSENT_S else 0.0

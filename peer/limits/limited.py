@@ -2,26 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 
 from manta_swarm.network.traffic import Traffic
+from manta_swarm.peer.limits.limiter import hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.processes import ProcessCrew
 from manta_swarm.peer.workers.resting import RestingCrew
-
-
-class Ending(Protocol):
-    """Ends a session, as its person wants it."""
-
-    def leave(self) -> None:
-        """Hand in what is trained, then end; end at once if this was said before."""
-
-    def stop(self) -> None:
-        """End at once."""
 
 
 class LimitedPeer:
@@ -53,11 +43,11 @@ class LimitedPeer:
         self._board = session.context.board
         self._limits = limits
         self._devices = devices
-        self._ending: Ending | None = None
+        self._words: asyncio.Queue[bool] = asyncio.Queue()  # to leave: whether at once
 
-    def ends_by(self, ending: Ending) -> None:
-        """Tell ``ending`` when the person leaves; without it the session leaves."""
-        self._ending = ending
+    async def next_word(self) -> bool:
+        """Return once the person says that this peer is to leave, or nobody keeps its limits any more: whether it is to leave at once."""
+        return await self._words.get()
 
     def ends_with(self, watching: "asyncio.Task[None]") -> None:
         """See that who watches over the limits was not ended by a fault of this program: without it the peer leaves."""
@@ -77,7 +67,7 @@ class LimitedPeer:
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         before, self._limits = self._limits, limits
-        self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        hold_back(self._traffic, limits)
         self._session.features.limit(limits)
         if self._crew.duty != limits.duty:
             self._session.rest(limits.duty)
@@ -94,12 +84,7 @@ class LimitedPeer:
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
-        if self._ending is None:
-            self._session.leave()
-        elif at_once:
-            self._ending.stop()
-        else:
-            self._ending.leave()
+        self._words.put_nowait(at_once)
 
     def show(self) -> None:
         """See ``Limited``."""

@@ -4,10 +4,10 @@ The counters of most kernels are for root alone; where they cannot be read, noth
 more than a number's length.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 _MAX_ZONES = 64  # of processors, and supplies
 _MAX_CHARACTERS = 64  # of a number or a name
@@ -25,8 +25,8 @@ class Watts:
 class PowerMeter:
     """Looks again and again; a processor's watts are the mean since the look before."""
 
-    def __init__(self, root: Path = Path("/sys"), clock: Callable[[], float] = time.monotonic) -> None:
-        """Look under ``root``; ``clock`` gives seconds and does not go back."""
+    def __init__(self, root: Path = Path("/sys"), clock: Clock = SYSTEM_CLOCK) -> None:
+        """Look under ``root``."""
         self._root = root
         self._clock = clock
         self._before: dict[str, tuple[float, int]] = {}  # by zone: when its counter was read, and what it said, microjoules
@@ -43,7 +43,7 @@ class PowerMeter:
     def _zone(self, zone: Path) -> float | None:
         if zone.name.count(":") != 1 or not (_text(zone / "name") or "").startswith("package"):
             return None  # a part of a package, or what has the package as a part
-        energy_uj, now_s = _number(zone / "energy_uj"), self._clock()
+        energy_uj, now_s = _number(zone / "energy_uj"), self._clock.now_s()
         if energy_uj is None:
             return None
         before = self._before.get(zone.name)

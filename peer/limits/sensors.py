@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,14 +26,28 @@ _TERMINALS = (Path("/dev/pts"), Path("/dev"))
 _DESKTOPS = Path("/tmp/.X11-unix")
 
 
-@dataclass(frozen=True, slots=True)
 class Sensors:
-    """Where each reading comes from; a test gives others."""
+    """Where each reading comes from: this computer; a test overrides that."""
 
-    minute: Callable[[], int]
-    on_battery: Callable[[], bool | None]
-    idle_s: Callable[[], float | None]
-    celsius: Callable[[], float | None]
+    def minute(self) -> int:
+        """Return the minute of this computer's day, by its own time zone."""
+        now = time.localtime()
+        return 60 * now.tm_hour + now.tm_min
+
+    def on_battery(self) -> bool | None:
+        """Return whether this computer runs on its battery; one without a battery does not."""
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        if battery is None:
+            return False
+        return None if battery.power_plugged is None else not battery.power_plugged
+
+    def idle_s(self) -> float | None:
+        """Return for how many seconds nobody has used this computer."""
+        return unused_s()
+
+    def celsius(self) -> float | None:
+        """Return how hot this computer is."""
+        return hottest()
 
     def read(self, limits: Limits) -> Readings:
         """Return what these limits ask for, and nothing else: some of it costs time."""
@@ -66,20 +79,6 @@ def _known(reading: Callable[[], Reading | None]) -> Reading | None:
         return reading()
     except (OSError, psutil.Error):
         return None
-
-
-def minute_of_day() -> int:
-    """Return the minute of this computer's day, by its own time zone."""
-    now = time.localtime()
-    return 60 * now.tm_hour + now.tm_min
-
-
-def on_battery() -> bool | None:
-    """Return whether this computer runs on its battery; one without a battery does not."""
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    if battery is None:
-        return False
-    return None if battery.power_plugged is None else not battery.power_plugged
 
 
 def hottest() -> float | None:
@@ -161,4 +160,4 @@ def _said(*command: str) -> str | None:
     return ended.stdout.decode("utf-8", "replace") if ended.returncode == 0 else None
 
 
-THIS_COMPUTER = Sensors(minute_of_day, on_battery, unused_s, hottest)
+THIS_COMPUTER = Sensors()

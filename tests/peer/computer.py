@@ -36,7 +36,24 @@ class Computer:
         self.on_battery: bool | None = False
         self.idle_s: float | None = None
         self.celsius: float | None = None
-        self.sensors = Sensors(lambda: self.minute, lambda: self.on_battery, lambda: self.idle_s, lambda: self.celsius)
+        self.sensors = _Sensors(self)
+
+
+class _Sensors(Sensors):
+    def __init__(self, computer: Computer) -> None:
+        self.computer = computer
+
+    def minute(self) -> int:
+        return self.computer.minute
+
+    def on_battery(self) -> bool | None:
+        return self.computer.on_battery
+
+    def idle_s(self) -> float | None:
+        return self.computer.idle_s
+
+    def celsius(self) -> float | None:
+        return self.computer.celsius
 
 
 class Peer:

@@ -43,7 +43,6 @@ class Download:
         holders: Holders,
         shelf: Shelf,
         board: StatusBoard,
-        on_piece: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -54,7 +53,6 @@ class Download:
             holders: who may have them.
             shelf: from which this peer hands out what it has.
             board: shows how far it is.
-            on_piece: is called at each piece.
         """
         self._node = node
         self._manifest = manifest
@@ -62,7 +60,6 @@ class Download:
         self._holders = holders
         self._shelf = shelf
         self._board = board
-        self._on_piece = on_piece
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
         self._size_bytes = 0  # of all that are wanted
@@ -178,7 +175,6 @@ class Download:
 
     def _tell(self) -> None:
         """Say how far it is, now and then."""
-        self._on_piece()
         now_s = time.monotonic()
         if now_s - self._said_s < _SAID_EVERY_S:
             return

@@ -6,7 +6,7 @@ They stand there as a run's members do (``network.neighbours``), under another n
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from manta_swarm.network import waits
 from manta_swarm.network.neighbours import Neighbours
@@ -14,6 +14,7 @@ from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey, sha256
+from manta_swarm.runtime.voice import Console
 
 logger = logging.getLogger("manta.peer")
 
@@ -21,11 +22,11 @@ logger = logging.getLogger("manta.peer")
 class Holders:
     """Those that a peer knows of."""
 
-    def __init__(self, node: Endpoint, run: bytes, operators: Sequence[bytes], say: Callable[[str], None]) -> None:
-        """Know the operators, who have all; ``say`` says who is not asked any more."""
+    def __init__(self, node: Endpoint, run: bytes, operators: Sequence[bytes], console: Console) -> None:
+        """Know the operators, who have all; ``console`` says who is not asked any more."""
         self._node = node
         self._operators = [PublicKey(key) for key in operators]
-        self._say = say
+        self._console = console
         self._neighbours = Neighbours(node, sha256(b"manta/shards/v1\n" + run))
         self._wrong: set[PublicKey] = set()
         self._sources = Sources()
@@ -42,7 +43,7 @@ class Holders:
         if key not in self._wrong:
             self._wrong.add(key)
             who = "the operator's node" if key in self._operators else f"peer {key.hex()[:8]}"
-            self._say(f"{who} sent damaged data ({reason}): it is not asked for shards any more, others are")
+            self._console.say(f"{who} sent damaged data ({reason}): it is not asked for shards any more, others are")
 
     async def meet(self) -> None:
         """Say that this peer is one of them, and look for others, again and again; ends when it is cancelled."""

@@ -80,14 +80,9 @@ async def data_here(
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
     await shelf.serve(node)
-    holders = Holders(node, signed.run, manifest.operators, board.say)
-
-    def keep_rates() -> None:
-        """What the person says of rates holds from the next piece on."""
-        traffic.sent.limit, traffic.received.limit = limiter.limits.max_upload, limiter.limits.max_download
-
-    keep_rates()
-    download = Download(node, manifest, folder, holders, shelf, board, keep_rates)
+    holders = Holders(node, signed.run, manifest.operators, board)
+    limiter.hold(traffic)
+    download = Download(node, manifest, folder, holders, shelf, board)
     meeting = asyncio.create_task(holders.meet())
     try:
         here = await _get(config, manifest, node, folder, download, board)

@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.peer.limits.power import PowerMeter, Watts
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.clocks import ManualClock
 
 
 def write(folder: Path, **files: object) -> Path:
@@ -32,10 +25,10 @@ def battery(root: Path, name: str = "BAT0", **files: object) -> Path:
 
 def looked(root: Path) -> Watts:
     """Return what a second look says, two seconds after the first."""
-    clock = Clock()
+    clock = ManualClock()
     meter = PowerMeter(root, clock)
     meter.look()
-    clock.now_s += 2
+    clock.advance(2)
     return meter.look()
 
 
@@ -44,7 +37,7 @@ def test_a_computer_that_does_not_tell_is_not_guessed_at(tmp_path: Path) -> None
 
 
 def test_watts_of_all_processors_are_the_energy_between_two_looks_and_parts_of_one_are_not_counted_again(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = ManualClock()
     zone(tmp_path, "intel-rapl:0", "package-0", 5_000_000)
     zone(tmp_path, "intel-rapl:1", "package-1", 262_143_328_000)
     zone(tmp_path, "intel-rapl:0:0", "core", 4_000_000)
@@ -52,7 +45,7 @@ def test_watts_of_all_processors_are_the_energy_between_two_looks_and_parts_of_o
     zone(tmp_path, "intel-rapl-mmio:0", "package-0", 5_000_000)  # the same one, by another way
     meter = PowerMeter(tmp_path, clock)
     assert meter.look() == Watts()
-    clock.now_s += 2
+    clock.advance(2)
     for name, energy_uj in (("0", 65_000_000), ("1", 19_999_150), ("0:0", 50_000_000), ("2", 200_000_000)):  # :1 began again at zero
         write(tmp_path / f"class/powercap/intel-rapl:{name}", energy_uj=energy_uj)
     assert meter.look().processors == pytest.approx(30 + 10)
@@ -60,10 +53,10 @@ def test_watts_of_all_processors_are_the_energy_between_two_looks_and_parts_of_o
 
 @pytest.mark.parametrize("content", ["", "x", "12\0", "9" * 500, "-"])
 def test_a_counter_that_says_no_number_is_passed_over(tmp_path: Path, content: str) -> None:
-    clock, path = Clock(), zone(tmp_path, "intel-rapl:0", "package-0", 0)
+    clock, path = ManualClock(), zone(tmp_path, "intel-rapl:0", "package-0", 0)
     meter = PowerMeter(tmp_path, clock)
     meter.look()
-    clock.now_s += 1
+    clock.advance(1)
     (path / "energy_uj").write_text(content)
     assert meter.look().processors is None
 

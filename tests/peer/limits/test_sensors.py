@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.limits.sensors import THIS_COMPUTER, idle_of_registry, idle_of_sessions, idle_of_terminals
+from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors, idle_of_registry, idle_of_sessions, idle_of_terminals
 from manta_swarm.protocol.errors import UserError
-from tests.peer.computer import Computer
 
 NOW_S = 10_000.0
 
@@ -67,11 +66,14 @@ def test_this_computer_tells_the_time_and_whether_it_is_on_battery() -> None:
 
 
 def test_a_system_that_refuses_a_reading_does_not_know_it() -> None:
-    def refused() -> float:
-        raise PermissionError("no")
+    class Refused(Sensors):
+        def idle_s(self) -> float:
+            raise PermissionError("no")
 
-    computer = Computer()
-    sensors = computer.sensors.__class__(lambda: 0, lambda: False, refused, refused)
+        def celsius(self) -> float:
+            raise PermissionError("no")
+
+    sensors = Refused()
     assert sensors.read(Limits(when_idle=60)).idle_s is None
     with pytest.raises(UserError, match="--max-temperature: this computer does not say"):
         sensors.check(Limits(max_temperature=80))

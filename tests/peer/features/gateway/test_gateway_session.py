@@ -23,6 +23,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.voice import Voice
 from tests.audited import RULES
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
@@ -54,7 +55,7 @@ def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path)
     dataset = _images(tmp_path)
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=dataset.digest, shards=(travelling(dataset.shards.list),))
     node = MemoryNetwork().endpoint(PEER.public_key)
-    holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
+    holders = Holders(node, bytes(32), [OPERATOR.public_key], Voice())
     board = board_in(tmp_path / "status")
     download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), board)
     with pytest.raises(UserError, match=REFUSAL):

@@ -23,7 +23,10 @@ from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.shards import PIECE_BYTES
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.runtime.voice import Voice
 from tests.automl.data.files import noise, write_picture
+from tests.consoles import Lines
+from tests.memory_log import until
 from tests.peer.computer import board_in
 from tests.runs import manifest_of
 
@@ -43,11 +46,11 @@ class Swarm:
         self.network = MemoryNetwork()
         self.source, self.folder = tmp_path / "noise", tmp_path / "here"
         self.folder.mkdir()
-        self.said: list[str] = []
+        self.said = Lines()
         self.board = board_in(tmp_path / "status", self.said)
         self.shelf = Shelf(max_bytes=0)
         self.here = self.network.endpoint(HERE)
-        self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said.append)
+        self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said)
 
     @property
     def list(self) -> ShardList:
@@ -94,7 +97,7 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
         third = swarm.network.endpoint(OTHER)
         await swarm.shelf.serve(swarm.here)
-        holders = Holders(third, RUN, [HERE], swarm.said.append)
+        holders = Holders(third, RUN, [HERE], swarm.said)
         (tmp_path / "third").mkdir()
         download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.board)
         await download.shards(await download.list(), [2])
@@ -108,7 +111,7 @@ def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_an
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         await swarm.serve(OTHER, lies=True)
-        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], print).look()
+        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], Voice()).look()
         await swarm.holders.look()
         assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
         await swarm.get()
@@ -143,7 +146,6 @@ def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -
         await swarm.serve(PublicKey(OPERATOR.public_key))
         endpoint = swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
         honest, first = endpoint.handlers[METHOD], bytearray()
-        told, has_one = 0, asyncio.Event()
 
         async def one_piece_only(caller: PublicKey, request: bytes) -> bytes:
             data = await honest(caller, request)
@@ -153,18 +155,12 @@ def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -
                     await asyncio.Event().wait()
             return data
 
-        def on_piece() -> None:  # told once of what is there at the beginning, then of each piece
-            nonlocal told
-            told += 1
-            if told == 2:
-                has_one.set()
-
-        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.shelf, swarm.board, on_piece)
+        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.shelf, swarm.board)
         list_ = await download.list()
         assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
         endpoint.handlers[METHOD] = one_piece_only
         getting = asyncio.create_task(download.shards(list_, [0]))
-        await has_one.wait()
+        await until(lambda: swarm.board.status.data_bytes >= PIECE_BYTES)
         getting.cancel()  # as Ctrl-C does
         await asyncio.gather(getting, return_exceptions=True)
         assert [path.name for path in swarm.folder.glob("shard-*")] == ["shard-00000.bin.part"]

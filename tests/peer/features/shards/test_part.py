@@ -26,6 +26,7 @@ from manta_swarm.peer.workers.worker_messages import Setup
 from manta_swarm.peer.workers.worker_process import _dataset
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.protocol.signing import Identity
+from manta_swarm.runtime.voice import Voice
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
 from tests.runs import manifest_of
@@ -77,7 +78,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     shards = (travelling(list_),)
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, lot_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
-    holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
+    holders = Holders(node, bytes(32), [OPERATOR.public_key], Voice())
     board = board_in(tmp_path / "status")
     download = Download(node, manifest, folder, holders, Shelf(max_bytes=0), board)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
