@@ -33,7 +33,6 @@ from manta_swarm.aggregator.listening import LastAddress
 from manta_swarm.aggregator.log.contents import MEASURES, RUN_FILE
 from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key
-from manta_swarm.aggregator.monitor.door import open_door
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.monitor.watched import Watched
 from manta_swarm.aggregator.session import Session
@@ -84,8 +83,7 @@ class Operator:
             has_log = (directory / DATABASE).exists()
             identity = log_key(directory) if has_log else load_identity(directory / IDENTITY)
             dataset = load_dataset(asked.config.data.dataset, asked.data_root)
-            page = open_door(asked.page, asked.config.monitor)
-            onlookers = Onlookers(directory, asked.config.monitor, page, asked.data_root)
+            onlookers = Onlookers(directory)
             undo.callback(onlookers.close)
             if asked.config.operators.keys and not has_log:
                 await self._begin_with_others(identity, dataset)

@@ -73,10 +73,7 @@ class Session:
         addresses = tuple(await self._node.addresses())
         look = self._onlookers
         await self._open()
-        page = None if look.door is None else look.door.url
-        self._said = self._said.model_copy(
-            update={"addresses": addresses, "join": join_lines(self.context.ledger, addresses), "monitor": page}
-        )
+        self._said = self._said.model_copy(update={"addresses": addresses, "join": join_lines(self.context.ledger, addresses)})
         look.show(self)
         for line in introduction(self.status, self.context.ledger, self.context.num_weights, self._asked.config.bodies):
             self._say(line)

@@ -11,6 +11,8 @@ from manta_swarm.aggregator.features.sidecars.auditor import Auditor
 from manta_swarm.aggregator.features.sidecars.gateway import Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
+from manta_swarm.aggregator.monitor.beside import MonitorBeside
+from manta_swarm.aggregator.monitor.door import open_door
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
@@ -42,8 +44,15 @@ def _cosigning(context: RunContext, asked: Start) -> Feature | None:
     return Cosigning(context.endpoint, context.log, context.directory, [key_named(name) for name in asked.config.follower.witnesses])
 
 
+def _monitor(context: RunContext, asked: Start) -> Feature | None:
+    door = open_door(asked.page, asked.config.monitor)
+    return None if door is None else MonitorBeside(context.directory, asked.config.monitor, door, asked.data_root)
+
+
+Entry = Callable[[RunContext, Start], Feature | None]
+
 # In the order in which they are told of an event. A plain run is served without any of them.
-PLUGGED_IN: tuple[Callable[[RunContext, Start], Feature | None], ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning)
+PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning, _monitor)
 
 
 def features_of(context: RunContext, asked: Start) -> tuple[Feature, ...]:

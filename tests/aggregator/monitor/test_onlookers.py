@@ -4,12 +4,14 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from manta_swarm.aggregator.log.contents import STATUS
+from manta_swarm.aggregator.monitor import beside
+from manta_swarm.aggregator.monitor.beside import MonitorBeside
 from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
@@ -19,6 +21,7 @@ from manta_swarm.network.budget import Faults
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.child import Program
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests.clocks import ManualClock
 
@@ -91,7 +94,7 @@ class Operator:
 
 
 def onlookers(directory: Path) -> tuple[Onlookers, Operator]:
-    return Onlookers(directory, USUAL, None, None), Operator()
+    return Onlookers(directory), Operator()
 
 
 def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
@@ -158,10 +161,23 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
     assert found.round == 3
 
 
-def test_the_address_is_let_go(tmp_path: Path) -> None:
+def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def kept(_program: Program) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(beside, "keep", kept)
+
+    async def story(door: MonitorDoor) -> None:
+        feature = MonitorBeside(tmp_path, USUAL, door, None)
+        assert [program.name for program in feature.programs] == ["monitor", "evaluator"]
+        assert feature.status() == {"monitor": door.url}
+        running = asyncio.create_task(feature.run(()))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running})
+
     with opened("127.0.0.1:0") as door:
-        with closing(Onlookers(tmp_path, USUAL, door, None)) as look:
-            assert [program.name for program in look.programs] == ["monitor", "evaluator"]
+        asyncio.run(story(door))
         assert door.socket.fileno() == -1
 
 
