@@ -6,7 +6,7 @@ found, is known to the fold over the whole log (``protocol.reputation``).
 Here too: what a contribution weighs in the mean, and a claim in the rewards, which the ledger keeps to as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from manta_swarm.protocol.course import Course
@@ -34,15 +34,15 @@ class RoundContributions:
 
 
 def weighing_of(
-    manifest: Manifest, course: Course, contribution: Contribution, claims: Sequence[Claim], round: int, is_proven: Callable[[bytes], bool]
+    manifest: Manifest, course: Course, contribution: Contribution, claims: Sequence[Claim], round: int, proven: Sequence[bool]
 ) -> Weighing:
-    """Return what the weight of a contribution of these claims follows from in ``round``; ``is_proven`` says it of a key."""
+    """Return what the weight of a contribution of these claims follows from in ``round``; ``proven`` says which of their keys are."""
     samples = [capped_samples(manifest, claim) for claim in claims]
     return Weighing(
         age=round - contribution.round,
         role=course.role(contribution.round, claims[0].cohort),
         samples=sum(samples),
-        unproven=sum(each for each, claim in zip(samples, claims, strict=True) if not is_proven(claim.key)),
+        unproven=sum(each for each, is_proven in zip(samples, proven, strict=True) if not is_proven),
     )
 
 

@@ -205,7 +205,8 @@ class Ledger:
             raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
         check_steps(self.manifest, contribution, opened)
         digest = header.contribution.digest
-        return listed_in(self.manifest, self.course, self.reputation.is_proven, digest, contribution, opened, round, unpaid)
+        proven = [self.reputation.is_proven(claim.key) for claim in opened]
+        return listed_in(self.manifest, self.course, proven, digest, contribution, opened, round, unpaid)
 
     def check_verdict(self, signed: Signed[Verdict]) -> None:
         """Check that a verdict may stand before the next round's contributions, or before the settlement, whatever else stands there.

@@ -1,6 +1,6 @@
 """What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from manta_swarm.protocol.course import Course
@@ -72,22 +72,22 @@ class Table:
 def listed_in(
     manifest: Manifest,
     course: Course,
-    is_proven: Callable[[bytes], bool],
+    proven: Sequence[bool],
     digest: bytes,
     contribution: Contribution,
     claims: Sequence[Claim],
     round: int,
     unpaid: Collection[bytes] = (),
 ) -> Listed:
-    """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key.
+    """Return a contribution of these claims, of that digest, as the table of ``round`` has it.
 
-    The claims of the keys that are ``unpaid`` are listed so.
+    ``proven`` says which of the claims' keys are. The claims of the keys that are ``unpaid`` are listed so.
     """
     listed = Listed(
         contribution=digest,
         founder=contribution.founder,
         body=contribution.body,
-        weighing=weighing_of(manifest, course, contribution, claims, round, is_proven),
+        weighing=weighing_of(manifest, course, contribution, claims, round, proven),
         round=contribution.round,
         cohort=claims[0].cohort,
         keys=tuple(claim.key for claim in claims),
@@ -97,7 +97,7 @@ def listed_in(
         lots_ms=tuple(claim.lot_ms for claim in claims),
         samples=tuple(capped_samples(manifest, claim) for claim in claims),
         weights=tuple(reward_weight(manifest, course, claim) for claim in claims),
-        proven=tuple(is_proven(claim.key) for claim in claims),
+        proven=tuple(proven),
     )
     return listed.without_pay(unpaid)
 
