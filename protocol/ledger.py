@@ -22,14 +22,25 @@ from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import shares_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE, codec_named
-from manta_swarm.protocol.listed import NO_RESIDUALS, Listed, Table, check_list, check_steps, listed_in, paid_once, work_fault
+from manta_swarm.protocol.listed import (
+    NO_RESIDUALS,
+    Listed,
+    Settled,
+    Step,
+    Table,
+    Turn,
+    check_list,
+    check_steps,
+    listed_in,
+    paid_once,
+    work_fault,
+)
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
 from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import Digest
-from manta_swarm.protocol.turns import Settled, Step, Turn
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.protocol.verified import Verified
 

@@ -1,18 +1,24 @@
-"""What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
+"""What may stand in a table, what stands in the log after the newest round's entry, and what the
+state goes on by once a ledger has taken it: the values that ``protocol.ledger`` goes by.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from manta_swarm.protocol.admission import Admission
 from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
 from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import Claim, Contribution
+from manta_swarm.protocol.records import Claim, Contribution, Round
 from manta_swarm.protocol.reputation import Work
+from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.signing import Digest
 from manta_swarm.protocol.table import Weighed, Weighing
-from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
 
@@ -67,6 +73,33 @@ class Table:
 
     def copy(self) -> "Table":
         return Table(list(self.verdicts), list(self.listed), set(self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A round that a ledger has taken: what one in the state before it takes without looking at each entry again."""
+
+    entry: Round
+    commit: Digest  # its digest
+    index: int  # its place in the log
+    table: Table
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What stands before its contributions."""
+        return [verdict for _, verdict in self.table.verdicts]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The settlement that ends an audited run, which a ledger has taken."""
+
+    entry: Settlement
+    index: int  # its place in the log
+    verdicts: Sequence[Verdict]  # that stand before it
+
+
+Step = Turn | Settled | Signed[Admission] | Signed[Revocation]
 
 
 def listed_in(

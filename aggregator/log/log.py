@@ -45,13 +45,13 @@ from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Step
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.records import Included, Receipt
 from manta_swarm.protocol.signing import Identity
-from manta_swarm.protocol.turns import Step
 from manta_swarm.runtime.disk import DirectoryLock, make_directory, write_durably
 
 _CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB

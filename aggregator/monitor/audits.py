@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.listed import Listed, Settled, Turn
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.reputation import Audit, Fault, Pools, Reputation, Work
-from manta_swarm.protocol.turns import Settled, Turn
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from manta_swarm.protocol.verified import Verified
 
