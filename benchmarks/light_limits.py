@@ -24,8 +24,9 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.network.traffic import Flow, Traffic
+from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.peer.features.gateway.http import serving
-from manta_swarm.peer.features.light.client import GatewayClient, GatewayUrl
+from manta_swarm.peer.features.light.client import GatewayClient
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
 from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.limits.limits import Limits

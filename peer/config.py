@@ -8,7 +8,9 @@ it shows without torch, hivemind and the run; whoever takes part relies on that.
 import os
 import re
 import sys
+import urllib.parse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +24,6 @@ from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.cohort.token import check_token
 from manta_swarm.peer.contact.invitation import check_invitation
 from manta_swarm.peer.contact.whereabouts import find_addresses
-from manta_swarm.peer.features.light.client import GatewayUrl
 from manta_swarm.peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
 from manta_swarm.peer.limits.limits import LightLimits, Limits, read_size
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
@@ -46,6 +47,30 @@ _NO_USE_TO_AUDITING = (
 # Of the drivers that torch computes with on Linux: NVIDIA's, of its boards too, AMD's, and that of Windows underneath.
 _GPU_FILES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvgpu", "kfd", "dxg")
 NO_GPU = "this computer has no GPU that torch can use; give --gpus none, or all, which takes what there is"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayUrl:
+    """Where a gateway is, and whose it has to be."""
+
+    url: str  # without a slash at its end
+    name: str  # its key as people write it; empty: whoever it is
+
+    @classmethod
+    def of(cls, text: str) -> "GatewayUrl":
+        """Return what a person wrote: ``http://HOST:PORT/``, perhaps with ``#12D3Koo...`` at its end.
+
+        Raises:
+            UserError: it is no such URL.
+        """
+        try:
+            parts = urllib.parse.urlsplit(text)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url or parts.query or parts.username is not None:
+            raise UserError(f"--gateway {text}: with --light give the URL that the gateway printed, as http://203.0.113.7:8080/#12D3Koo...")
+        return cls(urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), parts.fragment)
 
 
 class PeerConfig(Limits):

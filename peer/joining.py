@@ -13,7 +13,6 @@ import torch
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.sharded_images import ShardedImages
 from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
-from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
@@ -22,9 +21,10 @@ from manta_swarm.automl.training.lots import Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network import waits
+from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.log_client import LogClient, serve_manifest
 from manta_swarm.network.node import Node
-from manta_swarm.network.peer_status import SEEKING, PeerStatus
+from manta_swarm.network.peer_status import SEEKING, STARTING, PeerStatus
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.cohort.company import Choice, Membership
@@ -34,17 +34,15 @@ from manta_swarm.peer.commands.tables import load_table, publish_table
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.visiting import num_weights
 from manta_swarm.peer.contact.whereabouts import find_addresses
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live
 from manta_swarm.peer.faults import advice
-from manta_swarm.peer.features.audit.opening import check_run as check_audits
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.features.gateway.session import check_run
-from manta_swarm.peer.features.plugged_in import Setting, features_of
-from manta_swarm.peer.features.shards.session import Held, data_here
-from manta_swarm.peer.features.two_views.views import make_site_crew
+from manta_swarm.peer.features.plugged_in import PLUGGED_IN
+from manta_swarm.peer.features.plugin import Arrival, Setting
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
@@ -52,7 +50,7 @@ from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.train.data import check_supported, load_data
+from manta_swarm.peer.train.data import Held, check_supported
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.crew import Crew, IdleCrew, InProcess
@@ -72,6 +70,7 @@ from manta_swarm.runtime.tasks import unless
 from manta_swarm.runtime.voice import Voice
 
 _WORTH_SAYING = 500_000_000  # bytes of disk
+_SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 
 logger = logging.getLogger("manta.peer")
 
@@ -180,23 +179,24 @@ def _make_crew(
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
     if own.config.audit_only:
         return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
-    if own.config.view is not None:
-        assert isinstance(dataset, StereoDataset)
-        return make_site_crew(manifest, dataset, own.config.view, devices, compute), dataset
+    if (crew := PLUGGED_IN.make_crew(own.config, manifest, dataset, devices, compute)) is not None:
+        return crew, dataset
     if devices.is_in_process:
         return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
     data = WorkerData.of(dataset, held.root, held.train)
     graphs = own.config.cuda_graphs
-    crew = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
-    return crew, data.here(dataset)
+    processes = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
+    return processes, data.here(dataset)
 
 
 async def _take_part(own: _Own, met: _Met) -> None:
     manifest = met.signed.open()
     check_supported(manifest)
-    check_run(own.config, manifest)
-    check_audits(own.config, manifest)
-    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.board) as held:
+    PLUGGED_IN.check(own.config, manifest)
+    vector_bytes = 4 * await asyncio.to_thread(num_weights, manifest)
+    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * vector_bytes))
+    async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, shelf, own.limiter, own.board)) as held:
+        own.board.update(phase=STARTING)
         await _train(own, met, held)
 
 
@@ -205,7 +205,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     node, signed = met.node, met.signed
     manifest, limits = signed.open(), own.limiter.limits
     devices = own.devices.with_threads(limits.cpu_threads)
-    dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
+    dataset = held.part_of(await asyncio.to_thread(PLUGGED_IN.load, config, manifest, held.root))
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
     resting = RestingCrew(crew, thread=None if isinstance(crew, ProcessCrew) else compute)
@@ -225,7 +225,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
-    features = features_of(Setting(config, context, progress, held, dataset, crew, met.traffic))
+    features = PLUGGED_IN.features(Setting(config, context, progress, held, dataset, crew, met.traffic))
     sizing = _sizing_of(config, manifest, table, features)
     store.remember_run(signed.run, met.addresses)
     await serve_manifest(node, signed)

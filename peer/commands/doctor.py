@@ -149,14 +149,16 @@ def _size_of(directory: Path) -> int:
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
-    from manta_swarm.peer.train.data import check_supported, load_data
+    from manta_swarm.peer.features.plugged_in import PLUGGED_IN
+    from manta_swarm.peer.train.data import check_supported
 
     try:
         manifest = signed.open()
         check_supported(manifest)
+        PLUGGED_IN.check(config, manifest)
         if manifest.shards:
             return findings.travelling(manifest.dataset, manifest.shards[0].size_bytes, config.data_limit)
-        load_data(manifest, config, config.data_root)
+        PLUGGED_IN.load(config, manifest, config.data_root)
     except MantaError as error:
         return Finding("data", State.BAD, str(error))
     return Finding("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")

@@ -1,15 +1,33 @@
 """What a peer trains on, loaded from this computer and compared with what the run's manifest says."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.private.private import load_private, refuse_noise, refuse_private
-from manta_swarm.peer.features.two_views.views import load_site
+from manta_swarm.network.blobs import Shelf
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is here of a run's data."""
+
+    shelf: Shelf  # from which this peer hands things out, shards among them
+    root: Path | None  # the folder with the data sets that come with no library
+    train: tuple[int, ...] = ()  # the shards to train with, where these are not all
+    claimed: int = 0  # what claims say of that (``Claim.shards``)
+
+    def part_of(self, dataset: Dataset) -> Dataset:
+        """Return the data set as lots of this peer are drawn from it."""
+        if self.train:
+            assert isinstance(dataset, ShardedImages | ShardedPairs)
+            return dataset.with_part(self.train)
+        return dataset
 
 
 def check_supported(manifest: Manifest) -> None:
@@ -46,20 +64,3 @@ def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
     if made_for != (dataset.task, dataset.image_channels, dataset.num_classes):
         raise UserError(f"the run's supernet {space.name} does not fit its data set {dataset.name}: ask the operator to mend it")
     return dataset
-
-
-def load_data(manifest: Manifest, config: PeerConfig, root: Path | None) -> Dataset:
-    """Return what this peer trains on: the run's data set, or where its data are private images of its own.
-
-    ``root`` is the folder with the data sets that come with no library.
-
-    Raises:
-        UserError: see ``load_checked``.
-    """
-    if config.view is not None:
-        return load_site(manifest, config.view, root, is_alone=config.alone)
-    if manifest.is_private:
-        return load_private(manifest, config.private_data)
-    refuse_private(config.private_data)
-    refuse_noise(config)
-    return load_checked(manifest, root)

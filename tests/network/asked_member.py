@@ -9,7 +9,7 @@ import sys
 from array import array
 
 import manta_swarm.peer.features.evaluation.measurer
-import manta_swarm.peer.features.evaluation.opening
+import manta_swarm.peer.features.evaluation.plugin
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
 from manta_swarm.protocol.evaluations import Result
 
@@ -25,7 +25,7 @@ class Liar(Measurer):
 if __name__ == "__main__":
     manta_swarm.peer.features.evaluation.measurer.NICENESS = 0
     if sys.argv.pop(1) == "lying":
-        manta_swarm.peer.features.evaluation.opening.Measurer = Liar  # type: ignore[misc]
+        manta_swarm.peer.features.evaluation.plugin.Measurer = Liar  # type: ignore[misc]
     from manta_swarm.peer.cli import main
 
     main()

@@ -22,18 +22,18 @@ from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.features.audit.evidence import Evidence
-from manta_swarm.peer.features.evaluation.opening import Evaluation
+from manta_swarm.peer.features.evaluation.plugin import Evaluation
 from manta_swarm.peer.features.feature import Feature, Features
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
-from manta_swarm.peer.features.gateway.session import Gateway
-from manta_swarm.peer.features.private.feature import NoisyVectors
+from manta_swarm.peer.features.gateway.plugin import Gateway
 from manta_swarm.peer.features.private.noise import Noise
-from manta_swarm.peer.features.shards.session import Held
+from manta_swarm.peer.features.private.plugin import NoisyVectors
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
+from manta_swarm.peer.train.data import Held
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import InProcess

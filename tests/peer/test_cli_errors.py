@@ -322,7 +322,7 @@ def test_a_run_that_this_computer_cannot_train_is_not_joined(home: Home, directo
 def test_why_this_computer_cannot_train_a_run_is_said_in_a_line(changes: dict[str, object], words: tuple[str, ...]) -> None:
     def prepare(wanted: Manifest) -> None:
         joining.check_supported(wanted)
-        joining.load_data(wanted, PeerConfig(), None)
+        joining.PLUGGED_IN.load(PeerConfig(), wanted, None)
 
     with pytest.raises(UserError) as refused:
         prepare(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]

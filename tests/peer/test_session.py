@@ -12,7 +12,7 @@ import torch
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.features.audit.opening import known_to
+from manta_swarm.peer.features.audit.plugin import known_to
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError

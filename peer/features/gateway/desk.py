@@ -69,7 +69,7 @@ class GatewayDesk:
         *,
         is_lease_only: bool = False,
     ) -> None:
-        """Lease nothing yet, in a run that has something for light contributors (``peer.features.gateway.session.check_run``).
+        """Lease nothing yet, in a run that has something for light contributors (``peer.features.gateway.plugin``).
 
         ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
         """

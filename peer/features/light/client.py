@@ -9,14 +9,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from manta_swarm.network.light_pay import MAX_PAY_BYTES, PAY, LightPay
 from manta_swarm.network.traffic import PIECE_BYTES
+from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.protocol.admission import Pass
 from manta_swarm.protocol.encoding import Record, pack, unpack
-from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.light import (
     BLOBS,
     LEASES,
@@ -50,30 +50,6 @@ class NotKnown(RemoteFault):
 
 class NotLetIn(RemoteFault):
     """The run does not let this key in, as the gateway says."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayUrl:
-    """Where a gateway is, and whose it has to be."""
-
-    url: str  # without a slash at its end
-    name: str  # its key as people write it; empty: whoever it is
-
-    @classmethod
-    def of(cls, text: str) -> "GatewayUrl":
-        """Return what a person wrote: ``http://HOST:PORT/``, perhaps with ``#12D3Koo...`` at its end.
-
-        Raises:
-            UserError: it is no such URL.
-        """
-        try:
-            parts = urllib.parse.urlsplit(text)
-            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_url = False
-        if not is_url or parts.query or parts.username is not None:
-            raise UserError(f"--gateway {text}: with --light give the URL that the gateway printed, as http://203.0.113.7:8080/#12D3Koo...")
-        return cls(urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), parts.fragment)
 
 
 class Meter(Protocol):

@@ -38,22 +38,14 @@ def load_private(manifest: Manifest, folder: Path | None) -> ImageDataset:
     )
 
 
-def refuse_private(folder: Path | None) -> None:
-    """Refuse a folder of one's own in a run where everybody trains on the same data.
-
-    Raises:
-        UserError: one was given.
-    """
-    if folder is not None:
-        raise UserError("in this run everybody trains on the same data, and --private-data would not be used: leave it out")
-
-
-def refuse_noise(config: PeerConfig) -> None:
-    """Refuse settings of noise in a run where everybody trains on the same data.
+def refuse_private(config: PeerConfig) -> None:
+    """Refuse settings of private data in a run where everybody trains on the same data.
 
     Raises:
         UserError: there are some.
     """
+    if config.private_data is not None:
+        raise UserError("in this run everybody trains on the same data, and --private-data would not be used: leave it out")
     given = [name for name in ("private_noise", "private_clip", "private_epsilon") if getattr(config, name) is not None]
     if given:
         raise UserError(f"in this run everybody trains on the same data, and --{given[0].replace('_', '-')} hides nothing: leave it out")

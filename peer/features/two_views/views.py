@@ -6,31 +6,25 @@ like any other. What goes wrong ends the lot at both; then the left site has to 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from manta_swarm.automl.data.catalog import load_view
-from manta_swarm.automl.data.dataset import STEREO
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
 from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
-from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.peer.workers.crew import CrewOfOne, Done, WorkerLost
-from manta_swarm.peer.workers.devices import Devices
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError, Weather
+from manta_swarm.protocol.errors import EncodingError, Unreachable, Weather
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
 from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.manifest import Manifest
@@ -39,7 +33,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import unless
 
 if TYPE_CHECKING:
-    from manta_swarm.peer.session import Session
+    pass
 
 BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
 MAX_PART_BYTES = PART_BYTES + 256
@@ -406,40 +400,3 @@ class SiteCrew(CrewOfOne):
         traffic.exchanges += attempt.place
         traffic.bytes_sent += attempt.bytes_sent
         traffic.bytes_received += attempt.bytes_received
-
-
-class TwoViews(Feature):
-    """The other site of a peer that has one view of the run's pairs: it is found among the peers of its cohort."""
-
-    def __init__(self, crew: SiteCrew) -> None:
-        self._crew = crew
-
-    @contextlib.asynccontextmanager
-    async def open(self, session: "Session") -> AsyncIterator[None]:
-        """Know the cohort from now on."""
-        self._crew.reach(session.cohort)
-        yield
-
-
-def load_site(manifest: Manifest, view: str, root: Path | None, *, is_alone: bool) -> StereoDataset:
-    """Return what this computer has of the run's pairs, where it has one view.
-
-    Raises:
-        UserError: it has not, or the run is not of that kind; the message says what to do.
-    """
-    if manifest.is_private or manifest.task != STEREO:
-        raise UserError("--view is for runs of stereo pairs that all train on: leave it out")
-    if is_alone:
-        raise UserError("--view needs a mate with the other view: leave --alone out, and start both with one --cohort and its token")
-    return load_view(manifest.dataset, view, root)
-
-
-def make_site_crew(manifest: Manifest, dataset: StereoDataset, view: str, devices: Devices, compute: ComputeThread) -> SiteCrew:
-    """Return what trains this site's part of the lots.
-
-    Raises:
-        UserError: several workers, or GPUs; or a file is broken.
-    """
-    if not devices.is_in_process:
-        raise UserError("with --view one process computes, on the CPU: give --gpus none, and leave --workers out")
-    return SiteCrew(SiteWorker(manifest.supernet, dataset, view), dataset, Site.of(dataset, view), manifest, compute)

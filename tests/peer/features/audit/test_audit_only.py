@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.peer.config import PeerConfig, check_join
-from manta_swarm.peer.features.audit.opening import check_run
+from manta_swarm.peer.features.audit.plugin import AuditPlugin
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules
@@ -41,5 +41,5 @@ def test_a_run_without_audits_is_refused(tmp_path: Path) -> None:
     operator = Identity(b"\x0b" * 32)
     manifest, config = manifest_of(operator), PeerConfig(dir=tmp_path, audit_only=True)
     with pytest.raises(UserError, match=r"^--audit-only: the run test has no audits; leave it out to train$"):
-        check_run(config, manifest)
-    check_run(config, replace(manifest, audits=(AuditRules((operator.public_key,)),)))
+        AuditPlugin().check(config, manifest)
+    AuditPlugin().check(config, replace(manifest, audits=(AuditRules((operator.public_key,)),)))

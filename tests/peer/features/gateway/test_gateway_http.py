@@ -25,11 +25,11 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 from manta_swarm.network import http_server
 from manta_swarm.network.http_server import counted_as
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
-from manta_swarm.peer.config import PeerConfig, check_join
+from manta_swarm.peer.config import GatewayUrl, PeerConfig, check_join
 from manta_swarm.peer.features.gateway import http
 from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light import light
-from manta_swarm.peer.features.light.client import GatewayClient, GatewayUrl, NotKnown
+from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.session import contribute
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
 from manta_swarm.peer.features.light.valve import Valve

@@ -10,7 +10,7 @@ from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.splitting import write_class_folders
 from manta_swarm.peer.config import PeerConfig, check_join
 from manta_swarm.peer.features.private import account
-from manta_swarm.peer.features.private.private import described, load_private, noise_of, refuse_noise, refuse_private
+from manta_swarm.peer.features.private.private import described, load_private, noise_of, refuse_private
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.private import PrivateData
@@ -35,8 +35,8 @@ def test_a_run_that_needs_them_says_how_and_one_that_does_not_refuses_them(tmp_p
     with pytest.raises(UserError, match=r"name their folder with --private-data \(a folder for each class in it: 0, 1, 2, .*9\)"):
         load_private(manifest(), None)
     with pytest.raises(UserError, match="everybody trains on the same data"):
-        refuse_private(tmp_path)
-    refuse_private(None)
+        refuse_private(PeerConfig(private_data=tmp_path))
+    refuse_private(PeerConfig())
 
 
 def test_a_run_whose_supernet_has_other_classes_is_the_operators_fault(tmp_path: Path) -> None:
@@ -56,8 +56,7 @@ def test_noise_needs_all_of_its_settings_and_nothing_that_goes_around_it(tmp_pat
         with pytest.raises(UserError, match="noise needs both --private-noise SIGMA and --private-clip C"):
             check_join(config)
         with pytest.raises(UserError, match=r"--private-\w+ hides nothing: leave it out"):
-            refuse_noise(config)
-    refuse_noise(PeerConfig())
+            refuse_private(config)
     with pytest.raises(UserError, match="is in no account"):
         check_join(PeerConfig(private_noise=1, private_clip=1, tell_accuracy=True))
 

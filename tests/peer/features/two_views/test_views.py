@@ -21,9 +21,10 @@ from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import Handler, Refused
-from manta_swarm.peer.config import check_join, load_config
+from manta_swarm.peer.config import PeerConfig, check_join, load_config
 from manta_swarm.peer.features.two_views.partner import MEET, Site
-from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew, load_site, make_site_crew
+from manta_swarm.peer.features.two_views.plugin import TwoViewsPlugin
+from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import WorkerLost
 from manta_swarm.peer.workers.devices import choose_devices
@@ -323,17 +324,21 @@ def test_messages_are_parsed_strictly(kind: type, record: tuple[object, ...]) ->
 
 
 def test_a_run_or_settings_that_a_view_does_not_fit_are_said(tmp_path: Path) -> None:
+    plugin, left, right = TwoViewsPlugin(), PeerConfig(view=LEFT), PeerConfig(view=RIGHT)
     with pytest.raises(UserError, match="--view is for runs of stereo pairs"):
-        load_site(manifest_of(Identity(b"o" * 32)), LEFT, tmp_path, is_alone=False)
+        plugin.check(left, manifest_of(Identity(b"o" * 32)))
     with pytest.raises(UserError, match="--view needs a mate with the other view: leave --alone out"):
-        load_site(MANIFEST, LEFT, tmp_path, is_alone=True)
+        plugin.check(PeerConfig(view=LEFT, alone=True), MANIFEST)
     with pytest.raises(UserError, match="layers comes with both views: leave --view out"):
-        load_site(replace(MANIFEST, dataset="layers"), LEFT, tmp_path, is_alone=False)
+        plugin.load(left, replace(MANIFEST, dataset="layers"), tmp_path)
     write_scenes(tmp_path, 4)
-    dataset = load_site(replace(MANIFEST, dataset="stereo-scenes"), RIGHT, tmp_path / RIGHT, is_alone=False)
+    dataset = plugin.load(right, replace(MANIFEST, dataset="stereo-scenes"), tmp_path / RIGHT)
+    assert dataset is not None
     with pytest.raises(UserError, match="on the CPU: give --gpus none, and leave --workers out"):
-        make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", 2), ComputeThread())
-    assert not make_site_crew(MANIFEST, dataset, RIGHT, choose_devices("none", None), ComputeThread()).free()
+        plugin.make_crew(right, MANIFEST, dataset, choose_devices("none", 2), ComputeThread())
+    crew = plugin.make_crew(right, MANIFEST, dataset, choose_devices("none", None), ComputeThread())
+    assert crew is not None
+    assert not crew.free()
     with pytest.raises(UserError, match="leases need samples with both views"):
         check_join(load_config({"dir": tmp_path, "view": "left", "gateway": ("127.0.0.1:0",)}))
     with pytest.raises(UserError, match=r"--view: .*left.* or .*right"):

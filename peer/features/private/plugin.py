@@ -1,17 +1,22 @@
 """Images of this peer's own, as a feature: the model is measured on some of them, and what they taught may be handed in with noise."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature, Vector
+from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.features.private.measuring import Measuring
 from manta_swarm.peer.features.private.noise import Noise
-from manta_swarm.peer.features.private.private import described
+from manta_swarm.peer.features.private.private import described, load_private, noise_of, refuse_private
+from manta_swarm.protocol.manifest import Manifest
 
 if TYPE_CHECKING:
     from manta_swarm.peer.session import Session
@@ -66,3 +71,28 @@ class NoisyVectors(Feature):
         self._context.board.update(epsilon=self._noise.epsilon)
         self._context.board.write()
         return noisy
+
+
+class PrivatePlugin(Plugin):
+    """Images of the peers' own, in a run whose data stay with them."""
+
+    def check(self, config: PeerConfig, manifest: Manifest) -> None:
+        """Refuse what is for such runs alone in another one."""
+        if not manifest.is_private and config.view is None:
+            refuse_private(config)
+
+    def load(self, config: PeerConfig, manifest: Manifest, root: Path | None) -> Dataset | None:
+        """Return the peer's own images."""
+        return load_private(manifest, config.private_data) if manifest.is_private and config.view is None else None
+
+    def features(self, of: Setting) -> Sequence[Feature]:
+        """Return what measures on some of them, and the noise that the person asked for."""
+        if not of.context.manifest.is_private:
+            return ()
+        found: list[Feature] = []
+        if isinstance(of.dataset, ImageDataset):
+            is_noisy, told = of.config.private_noise is not None, of.config.tell_accuracy
+            found.append(PrivateImages(of.context, of.dataset, tells_accuracy=not is_noisy if told is None else told))
+        if (noise := noise_of(of.config, of.context.store.directory / "privacy")) is not None:
+            found.append(NoisyVectors(of.context, noise))
+        return found

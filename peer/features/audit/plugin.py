@@ -1,8 +1,8 @@
-"""With what a peer in a run audits, if it can at all: the auditor, made of what the peer has."""
+"""Audits, as a feature: with what a peer in a run audits others, if it can at all, and what it keeps for audits of its own work."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from manta_swarm.network.vectors import VectorsFolder
@@ -10,12 +10,14 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.audit.auditor import Auditor, Known
 from manta_swarm.peer.features.audit.computing import Process
+from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.audit.fetching import Fetching
 from manta_swarm.peer.features.audit.volunteers import Volunteers
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.shards.session import Held
+from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.store import FETCHED
+from manta_swarm.peer.train.data import Held
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_COHORT
 from manta_swarm.protocol.manifest import Manifest
@@ -27,16 +29,6 @@ if TYPE_CHECKING:
     from manta_swarm.peer.session import Session
 
 _VALUE_BYTES = 4
-
-
-def check_run(config: PeerConfig, manifest: Manifest) -> None:
-    """Refuse ``--audit-only`` in a run that has no audits.
-
-    Raises:
-        UserError: so it is.
-    """
-    if config.audit_only and not manifest.is_audited:
-        raise UserError(f"--audit-only: the run {manifest.name} has no audits; leave it out to train")
 
 
 class Auditing(Feature):
@@ -147,23 +139,28 @@ def known_to(session: "Session") -> Known:
     return Known(lambda: progress.newest_round, session.is_finished, states.parameters, states.body)
 
 
-def auditing_of(config: PeerConfig, context: RunContext, held: Held) -> Auditing | None:
-    """Return what audits at a peer; None: it cannot, which is said if it was asked for.
+class AuditPlugin(Plugin):
+    """Audits, in a run that has them: what they may ask of this peer's work, and the auditor that it is to others."""
 
-    Raises:
-        UserError: the peer is to do nothing else.
-    """
-    rules = context.manifest.audit_rules
-    why = _why_not(config, held) if rules is not None else "this run has no audits"
-    if rules is None or why:
+    def check(self, config: PeerConfig, manifest: Manifest) -> None:
+        """Refuse ``--audit-only`` in a run that has no audits."""
+        if config.audit_only and not manifest.is_audited:
+            raise UserError(f"--audit-only: the run {manifest.name} has no audits; leave it out to train")
+
+    def features(self, of: Setting) -> Sequence[Feature]:
+        """Return what keeps the evidence, and what audits; where it cannot audit, and was asked to, that is said, or refused."""
+        config, context, rules = of.config, of.context, of.context.manifest.audit_rules
+        kept = () if rules is None else (Evidence(context, of.progress, rules, has_light=bool(config.gateway)),)
+        why = "this run has no audits" if rules is None else _why_not(config, of.held)
+        if rules is None or why:
+            if config.audit_only:
+                raise UserError(f"--audit-only: it cannot audit, for {why}")
+            if config.audit:
+                context.board.say(f"audits nothing: {why}")
+            return kept
         if config.audit_only:
-            raise UserError(f"--audit-only: it cannot audit, for {why}")
-        if config.audit:
-            context.board.say(f"audits nothing: {why}")
-        return None
-    if config.audit_only:
-        _talk_first(context, config.initial_peers)
-    return Auditing(context, rules, held, does_nothing_else=config.audit_only)
+            _talk_first(context, config.initial_peers)
+        return (*kept, Auditing(context, rules, of.held, does_nothing_else=config.audit_only))
 
 
 def _why_not(config: PeerConfig, held: Held) -> str:

@@ -5,11 +5,11 @@ HTTP's libraries are imported by those peers alone that are gateways.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.dataset import CLASSIFICATION
+from manta_swarm.automl.data.names import SHARDS
 from manta_swarm.network.gate import Gate
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.cohort.seat import Seat
@@ -20,6 +20,7 @@ from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.payroll import Payroll
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.submit.promises import Outcome
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import UserError
@@ -112,35 +113,32 @@ class Gateway(Feature):
         self._desk.close()
 
 
-def check_run(config: PeerConfig, manifest: Manifest) -> None:
-    """Refuse a gateway in a run that cannot have one.
+class GatewayPlugin(Plugin):
+    """Leases to light contributors, for peers whose person wants that."""
 
-    Raises:
-        UserError: the run has nothing for light contributors.
-    """
-    if config.gateway and (reason := why_no_leases(manifest)):
-        raise UserError(reason)
+    def check(self, config: PeerConfig, manifest: Manifest) -> None:
+        """Refuse a gateway in a run that has nothing for light contributors, or nothing that can be handed out."""
+        if not config.gateway:
+            return
+        if reason := why_no_leases(manifest):
+            raise UserError(reason)
+        if manifest.task == CLASSIFICATION and manifest.dataset.startswith(SHARDS):
+            raise UserError(f"samples of {manifest.dataset} are of many sizes and cannot be handed out: leave --gateway out")
 
-
-def gateway_of(config: PeerConfig, context: RunContext, progress: Progress, dataset: Dataset, traffic: Traffic) -> Gateway | None:
-    """Return the gateway that a person asked for; None: this peer is none. The context's node is held to whom the run admits.
-
-    Raises:
-        UserError: it cannot hand out samples of this data set.
-    """
-    if not config.gateway:
-        return None
-    if isinstance(dataset, ShardedImages):
-        raise refuse_sharded_images(dataset.name)
-    clock = context.clock
-    desk = GatewayDesk(
-        context.identity, context.signed, context.course, dataset, clock.now_ms, context.num_weights, is_lease_only=config.lease_only
-    )
-    if isinstance(context.node, Gate):
-        desk.entrance = Entrance(context.node, context.node.known, context.manifest, context.run, clock.now_ms)
-    return Gateway(context, progress, desk, config.door, traffic)
-
-
-def refuse_sharded_images(name: str) -> UserError:
-    """Return what a person is told who wants a gateway for images in shards."""
-    return UserError(f"samples of {name} are of many sizes and cannot be handed out: leave --gateway out")
+    def features(self, of: Setting) -> Sequence[Feature]:
+        """Return the gateway that the person asked for. The context's node is held to whom the run admits."""
+        if not of.config.gateway:
+            return ()
+        context, clock = of.context, of.context.clock
+        desk = GatewayDesk(
+            context.identity,
+            context.signed,
+            context.course,
+            of.dataset,
+            clock.now_ms,
+            context.num_weights,
+            is_lease_only=of.config.lease_only,
+        )
+        if isinstance(context.node, Gate):
+            desk.entrance = Entrance(context.node, context.node.known, context.manifest, context.run, clock.now_ms)
+        return (Gateway(context, of.progress, desk, of.config.door, of.traffic),)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.memory import MemoryEndpoint
-from manta_swarm.network.peer_status import FETCHING, STARTING
+from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.shards.session import data_here
+from manta_swarm.peer.features.plugged_in import PLUGGED_IN
+from manta_swarm.peer.features.plugin import Arrival
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.status import StatusBoard
@@ -27,8 +29,7 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board:
 
     async def come() -> Path | None:
         signed = SignedManifest.sign(manifest, OPERATOR)
-        async with data_here(config, node, Traffic(), signed, limiter, board) as held:
-            assert board.status.phase == STARTING
+        async with PLUGGED_IN.bring(Arrival(config, node, Traffic(), signed, Shelf(max_bytes=2**25), limiter, board)) as held:
             return held.root
 
     return asyncio.create_task(come())

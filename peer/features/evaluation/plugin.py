@@ -1,7 +1,7 @@
 """What a peer in a run can be asked to measure, and with what it does: the desk, made of what the peer has."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from manta_swarm.automl.spaces.space import space_named
@@ -11,8 +11,9 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measurer
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.shards.session import Held
+from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.train.data import Held
 from manta_swarm.protocol.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -74,3 +75,11 @@ class Evaluation(Feature):
     def resume(self) -> None:
         """Go on."""
         self._desk.resume()
+
+
+class EvaluationPlugin(Plugin):
+    """Measures for whoever of the run asks."""
+
+    def features(self, of: Setting) -> Sequence[Feature]:
+        """Return it, at every peer: one that cannot measure says why to who asks."""
+        return (Evaluation(of.config, of.context, of.progress, of.held),)
