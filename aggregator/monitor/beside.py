@@ -1,14 +1,13 @@
 """Keeps the monitor's processes running beside the run: the page's, and the evaluator's. The run waits for none, and none can stop it."""
 
-import asyncio
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
 from manta_swarm.aggregator.monitor.door import MonitorDoor
+from manta_swarm.aggregator.monitor.onlookers import whatever_happens
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.runtime.child import TOLD, Program, keep, python
 from manta_swarm.runtime.line import BEATS
@@ -21,8 +20,6 @@ _NICENESS, _OF_EVALUATOR = 5, 10
 _QUIET_S = 0.8 * BUSY_TIMEOUT_S
 # The evaluator never opens the database. Where all cores are busy it may need long for its libraries, too, and can be waited for.
 _EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0
-
-logger = logging.getLogger("manta.onlookers")
 
 
 class MonitorBeside(Feature):
@@ -42,15 +39,9 @@ class MonitorBeside(Feature):
 
     async def run(self, addresses: Sequence[str]) -> None:
         """See ``Feature``; what goes wrong is told, and nothing else."""
-        tasks = [asyncio.create_task(keep(program)) for program in self.programs]
-        for task in tasks:
-            task.add_done_callback(_tell_of_fault)
         try:
-            await asyncio.Event().wait()
+            await whatever_happens(*map(keep, self.programs))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
             self._door.socket.close()
 
     def _programs(self) -> tuple[Program, ...]:
@@ -81,10 +72,3 @@ class MonitorBeside(Feature):
             quiet_s=_EVALUATOR_QUIET_S,
         )
         return monitor, evaluator
-
-
-def _tell_of_fault(task: "asyncio.Task[None]") -> None:
-    """A fault of this program's stops nothing here, and is seen all the same."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        logger.error("the monitor is not kept running any more", exc_info=error)

@@ -4,9 +4,11 @@ None of it is waited for by the run, and none of it can stop it.
 """
 
 import asyncio
+import logging
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.intake.refusals import refused_of
@@ -19,6 +21,7 @@ from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 _SHOW_S = 0.5
+logger = logging.getLogger("manta.onlookers")
 
 
 class Scene(Protocol):
@@ -56,6 +59,9 @@ class Onlookers:
 
     async def look_on(self, scene: Scene) -> None:
         """Write what is seen twice a second, until this is cancelled."""
+        await whatever_happens(self._keep_shown(scene))
+
+    async def _keep_shown(self, scene: Scene) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
             self.show(scene)
@@ -97,3 +103,23 @@ class Onlookers:
                 for round_, keys, body in closing.standing()
             ),
         )
+
+
+async def whatever_happens(*works: Coroutine[Any, Any, None]) -> None:
+    """Do these until this is cancelled, also once one of them ended; a fault of one is told, and stops nothing."""
+    tasks = [asyncio.create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(_tell_of_fault)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def _tell_of_fault(task: "asyncio.Task[None]") -> None:
+    """A fault of this program's stops nothing here, and is seen all the same."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.error("onlookers are not served any more", exc_info=error)

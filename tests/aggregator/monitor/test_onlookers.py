@@ -11,6 +11,7 @@ import pytest
 
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor import beside
+from manta_swarm.aggregator.monitor import onlookers as module
 from manta_swarm.aggregator.monitor.beside import MonitorBeside
 from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
@@ -24,6 +25,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.child import Program
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests.clocks import ManualClock
+from tests.memory_log import until
 
 USUAL = MonitorSection()
 KEYS = [bytes([number]) * 32 for number in range(1, 4)]
@@ -159,6 +161,23 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
     found = AggregatorStatus.read(tmp_path)
     assert found is not None
     assert found.round == 3
+
+
+def test_a_fault_in_what_is_shown_is_told_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look, _ = onlookers(tmp_path)
+    monkeypatch.setattr(module, "_SHOW_S", 0)
+
+    async def story() -> None:
+        looking = asyncio.create_task(look.look_on(None))  # type: ignore[arg-type] - which cannot be shown
+        await until(lambda: "onlookers are not served any more" in caplog.text)
+        assert not looking.done()
+        looking.cancel()
+        await asyncio.wait({looking})
+
+    asyncio.run(story())
+    look.close()
 
 
 def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
