@@ -164,7 +164,7 @@ def find(**options: Any) -> None:
 def _load() -> None:
     """Import what takes seconds, while there is nothing to clean up."""
     with ending_at_ctrl_c():
-        import manta_swarm.automl.api
+        import manta_swarm.automl.opening
         import manta_swarm.automl.search.earlier
         import manta_swarm.automl.search.members
         import manta_swarm.automl.search.processes
@@ -266,16 +266,17 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
 
 
 def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
-    from manta_swarm.automl import api
+    from manta_swarm.automl.data.catalog import load_dataset
     from manta_swarm.automl.evaluation.held_out import check_fit
+    from manta_swarm.automl.opening import open_snapshot
     from manta_swarm.automl.training.update import state_digest
 
     assert wishes.snapshot is not None
     assert wishes.data is not None
-    snapshot = api.open_snapshot(wishes.snapshot, wishes.device)
+    snapshot = open_snapshot(wishes.snapshot, wishes.device)
     space, state = snapshot.space, snapshot.state
     costs = costs_of(space, table)
-    dataset = api.load_dataset(wishes.data, wishes.data_root) if members is None else None
+    dataset = load_dataset(wishes.data, wishes.data_root) if members is None else None
     if dataset is not None:
         check_fit(dataset, space)
     origin: dict[str, str | int | None] = {
