@@ -2,7 +2,8 @@
 
 Starts an aggregator, and --processes processes with --sessions peers each: sessions of one event loop, each with a key, a folder and a
 libp2p daemon of its own. Microbatches are pauses of --lot-ms that end in a cheap pseudo-random gradient, as in ``scale.py``, for they would
-drown the processors. After a rest, in which peers only announce themselves and look for others, the run goes on to its end.
+drown the processors. After a rest, in which peers announce themselves, look for others and see how far these are, the run goes on to its
+end.
 
 Prints the share of the samples that counted, and for each peer its part of memory that nobody shares, threads, open files, and CPU.
 
