@@ -29,8 +29,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from manta_swarm.protocol.signing import Identity, sha256

@@ -32,8 +32,7 @@ from manta_swarm.automl.precisions import PRECISIONS
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.lots import Lot, LotResult, Worker, fetch
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.lots import lot_seed, sample_indices
 

@@ -50,9 +50,8 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.automl.spaces.space import TINY
     from manta_swarm.automl.training.lots import Lot
     from manta_swarm.peer.workers.devices import Device
-    from manta_swarm.peer.workers.processes import ProcessCrew
+    from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
     from manta_swarm.peer.workers.resting import RestingCrew
-    from manta_swarm.peer.workers.worker_data import WorkerData
 
     processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
     crew = RestingCrew(processes)

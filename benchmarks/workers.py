@@ -36,8 +36,7 @@ from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.pace import Pace
 

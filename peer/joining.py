@@ -55,9 +55,8 @@ from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.crew import Crew, IdleCrew, InProcess
 from manta_swarm.peer.workers.devices import DeviceChoice, Devices
-from manta_swarm.peer.workers.processes import ProcessCrew
+from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
 from manta_swarm.peer.workers.resting import RestingCrew
-from manta_swarm.peer.workers.worker_data import WorkerData
 from manta_swarm.protocol.cohorts import affinity_token, cohort_name
 from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
 from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes

@@ -7,7 +7,7 @@ return.
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from manta_swarm.network.log_client import Commitment, Told
 from manta_swarm.peer.cohort.cohort import Cohort
@@ -20,10 +20,9 @@ from manta_swarm.peer.faults import verdict
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.limits.absence import Absences
 from manta_swarm.peer.status import YOU
-from manta_swarm.peer.submit.attempts import Result
 from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit
 from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
-from manta_swarm.peer.submit.submitter import Submitter
+from manta_swarm.peer.submit.submitter import Result, Submitter
 from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import Heads
@@ -249,7 +248,7 @@ class Session:
             try:
                 await self._crew.start()
                 self._crew_changed()
-                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look()))
+                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
                 background.append(meeting := tasks.create_task(self._others.presence.meet()))
@@ -257,8 +256,8 @@ class Session:
                     tasks.create_task(watch)
                     for watch in (
                         self._others.presence.watch(),
-                        self._one_history.telling(self._subscriber.listen()),
-                        self._one_history.telling(self._one_history.watch()),
+                        self._one_history.telling(self._subscriber.listen),
+                        self._one_history.telling(self._one_history.watch),
                         self._watch_absences(),
                         self._find(),
                         self._watch_guilt(),
@@ -281,17 +280,20 @@ class Session:
                     task.cancel()
                 await self._others.presence.withdraw()
             finally:
-                for task in background:
-                    task.cancel()
-                self._catching_up.stop()
-                await self.progress.promises.close()
-                await self._credit.close()
-                await self.features.close()
-                await self._others.cohort.close()
-                await self._spread.close()
-                await self._subscriber.close()
-                await self._crew.close()
-                self.context.compute.close()
+                await self._close(background)
+
+    async def _close(self, background: Iterable[asyncio.Task[None]]) -> None:
+        for task in background:
+            task.cancel()
+        self._catching_up.stop()
+        await self.progress.promises.close()
+        await self._credit.close()
+        await self.features.close()
+        await self._others.cohort.close()
+        await self._spread.close()
+        await self._subscriber.close()
+        await self._crew.close()
+        self.context.compute.close()
 
     async def _watch_guilt(self) -> None:
         """Leave once audits found this peer guilty: what it does counts no more."""

@@ -1,8 +1,8 @@
 """What a peer's person is told of its contributions."""
 
 from manta_swarm.peer.status import StatusBoard
-from manta_swarm.peer.submit.attempts import Attempt
 from manta_swarm.peer.submit.promises import Fate, NewCommit, Outcome
+from manta_swarm.peer.submit.submitter import Attempt
 
 
 def show_outcome(board: StatusBoard, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ commits that no log can have are a proof: it is kept, told to neighbours, each o
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 
 from manta_swarm.network import waits
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment
@@ -73,10 +73,10 @@ class OneHistory:
         """Somebody else than the log told of a commit far ahead of what is known."""
         self._soon.set()
 
-    async def telling(self, work: Coroutine[None, None, None]) -> None:
+    async def telling(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do work that may find out that the log has two histories; others are told what proves it before this peer ends over it."""
         try:
-            await work
+            await work()
         except OtherHistory:
             await self._tell()
             raise

@@ -10,10 +10,17 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from torch import Tensor
 
+from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shared import ImagesIn, share_images, shared_images
+from manta_swarm.automl.data.shared_pairs import region_for
+from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.shared_memory import Region, aligned
 from manta_swarm.automl.spaces.space import space_named
@@ -21,8 +28,7 @@ from manta_swarm.automl.training.lots import Lot, LotResult
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.worker_data import WorkerData
-from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, Ready, Setup, Task
+from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
 from manta_swarm.runtime.tasks import within
@@ -34,6 +40,47 @@ _AGAIN = Restart(0.5, 60.0, free=1)
 _ALARMING = 3  # ends in a row, of every worker, that the person is told of
 
 logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerData:
+    """What worker processes share of a data set: images, what they read or make of stereo pairs, or where shards are."""
+
+    images: tuple[ImagesIn, ...]  # one, which lies in ``region``, or none
+    pairs: tuple[PairsOf, ...]  # one, whose pairs are kept in ``region``, or none
+    shards: tuple[ShardsOf, ...]  # one, which needs nothing in ``region``, or none
+    region: Region
+
+    @classmethod
+    def of(cls, dataset: Dataset, root: Path | None, part: tuple[int, ...] = ()) -> "WorkerData":
+        """Share a data set; of images the caller need not keep its own copy, see ``here``.
+
+        ``root`` is the folder that it was loaded from, ``part`` its shards to train with where these are not all.
+
+        Raises:
+            StorageError: as ``Region.make``.
+            UserError: a data set of a kind that worker processes can't have.
+        """
+        if isinstance(dataset, ImageDataset):
+            images, region = share_images(dataset)
+            return cls((images,), (), (), region)
+        if isinstance(dataset, StereoDataset):
+            region, place_bytes = region_for(dataset.train)
+            return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes, part),), (), region)
+        if isinstance(dataset, ShardedImages):
+            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest, part),), Region.make(0))
+        raise UserError(f"the data set {dataset.name} cannot be shared among workers: give --workers 1 and --gpus none")
+
+    def here(self, dataset: Dataset) -> Dataset:
+        """Return the data set that was shared as this process is to have it: its training images are those in shared memory."""
+        if not self.images or not isinstance(dataset, ImageDataset):
+            return dataset
+        shared = shared_images(self.images[0], self.region)
+        return replace(dataset, train_images=shared.train_images, train_labels=shared.train_labels)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.region.close()
 
 
 @dataclass(frozen=True, slots=True)

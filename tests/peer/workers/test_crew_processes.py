@@ -28,8 +28,7 @@ from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess, WorkerLost
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import Patience, ProcessCrew
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import Patience, ProcessCrew, WorkerData
 from manta_swarm.protocol.lots import place_of_lot, sample_indices
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity

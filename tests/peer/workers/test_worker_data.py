@@ -8,7 +8,7 @@ from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.layered import layers
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.automl.data.shared import shared_images
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import WorkerData
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture
 

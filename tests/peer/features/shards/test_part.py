@@ -21,7 +21,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.shards.download import Download
 from manta_swarm.peer.features.shards.holders import Holders
 from manta_swarm.peer.features.shards.plugin import _get
-from manta_swarm.peer.workers.worker_data import WorkerData
+from manta_swarm.peer.workers.processes import WorkerData
 from manta_swarm.peer.workers.worker_messages import Setup
 from manta_swarm.peer.workers.worker_process import _dataset
 from manta_swarm.protocol.errors import SamplesMissing, UserError
