@@ -13,6 +13,7 @@ from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.cohort.seat import Accepted
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
@@ -25,8 +26,10 @@ from manta_swarm.protocol.records import Claim, Contribution, Ticket
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.runtime.clock import SystemClock
 from tests.claim_steps import all_of, means_of
 from tests.memory_log import OPERATOR, signed_manifest, start_of
+from tests.peer.contexts import context_of
 
 GATEWAY = Identity(sha256(b"gateway"))
 LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(4)]
@@ -36,6 +39,17 @@ LEFT_MS = 60_000.0
 @cache
 def digits() -> Dataset:
     return load_dataset("digits")
+
+
+class _ClockOf(SystemClock):
+    """The clock of a gateway in a test, which moves it."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def now_ms(self) -> float:
+        """Return the time that the test says."""
+        return self._gateway.now_ms
 
 
 class Gateway:
@@ -49,7 +63,11 @@ class Gateway:
         self.now_ms = 0.0
         self.compute = ComputeThread()
         count = self.state.parameters.numel()
-        self.desk = GatewayDesk(GATEWAY, self.signed, self.course, digits(), lambda: self.now_ms, count, is_lease_only=is_lease_only)
+        self.context = context_of(
+            None, GATEWAY, self.signed, None, self.compute, course=self.course, num_weights=count, clock=_ClockOf(self)
+        )
+        self.desk = GatewayDesk(self.context, digits(), is_lease_only=is_lease_only)
+        self.keeper = Feature()
         self.base = Standing.start(self.manifest, self.signed.run)
 
     async def convene(
@@ -57,7 +75,7 @@ class Gateway:
     ) -> GatewaySeat:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
-        return await self.desk.convene(self.base, self.state, cohort, lent, self.compute, left_ms=left_ms, next_ms=left_ms + 5_000)
+        return await self.desk.convene(self.base, self.state, cohort, lent, self.keeper, left_ms=left_ms, next_ms=left_ms + 5_000)
 
     def after(self, round_: int) -> Standing:
         """Return a commit that the gateway might go on to."""

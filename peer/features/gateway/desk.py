@@ -5,24 +5,21 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.snippet import cut, is_for_any_thread, sample_bytes
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.light import cheapest, covered_weights
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.peer.cohort.seat import Seat
-from manta_swarm.peer.features.feature import Features
+from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.entrance import Entrance
-from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.returns import Returns, lost
 from manta_swarm.peer.features.gateway.seat import GatewaySeat, Gift
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
 from manta_swarm.peer.submit.making import named_by_claim
-from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
@@ -39,16 +36,14 @@ from manta_swarm.protocol.light import (
     Welcome,
     max_return_bytes,
 )
-from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.records import Contribution, Ticket
+from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rosters import Durations, Timetable
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.signing import PublicKey, sha256
 
 _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a step is leased in any case
 _VECTORS_BYTES = 2**28  # of all that may come back for a base
-_REMEMBERED_WORDS, _REMEMBERED_ROSTERS = 4096, 8
 _AGAIN_MS = 250  # to ask what became of a return, at least
 _GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
 
@@ -58,50 +53,45 @@ logger = logging.getLogger("manta.gateway")
 class GatewayDesk:
     """One peer's light contributors. All methods run in one event loop."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        signed: SignedManifest,
-        course: RunCourse,
-        dataset: Dataset,
-        now_ms: Callable[[], float],
-        num_weights: int,
-        *,
-        is_lease_only: bool = False,
-    ) -> None:
+    def __init__(self, context: RunContext, dataset: Dataset, entrance: Entrance | None = None, *, is_lease_only: bool = False) -> None:
         """Lease nothing yet, in a run that has something for light contributors (``peer.features.gateway.plugin``).
 
-        ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
+        Args:
+            context: of the run.
+            dataset: whose samples are handed out.
+            entrance: says who may lease, in a run that not everybody may take part in.
+            is_lease_only: this peer does only the lots that a contribution's founder must have done.
         """
-        self.manifest: Manifest = signed.open()
-        self.welcome = pack(Welcome(identity.public_key, signed))
+        self.manifest: Manifest = context.manifest
+        self.welcome = pack(Welcome(context.key, context.signed))
         self.is_lease_only = is_lease_only
-        self._identity = identity
-        self._run = signed.run
-        self._course = course
+        self.entrance = entrance
+        self._context = context
+        self._course = context.course
         self._dataset = dataset
-        self._terms = Terms(self.manifest, course, signed.run, identity.public_key, dataset.num_train)
-        self._now_ms = now_ms
+        self._terms = Terms(self.manifest, context.course, context.run, context.key, dataset.num_train)
+        self._clock = context.clock
         self._steps = self.manifest.exchange.local_steps
-        places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * num_weights)))
+        places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * context.num_weights)))
         self._leases = Leases(self._steps, places)
         self._durations = Durations()
         self._work: Work | None = None
         self._why_none = "the gateway gets the run's newest state"
         self._is_over = self._is_leaving = False
         self._asked_ms: float | None = None
-        self._words: OrderedDict[bytes, LightWord] = OrderedDict()  # by the name of the return
-        self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
-        self.max_return_bytes = max_return_bytes(body_num_bytes(CODEC, num_weights))
-        self.entrance: Entrance | None = None  # in a run that not everybody may take part in
-        self.payroll: Payroll | None = None  # where the log can be asked
-        self.features = Features()  # keep the vectors that light contributors' claims name
-        self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
+        self._returns = Returns()
+        self.max_return_bytes = max_return_bytes(body_num_bytes(CODEC, context.num_weights))
+        self.leased = 0  # leases handed out, over the whole life
+
+    @property
+    def taken(self) -> int:
+        """Claims of light contributors that the log has, over the whole life."""
+        return self._returns.num_taken
 
     # The gateway's own side.
 
     async def convene(
-        self, base: Standing, state: State, cohort: str, lent: Lent, compute: ComputeThread, *, left_ms: float, next_ms: float
+        self, base: Standing, state: State, cohort: str, lent: Lent, keeper: Feature, *, left_ms: float, next_ms: float
     ) -> GatewaySeat:
         """Return the place of this peer's work on ``base``, for which light contributors get leases from now on.
 
@@ -110,11 +100,11 @@ class GatewayDesk:
             state: its state.
             cohort: that this peer's claim names.
             lent: the residual that its last contribution left.
-            compute: where data is read.
+            keeper: keeps the vectors that light contributors' claims name.
             left_ms: until what was learnt has to be gathered.
             next_ms: until the next base is expected.
         """
-        now_ms, round_ = self._now_ms(), base.round + 1
+        now_ms, round_ = self._clock.now_ms(), base.round + 1
         table = Timetable(now_ms + max(left_ms, 0.0), self._steps, 0.0, self._durations.gathering_ms, now_ms)
         due_ms = now_ms + self._steps * table.step_ms
         reason = self._why_not(round_, cohort)
@@ -122,14 +112,12 @@ class GatewayDesk:
         patience_ms = table.last_patience_ms
         if self._work is not None and self._work.is_on(base, cohort, lent):  # nothing was handed in on it: what is leased may come back
             self._leases.go_on(now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms)
-            self._work.compute = compute
             self._work.seat.go_on(patience_ms, lingers=lingers)
             if self._is_leaving:
                 self._work.seat.shut()
             return self._work.seat
         self._forget()
-        seat = GatewaySeat(self._identity, base, self._leases, self._durations, self._now_ms, self.manifest, patience_ms, lingers=lingers)
-        seat.on_fate = self._settle
+        seat = GatewaySeat(self._context, base, self._leases, self._durations, self._returns, patience_ms, lingers=lingers)
         architectures = self._course.plan.architectures(round_, cohort)
         if reason:
             self._why_none = reason
@@ -138,8 +126,8 @@ class GatewayDesk:
         weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
         # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
         has_lent = lent.residual.digest and not self.manifest.is_audited
-        of_lent = self._rosters.get(lent.contribution, frozenset()) if has_lent else frozenset()
-        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
+        of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
+        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, seat)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
         most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
@@ -175,7 +163,7 @@ class GatewayDesk:
     @property
     def has_contributors(self) -> bool:
         """Whether somebody asked for a lease lately, or has one."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         return self._asked_ms is not None and (now_ms < self._asked_ms + _GONE_MS or self._leases.is_awaited(now_ms))
 
     def finish(self) -> None:
@@ -193,9 +181,9 @@ class GatewayDesk:
         """This peer leaves now."""
         self._forget()
 
-    def has_claim_of(self, contribution: bytes, key: bytes) -> bool:
-        """Return whether one of the newest contributions of this gateway has a claim of a light contributor's key."""
-        return key in self._rosters.get(contribution, frozenset())
+    def roster(self, contribution: bytes) -> frozenset[bytes]:
+        """Return the keys whose claims one of the newest contributions of this gateway has; none of another one."""
+        return self._returns.roster(contribution)
 
     # What contributors ask.
 
@@ -206,25 +194,25 @@ class GatewayDesk:
             RemoteFault: it is malformed, not signed, or for another run or gateway; or its key is not in the run.
         """
         asked = unpack(Signed[LeaseRequest], request, max_bytes=MAX_REQUEST_BYTES).open()
-        if (asked.run, asked.gateway) != (self._run, self._identity.public_key):
+        if (asked.run, asked.gateway) != (self._context.run, self._context.key):
             raise EncodingError("a request for another run, or to another gateway")
-        if asked.key == self._identity.public_key:
+        if asked.key == self._context.key:
             raise EncodingError("this is the gateway's own key: a light contributor needs one of its own")
         if self.entrance is not None:
             self.entrance.check(asked.key)
-        self._asked_ms = self._now_ms()
+        self._asked_ms = self._clock.now_ms()
         work = self._work
         if work is None or self._is_over:
             return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))
-        work.keep(self._leases.out(self._now_ms()))
-        leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._now_ms())
+        work.keep(self._leases.out(self._clock.now_ms()))
+        leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._clock.now_ms())
         if isinstance(leased, No):
             return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
         lease = await self._made(work, leased)
-        good_ms = round(leased.until_ms - self._now_ms())
+        good_ms = round(leased.until_ms - self._clock.now_ms())
         if lease is None or good_ms <= 0 or self._work is not work:
             return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
-        return LeaseAnswer((Signed.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
+        return LeaseAnswer((Signed.sign(replace(lease, good_ms=good_ms), self._context.identity),), "", 0, 0)
 
     async def _made(self, work: Work, leased: Leased) -> Lease | None:
         task = work.ready.get(leased.key)
@@ -249,7 +237,7 @@ class GatewayDesk:
         if is_for_any_thread(self._dataset):
             samples = await asyncio.to_thread(cut, self._dataset, indices)
         else:
-            samples = await work.compute.run(cut, self._dataset, indices)
+            samples = await self._context.compute.run(cut, self._dataset, indices)
         digest = sha256(samples)
         work.samples[leased.key] = digest, samples
         return self._terms.lease(work, leased, digest, len(samples))
@@ -274,56 +262,30 @@ class GatewayDesk:
         known = self.word(name)
         if known is not None:
             return known
-        leased, work = self._leases.back(claim.key, claim.base, name, self._now_ms()), self._work
+        leased, work = self._leases.back(claim.key, claim.base, name, self._clock.now_ms()), self._work
         if isinstance(leased, No) or work is None:
-            return _lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
+            return lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
         with work.seat.checking():
             try:
                 vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
                 named = named_by_claim(claim, learnt, self._terms.residual(work, leased).values)
-                await self.features.keep(claim.round, claim.base, named)
+                await work.keeper.keep(claim.round, claim.base, named)
             except RemoteFault as error:
-                return _lost(f"refused: {error}")
-            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._now_ms()):
-                return self.word(name) or _lost("too late: the gateway hands in already")
+                return lost(f"refused: {error}")
+            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._clock.now_ms()):
+                return self.word(name) or lost("too late: the gateway hands in already")
             samples = claim.lots * self.manifest.lot_samples
             work.seat.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))
-            self._remember(name, LightWord(int(Fate.HELD), "", (), (), self._wait_ms()))
-            return self._words[name]
+            self._returns.held(name)
+            return self._held()
 
     def word(self, name: bytes) -> LightWord | None:
         """Return what became of a return; None: it is not known here."""
-        word = self._words.get(name)
-        if word is not None and word.fate == Fate.HELD:
-            return LightWord(int(Fate.HELD), "", (), (), self._wait_ms())
-        return word
+        word = self._returns.word(name)
+        return self._held() if word is not None and word.fate == Fate.HELD else word
 
-    # What becomes of it.
-
-    def _settle(
-        self, fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]
-    ) -> None:
-        """Remember what became of returns: by name the reason why it is lost, empty where the log has it."""
-        for name, reason in fates.items():
-            if reason or accepted is None:
-                self._remember(name, _lost(reason))
-            else:
-                self._remember(name, LightWord(int(Fate.TAKEN), "", (accepted[0],), (accepted[1],), 0))
-                self.taken += 1
-        if accepted is not None:
-            self._rosters[accepted[0].digest] = keys
-            if len(self._rosters) > _REMEMBERED_ROSTERS:
-                self._rosters.popitem(last=False)
-
-    def _remember(self, name: bytes, word: LightWord) -> None:
-        self._words.pop(name, None)
-        self._words[name] = word
-        if len(self._words) > _REMEMBERED_WORDS:
-            self._words.popitem(last=False)
+    def _held(self) -> LightWord:
+        return LightWord(int(Fate.HELD), "", (), (), self._wait_ms())
 
     def _wait_ms(self) -> int:
-        return max(_AGAIN_MS, round(self._leases.due_ms - self._now_ms()) + _AGAIN_MS)
-
-
-def _lost(reason: str) -> LightWord:
-    return LightWord(int(Fate.LOST), reason[:200], (), (), 0)
+        return max(_AGAIN_MS, round(self._leases.due_ms - self._clock.now_ms()) + _AGAIN_MS)

@@ -4,18 +4,17 @@ What a gateway knows of who is in, it knows as every node does (``network.gate``
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 from manta_swarm.network import waits
 from manta_swarm.network.gate import NOT_ADMITTED, Known, NotAdmitted
 from manta_swarm.network.operator_line import OperatorLine
-from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.admission import GUEST, Admission, Pass, role_shown
 from manta_swarm.protocol.admitted import LOOKS_ON
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
-from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -28,13 +27,13 @@ _MAX_REFUSED = 1024
 class Entrance:
     """A gateway's, in one run."""
 
-    def __init__(self, node: OwnNode, known: Known, manifest: Manifest, run: bytes, now_ms: Callable[[], float]) -> None:
-        """Let in whom ``known`` knows; ``node`` asks the log about others."""
+    def __init__(self, context: RunContext, known: Known) -> None:
+        """Let in whom ``known`` knows; the context's node asks the log about others."""
         self._known = known
-        self._manifest = manifest
-        self._run = run
-        self._now_ms = now_ms
-        self._line = OperatorLine(node, Operators.of(manifest, run))
+        self._manifest = context.manifest
+        self._run = context.run
+        self._clock = context.clock
+        self._line = OperatorLine(context.node, Operators.of(context.manifest, context.run))
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # invitation -> when the log refused it, and why
 
     def check(self, key: bytes) -> None:
@@ -72,13 +71,13 @@ class Entrance:
         if invitation.role == GUEST:
             raise NotAdmitted(LOOKS_ON)
         digest = admission.invitation.digest
-        if digest in self._refused and self._now_ms() < self._refused[digest][0] + _REFUSED_MS:
+        if digest in self._refused and self._clock.now_ms() < self._refused[digest][0] + _REFUSED_MS:
             raise NotAdmitted(self._refused[digest][1])
         try:
             answer = await self._line.call(METHOD, pack(signed), timeout_s=waits.CALL_S)
         except Refused as error:
             self._refused.pop(digest, None)
-            self._refused[digest] = self._now_ms(), str(error)
+            self._refused[digest] = self._clock.now_ms(), str(error)
             if len(self._refused) > _MAX_REFUSED:
                 self._refused.popitem(last=False)
             raise NotAdmitted(str(error)) from error

@@ -23,6 +23,7 @@ from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, 
 from manta_swarm.network.light_pay import PAY
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
 from manta_swarm.peer.features.gateway.desk import GatewayDesk
+from manta_swarm.peer.features.gateway.payroll import Payroll
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
@@ -74,8 +75,9 @@ class _Return:
 class _App:
     """The requests of a gateway."""
 
-    def __init__(self, desk: GatewayDesk, traffic: Traffic) -> None:
+    def __init__(self, desk: GatewayDesk, traffic: Traffic, payroll: Payroll | None) -> None:
         self._desk = desk
+        self._payroll = payroll
         self._traffic = traffic
         returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
         self._returns = Places(returns, (returns + 1) // 2)
@@ -187,7 +189,9 @@ class _App:
     async def _pay(self, request: Request) -> Response:
         contribution, key = (_digest(request.path_params[name]) for name in ("contribution", "key"))
         try:
-            found = None if self._desk.payroll is None else await self._desk.payroll.pay(contribution, key)
+            found = None
+            if self._payroll is not None:
+                found = await self._payroll.pay(contribution, key, self._desk.roster(contribution))
         except Unreachable as error:
             raise _Busy(503, "the run's log does not answer the gateway") from error
         return PlainTextResponse("not known here", 404) if found is None else _bytes(found)
@@ -223,10 +227,11 @@ def _bytes(content: bytes) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None) -> AsyncIterator[str]:
+async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None, payroll: Payroll | None = None) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
 
-    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not.
+    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not. ``payroll`` knows what contributors
+    were paid; without one nothing is known of that.
 
     Raises:
         UserError: see ``Door.listen``.
@@ -238,7 +243,7 @@ async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None)
         tls.load_cert_chain(door.certificate, door.key)
     files = allow_files(_FILES_A_CONNECTION * _MAX_CONNECTIONS)
     places = Places(min(_MAX_CONNECTIONS, files // _FILES_A_CONNECTION), _MAX_OF_ADDRESS, spared=PROXIES)
-    async with answering(_App(desk, traffic or Traffic()), listening, places, "gateway", tls):
+    async with answering(_App(desk, traffic or Traffic(), payroll), listening, places, "gateway", tls):
         yield door.url
 
 

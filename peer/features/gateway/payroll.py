@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from manta_swarm.network import waits
@@ -31,11 +31,10 @@ class _Counted:
 class Payroll:
     """A gateway's, in one run. All methods run in one event loop."""
 
-    def __init__(self, log: LogClient, is_of: Callable[[bytes, bytes], bool], *, is_audited: bool) -> None:
-        """Prepare; ``is_of`` says whether a contribution of this gateway, by its digest, has a claim of a key."""
+    def __init__(self, log: LogClient, *, is_audited: bool) -> None:
+        """Know of no round yet that counted the gateway."""
         self._log = log
         self._is_audited = is_audited
-        self._is_of = is_of
         self._counted: OrderedDict[bytes, _Counted] = OrderedDict()  # by contribution
         self._answers: OrderedDict[tuple[bytes, bytes], bytes] = OrderedDict()
 
@@ -57,15 +56,17 @@ class Payroll:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def pay(self, contribution: bytes, key: bytes) -> bytes | None:
-        """Return a packed LightPay; None: no round is known here that counted this claim.
+    async def pay(self, contribution: bytes, key: bytes, keys: Collection[bytes]) -> bytes | None:
+        """Return a packed LightPay of a key's claim in a contribution; None: no round is known here that counted it.
+
+        ``keys`` are those whose claims the contribution has.
 
         Raises:
             Unreachable: the log does not answer.
             RemoteFault: it does not say it.
         """
         found, name = self._counted.get(contribution), (contribution, key)
-        if found is None or not self._is_of(contribution, key):
+        if found is None or key not in keys:
             return None
         if name not in self._answers:
             claims = () if found.claims.cancelled() else await asyncio.shield(found.claims)

@@ -47,7 +47,7 @@ class Gateway(Feature):
         self._desk = desk
         self._door = door
         self._traffic = traffic or Traffic()
-        self._payroll = desk.payroll = Payroll(context.log, desk.has_claim_of, is_audited=context.manifest.is_audited)
+        self._payroll = Payroll(context.log, is_audited=context.manifest.is_audited)
         self._session: Session | None = None  # while it is open
 
     @contextlib.asynccontextmanager
@@ -57,14 +57,14 @@ class Gateway(Feature):
         Raises:
             UserError: see ``Door.listen``.
         """
-        self._session, self._desk.features = session, session.features
+        self._session = session
         if self._door is None:
             yield
             return
         from manta_swarm.peer.features.gateway.http import say_goodbye, serving
 
         board = self._context.board
-        async with serving(self._desk, self._door, self._traffic) as address:
+        async with serving(self._desk, self._door, self._traffic, self._payroll) as address:
             board.update(leases_at=address)
             board.write()
             run, peer = board.status.run, board.status.peer
@@ -88,7 +88,7 @@ class Gateway(Feature):
         lendable = await session.submitter.lendable()
         lent = NOTHING_LENT if lendable is None else Lent(*lendable)
         times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
-        return await self._desk.convene(base, session.states.held, group.name, lent, context.compute, **times)
+        return await self._desk.convene(base, session.states.held, group.name, lent, session.features, **times)
 
     async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
         """See ``GatewayDesk.has_something_back``."""
@@ -129,16 +129,7 @@ class GatewayPlugin(Plugin):
         """Return the gateway that the person asked for. The context's node is held to whom the run admits."""
         if not of.config.gateway:
             return ()
-        context, clock = of.context, of.context.clock
-        desk = GatewayDesk(
-            context.identity,
-            context.signed,
-            context.course,
-            of.dataset,
-            clock.now_ms,
-            context.num_weights,
-            is_lease_only=of.config.lease_only,
-        )
-        if isinstance(context.node, Gate):
-            desk.entrance = Entrance(context.node, context.node.known, context.manifest, context.run, clock.now_ms)
+        context, node = of.context, of.context.node
+        entrance = Entrance(context, node.known) if isinstance(node, Gate) else None
+        desk = GatewayDesk(context, of.dataset, entrance, is_lease_only=of.config.lease_only)
         return (Gateway(context, of.progress, desk, of.config.door, of.traffic),)

@@ -6,26 +6,25 @@ To ``peer.submit.submitter`` it is a founder's like any other: a claim of a ligh
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from manta_swarm.codec.residuals import near_mean
 from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
+from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.features.gateway.returns import Returns
 from manta_swarm.protocol.leases import Leases
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rosters import Durations, outliers
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop, within
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"
 NOT_TAKEN = "the log did not take it together with the gateway's own"
-
-OnFate = Callable[[dict[bytes, str], tuple[Signed[Contribution], Signed[Ticket]] | None, frozenset[bytes]], None]
 
 logger = logging.getLogger("manta.gateway")
 
@@ -40,21 +39,16 @@ class Gift:
     name: bytes  # of the return
 
 
-def _no_fate(fates: dict[bytes, str], accepted: tuple[Signed[Contribution], Signed[Ticket]] | None, keys: frozenset[bytes]) -> None:
-    del fates, accepted, keys
-
-
 class GatewaySeat(Seat):
     """The place of a peer that founds a roster of light contributors."""
 
     def __init__(
         self,
-        identity: Identity,
+        context: RunContext,
         base: Standing,
         leases: Leases,
         durations: Durations,
-        now_ms: Callable[[], float],
-        manifest: Manifest,
+        returns: Returns,
         patience_ms: float,
         *,
         lingers: bool,
@@ -62,23 +56,22 @@ class GatewaySeat(Seat):
         """Begin without any.
 
         Args:
-            identity: the gateway's.
+            context: of the run.
             base: the commit.
             leases: what is handed out on it.
             durations: is told how long gathering took.
-            now_ms: the clock.
-            manifest: the run's.
+            returns: is told what became of what came back.
             patience_ms: how long after all was due what is being looked into is waited for.
             lingers: there are leases until all is due, even if the gateway's own work is over before.
         """
-        super().__init__(identity.public_key)
+        super().__init__(context.key)
         self.base = base
-        self.on_fate: OnFate = _no_fate
         self.is_closed = False
         self._leases = leases
         self._durations = durations
-        self._now_ms = now_ms
-        self._manifest = manifest
+        self._returns = returns
+        self._clock = context.clock
+        self._manifest = context.manifest
         self._patience_ms = patience_ms
         self._lingers = lingers
         self._gifts: dict[PublicKey, Gift] = {}
@@ -90,7 +83,7 @@ class GatewaySeat(Seat):
     @property
     def is_alone(self) -> bool:
         """See ``Seat``."""
-        return self.is_closed or not (self._lingers or self._gifts or self._checking or self._leases.is_awaited(self._now_ms()))
+        return self.is_closed or not (self._lingers or self._gifts or self._checking or self._leases.is_awaited(self._clock.now_ms()))
 
     @property
     def is_founder(self) -> bool:
@@ -135,7 +128,7 @@ class GatewaySeat(Seat):
         self._lingers = False
         self._leases.shut()
         if self._over_ms is None:
-            self._over_ms = self._now_ms()
+            self._over_ms = self._clock.now_ms()
         self._changed.set()
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
@@ -148,7 +141,7 @@ class GatewaySeat(Seat):
         norms = await off_loop(given.size, lambda: {key: norm_of(gift.vector) for key, gift in [*self._gifts.items(), (self.key, own)]})
         gifts = self._sifted(own, norms)
         assert self._over_ms is not None
-        self._durations.gathered(self._now_ms() - self._over_ms)
+        self._durations.gathered(self._clock.now_ms() - self._over_ms)
         if len(gifts) < 2:
             return None
         self._vectors = {key: gift.vector for key, gift in gifts.items()}
@@ -167,21 +160,21 @@ class GatewaySeat(Seat):
 
     async def first_back(self) -> bool:
         """Return whether anything came back, once something did, or nothing is waited for any more."""
-        while not self._gifts and (self._lingers or self._checking) and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+        while not self._gifts and (self._lingers or self._checking) and (left_ms := self._leases.due_ms - self._clock.now_ms()) > 0:
             self._changed.clear()
             await within(self._changed, left_ms / 1000)
         return bool(self._gifts)
 
     async def _lingered(self) -> None:
         """Wait until all is due, as long as this seat lingers."""
-        while self._lingers and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+        while self._lingers and (left_ms := self._leases.due_ms - self._clock.now_ms()) > 0:
             self._changed.clear()
             await within(self._changed, left_ms / 1000)
 
     async def _all_back(self) -> None:
         """Wait for all leases that are out, until they were due; for what came back by then a little longer."""
-        while self._leases.is_awaited(self._now_ms()) or self._checking:
-            left_ms = self._leases.due_ms - self._now_ms() + (self._patience_ms if self._checking else 0.0)
+        while self._leases.is_awaited(self._clock.now_ms()) or self._checking:
+            left_ms = self._leases.due_ms - self._clock.now_ms() + (self._patience_ms if self._checking else 0.0)
             if left_ms <= 0:
                 return
             self._changed.clear()
@@ -195,13 +188,13 @@ class GatewaySeat(Seat):
             places = outliers([norms[key] for key in gifts], [gift.samples for gift in gifts.values()])
             reasons |= {key: TOO_LARGE for place, key in enumerate(gifts) if place in places}
         if self.key in reasons:
-            self.on_fate({gift.name: NOT_TAKEN for gift in self._gifts.values()}, None, frozenset())
+            self._returns.lost({gift.name: NOT_TAKEN for gift in self._gifts.values()})
             self._gifts.clear()
             return {}
         lost = {self._gifts.pop(key).name: reason for key, reason in reasons.items()}
         for key, reason in reasons.items():
             logger.info("left out round=%d peer=%s reason=%s", self.base.round + 1, key.hex()[:8], reason)
-        self.on_fate(lost, None, frozenset())
+        self._returns.lost(lost)
         return {key: gift for key, gift in gifts.items() if key not in reasons}
 
     async def tell(self, accepted: Accepted | None) -> None:
@@ -209,12 +202,12 @@ class GatewaySeat(Seat):
         gifts, self._gifts = self._gifts, {}
         self.is_closed = True
         if accepted is None:
-            self.on_fate({gift.name: NOT_TAKEN for gift in gifts.values()}, None, frozenset())
+            self._returns.lost({gift.name: NOT_TAKEN for gift in gifts.values()})
             return
         listed = set(accepted.contribution.open().claims)
         fates = {gift.name: "" if gift.claim.digest in listed else LEFT_OUT for gift in gifts.values()}
         keys = frozenset({self.key, *(key for key, gift in gifts.items() if gift.claim.digest in listed)})
-        self.on_fate(fates, (accepted.contribution, accepted.ticket), keys)
+        self._returns.taken(fates, accepted, keys)
 
     def close(self, reason: str = GONE) -> None:
         """See ``Seat``."""
@@ -222,5 +215,5 @@ class GatewaySeat(Seat):
         self.is_closed = True
         gifts, self._gifts = self._gifts, {}
         if gifts:
-            self.on_fate({gift.name: f"lost: {reason}" for gift in gifts.values()}, None, frozenset())
+            self._returns.lost({gift.name: f"lost: {reason}" for gift in gifts.values()})
         self._changed.set()

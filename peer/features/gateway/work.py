@@ -9,9 +9,10 @@ from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
 from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.submit.residuals import ZEROS, Residual
-from manta_swarm.peer.train.work import ComputeThread, Vector
+from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.leases import Leased
 from manta_swarm.protocol.light import CODEC, Lease, LightReturn
@@ -44,7 +45,7 @@ class Work:
     weights_digest: bytes
     lent: Lent
     of_lent: frozenset[bytes]  # the keys to whom the log left that residual
-    compute: ComputeThread
+    keeper: Feature  # keeps the vectors that claims name
     seat: GatewaySeat
     samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
     ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key

@@ -14,7 +14,7 @@ from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.light import covered_weights
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
-from manta_swarm.peer.features.feature import Feature, Features
+from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import desk as gateway_desk
 from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
@@ -374,7 +374,7 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
                 assert len(seat._gifts) == len(kept)
                 kept.append(dict(vectors))
 
-        gateway.desk.features = Features([Keeper()])
+        gateway.keeper = Keeper()
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         seat = await gateway.convene()
         await Light(gateway, 0).contribute()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ class Invited:
         self.log = network.endpoint(OPERATOR.public_key)
         known = Known(self.manifest, self.run, self.admitted)
         node = network.endpoint(GATEWAY.public_key)
-        gateway.desk.entrance = Entrance(node, known, self.manifest, self.run, lambda: gateway.now_ms)
+        gateway.desk.entrance = Entrance(replace(gateway.context, node=node), known)
 
     async def open(self) -> None:
         await self.log.serve(METHOD, self._on_admission)
@@ -165,11 +166,8 @@ def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None
 def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
     async def story(invited: Invited) -> None:
         invited.gateway.desk.entrance = Entrance(
-            MemoryNetwork().endpoint(GATEWAY.public_key),
+            replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
             Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
-            invited.manifest,
-            invited.run,
-            lambda: 0.0,
         )
         with pytest.raises(Unreachable, match="log does not answer"):
             await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())

@@ -11,13 +11,14 @@ from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import LightWork
-from manta_swarm.peer.train.work import now_ms
+from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
+from tests.peer.contexts import context_of
 from tests.peer.gateways import digits
 from tests.peer.scene import Member, Scene, play
 
@@ -29,7 +30,8 @@ SPARSE_STEPS = replace(SPARSE, local_steps=2)
 
 def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
     log = scene.log
-    return GatewayDesk(PEERS[0], log.signed, log.course, digits(), now_ms, log.num_weights, is_lease_only=is_lease_only)
+    context = context_of(None, PEERS[0], log.signed, None, ComputeThread(), course=log.course, num_weights=log.num_weights)
+    return GatewayDesk(context, digits(), is_lease_only=is_lease_only)
 
 
 async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:

@@ -19,6 +19,7 @@ from tests.memory_log import PEERS, MemoryLog
 from tests.peer.computer import board_in
 
 LIGHT, GATEWAY, OTHER = PEERS[0], PEERS[1], PEERS[2]
+KEYS = {LIGHT.public_key}  # whose claims are in the gateway's contributions
 
 
 class Scene:
@@ -28,7 +29,7 @@ class Scene:
         self.log = log
         self.client = LogClient(log.network.endpoint(GATEWAY.public_key), log.manifest, log.signed.run)
         self.listed = LogClient(log.network.endpoint(LIGHT.public_key), log.manifest, log.signed.run)  # asks for rows of that key
-        self.payroll = Payroll(self.client, lambda _contribution, key: key == LIGHT.public_key, is_audited=False)
+        self.payroll = Payroll(self.client, is_audited=False)
         self.directory = directory
         self.lines: list[str] = []
         self.spoiled: Callable[[LightPay], LightPay] = lambda pay: pay
@@ -53,7 +54,7 @@ class Scene:
     async def look(self) -> None:
         """Ask for all that is due."""
         names = [(one.contribution, LIGHT.public_key) for one in self.light._owed]
-        known: dict[tuple[bytes, bytes], bytes | None] = {name: await self.payroll.pay(*name) for name in names}
+        known: dict[tuple[bytes, bytes], bytes | None] = {name: await self.payroll.pay(*name, KEYS) for name in names}
 
         class Client:
             """Says what the gateway said."""
@@ -99,8 +100,8 @@ def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_r
 def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         digest = await scene.counted()
-        assert await scene.payroll.pay(digest, OTHER.public_key) is None
-        assert await scene.payroll.pay(bytes(32), LIGHT.public_key) is None
+        assert await scene.payroll.pay(digest, OTHER.public_key, KEYS) is None
+        assert await scene.payroll.pay(bytes(32), LIGHT.public_key, KEYS) is None
         waiting = scene.log.give(LIGHT, seed=9)
         scene.light.counts(waiting, scene.log.handed[waiting][0].claims[0])
         await scene.look()
