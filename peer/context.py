@@ -99,6 +99,10 @@ class Progress:
         newest = self.machine.newest.entry
         return newest.open_ms if newest is not None else manifest.exchange.first_open_ms
 
+    def is_looking_for(self, base: bytes) -> bool:
+        """Return whether a contribution on a base may have come to be listed, which is not known yet."""
+        return self.promises.is_looking_for(base)
+
     @property
     def newest_round(self) -> int:
         """The newest round that is known to be committed; 0 before the first one."""

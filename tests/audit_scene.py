@@ -1,7 +1,7 @@
 """A log in memory whose contributions are audited: peers that bring, operators' desks, auditors whose computing says what it is told to."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
-from manta_swarm.peer.features.audit.auditor import Auditor, Known
+from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
+from manta_swarm.peer.features.audit.computing import Ask, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching
 from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
 from manta_swarm.peer.status import StatusBoard
@@ -87,13 +87,16 @@ class Scripted:
         """Take note that there were some."""
         self.loaded += 1
 
-    async def answer(self, ask: Ask, rest: Rest) -> Found:
-        """Return the next answer."""
+    async def answer(self, ask: Ask) -> Found:
+        """Say that a microbatch is done."""
         self.asked.append(ask)
-        await rest(0.01)
+        return Found(Said.WORKING, (), 0, "", 10)
+
+    async def go_on(self) -> Found:
+        """Return the next answer."""
         if self.answers:
             return self.answers.pop(0)
-        return Found(Said.DONE, (0,) * len(ask.header.claims), 0, "", 10)
+        return Found(Said.DONE, (0,) * len(self.asked[-1].header.claims), 0, "", 10)
 
     async def close(self) -> None:
         """Be closed."""
@@ -211,29 +214,56 @@ class Scene:
         scripted = Scripted(self, list(answers))
         folder = self.directory / f"auditor-{identity.public_key.hex()[:8]}"
 
-        async def start() -> Scripted:
-            return scripted
-
-        async def weights(_digest: bytes) -> tuple[torch.Tensor, torch.Tensor | None]:
-            return torch.zeros(4), None
-
-        async def body(_root: bytes) -> bytes:
-            return b"body"
-
         line, fetched = self.line(identity), VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=max_bytes)
+        board = StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice())
         auditor = Auditor(
-            identity,
-            RUN,
-            self.rules,
-            Known(lambda: self._reputation.round, lambda: self.is_finished, weights, body),
-            line,
+            AuditContext(identity, RUN, self.rules, line, board),
+            _Host(self, scripted),
             Fetching(self.endpoint(identity), line, fetched, 4 * NUM_WEIGHTS),
-            start,
-            StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice()),
             Volunteers(folder / "distrusted", again_percent),
         )
         auditor.limit(100, 100)
         return auditor, scripted
+
+
+class _Host:
+    """The peer of an auditor; implements ``peer.features.audit.auditor.Host``."""
+
+    def __init__(self, scene: Scene, scripted: Scripted) -> None:
+        self.scene = scene
+        self.scripted = scripted
+
+    @property
+    def newest_round(self) -> int:
+        return self.scene.reputation.round
+
+    @property
+    def is_finished(self) -> bool:
+        return self.scene.is_finished
+
+    async def parameters(self, state: bytes) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return torch.zeros(4), None
+
+    async def body(self, root: bytes) -> bytes:
+        return b"body"
+
+    async def start(self) -> Scripted:
+        return self.scripted
+
+
+class Rounds:
+    """Where a peer stands in the scene's run; implements ``peer.features.audit.bringing.Rounds``."""
+
+    def __init__(self, scene: Scene, looked_for: Sequence[bytes] = ()) -> None:
+        self.scene = scene
+        self.looked_for = looked_for
+
+    @property
+    def newest_round(self) -> int:
+        return self.scene.reputation.round
+
+    def is_looking_for(self, base: bytes) -> bool:
+        return base in self.looked_for
 
 
 class Peer:
@@ -253,7 +283,7 @@ class Peer:
         """Return its bringing, begun anew."""
         folder = self.scene.directory / f"peer-{self.identity.public_key.hex()[:8]}"
         endpoint, line = self.scene.endpoint(self.identity), self.scene.line(self.identity)
-        self.bringing = Bringing(endpoint, line, self.vectors, folder, round=lambda: self.scene.reputation.round, kept_rounds=KEPT_ROUNDS)
+        self.bringing = Bringing(endpoint, line, self.vectors, folder, Rounds(self.scene), kept_rounds=KEPT_ROUNDS)
         return self.bringing
 
 

@@ -33,9 +33,9 @@ from manta_swarm.codec.residuals import near_mean, vector_digest
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.seat import Seat
-from manta_swarm.peer.features.audit import opening
+from manta_swarm.peer.features.audit import plugin
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.peer.features.audit.computing import Ask, Found, Rest, Said
+from manta_swarm.peer.features.audit.computing import Ask, Found, Said
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.submit import making, submitter
 from manta_swarm.peer.train.trainer import StepLots
@@ -131,8 +131,11 @@ class _Liar:
     async def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         pass
 
-    async def answer(self, ask: Ask, _rest: Rest) -> Found:
+    async def answer(self, ask: Ask) -> Found:
         return Found(int(Said.DONE), (int(self._outcome),) * len(ask.header.claims), 0, "it says so" if self._outcome else "", 1)
+
+    async def go_on(self) -> Found:
+        raise AssertionError("it has answered")
 
     async def close(self) -> None:
         pass
@@ -236,7 +239,7 @@ def cheat(kind: str) -> None:
         StepLots.at = _picked  # type: ignore[method-assign]
     elif kind in LIARS:
         _Lying.outcome = Outcome.GOOD if kind == "yes" else Outcome.VOID
-        opening.Process = _Lying  # type: ignore[misc, assignment]
+        plugin.Process = _Lying  # type: ignore[misc, assignment]
     else:
         raise SystemExit(f"no such cheat: {kind}")
 

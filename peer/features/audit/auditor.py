@@ -11,8 +11,9 @@ not to fit; who has no time left to bring them then has not withheld them.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
@@ -42,13 +43,35 @@ logger = logging.getLogger("manta.audits")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What this peer knows of the run by itself, and gets as everybody does."""
+class AuditContext:
+    """What does not change while an auditor is at work."""
 
-    round: Callable[[], int]  # the newest commit
-    is_finished: Callable[[], bool]  # that is the last one
-    weights: Callable[[bytes], Awaitable[tuple[Tensor, Tensor | None]]]  # of a committed state by its digest, and of its teacher
-    body: Callable[[bytes], Awaitable[bytes]]  # of a committed contribution, by its root
+    identity: Identity  # signs what is found
+    run: bytes
+    rules: AuditRules
+    line: OperatorLine
+    board: StatusBoard  # shows what was done
+
+
+class Host(Protocol):
+    """The peer of an auditor: what it knows of the run by itself, gets as everybody does, and starts."""
+
+    @property
+    def newest_round(self) -> int:
+        """The newest commit."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether that is the last one."""
+
+    async def parameters(self, state: bytes) -> tuple[Tensor, Tensor | None]:
+        """Return the parameters of a committed state by its digest, and of its teacher."""
+
+    async def body(self, root: bytes) -> bytes:
+        """Return the body of a committed contribution, by its root."""
+
+    async def start(self) -> Computing:
+        """Start what computes."""
 
 
 @dataclass(slots=True)
@@ -65,44 +88,28 @@ class Auditor:
     """One peer's audits."""
 
     def __init__(
-        self,
-        identity: Identity,
-        run: bytes,
-        rules: AuditRules,
-        known: Known,
-        line: OperatorLine,
-        fetching: Fetching,
-        start: Callable[[], Awaitable[Computing]],
-        board: StatusBoard,
-        volunteers: Volunteers,
-        *,
-        does_nothing_else: bool = False,
+        self, context: AuditContext, host: Host, fetching: Fetching, volunteers: Volunteers, *, does_nothing_else: bool = False
     ) -> None:
         """Audit nothing yet.
 
         Args:
-            identity: signs what is found.
-            run: its id.
-            rules: the run's.
-            known: what this peer knows of the run.
-            line: to the log.
+            context: of the audits.
+            host: the peer.
             fetching: gets what was brought.
-            start: starts what computes.
-            board: shows what was done.
             volunteers: says of a named auditor whose work it takes over.
             does_nothing_else: where no share of the time is set, it has all of it.
         """
-        self._identity = identity
-        self._run = run
-        self._rules = rules
-        self._is_named = identity.public_key in rules.named
-        self._known = known
-        self._line = line
+        self._identity = context.identity
+        self._run = context.run
+        self._rules = context.rules
+        self._is_named = context.identity.public_key in context.rules.named
+        self._host = host
+        self._line = context.line
         self._fetching = fetching
-        self._board = board
+        self._board = context.board
         self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
-        self._turns = Turns(start)
+        self._turns = Turns(self._start)
         self._open: dict[bytes, _Open] = {}  # by contribution
         self._began_s = 0.0
         self._deaths = 0
@@ -146,9 +153,9 @@ class Auditor:
                     await self._turns.release()
                     await self._turns.changed.wait()
                     continue
-                round_ = self._known.round()
+                round_ = self._host.newest_round
                 has_done = await self.do_one(await self.duties())
-                if self._known.round() == round_ and not has_done and not self._is_over:
+                if self._host.newest_round == round_ and not has_done and not self._is_over:
                     await within(self._turns.changed, AGAIN_S)
         finally:
             await self._turns.release()
@@ -156,7 +163,7 @@ class Auditor:
     async def duties(self) -> tuple[Duty, ...]:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
         try:
-            asked = pack(AskDuties(self._known.round()))
+            asked = pack(AskDuties(self._host.newest_round))
             answer = await self._line.call(DUTIES, asked, timeout_s=waits.CALL_S, large_answer=True)
             told = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES)
             await self._tidy(told)
@@ -164,9 +171,9 @@ class Auditor:
             logger.info("not told what to audit reason=%s", error)
             now_s = asyncio.get_running_loop().time()
             self._unheard_s = now_s if self._unheard_s is None else self._unheard_s
-            self._is_over = self._known.is_finished() and now_s - self._unheard_s >= LAST_S
+            self._is_over = self._host.is_finished and now_s - self._unheard_s >= LAST_S
             return ()
-        self._unheard_s, self._is_over = None, self._known.is_finished() and not told.audited
+        self._unheard_s, self._is_over = None, self._host.is_finished and not told.audited
         if self._may_audit != bool(told.may_audit):
             self._may_audit = bool(told.may_audit)
             why = "this key is proven by now" if told.may_audit else "this key is none of the run's auditors, and not proven"
@@ -179,7 +186,7 @@ class Auditor:
         Raises:
             StorageError: the disk refuses.
         """
-        newest = self._known.round()
+        newest = self._host.newest_round
         self._open = {digest: one for digest, one in self._open.items() if newest <= one.round + self._rules.pending_rounds}
         waiting = {digest for digest, one in self._open.items() if one.said is None}
         await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
@@ -289,7 +296,7 @@ class Auditor:
         claims = tuple(signed.open() for signed in duty.header.claims)
         if contribution.claims != tuple(signed.digest for signed in duty.header.claims):
             raise EncodingError("other claims than the contribution lists")
-        body = await self._known.body(contribution.body)
+        body = await self._host.body(contribution.body)
         while True:
             needed = sorted(one.needed.union(each.step for each in duty.needed))
             for step in needed:
@@ -323,7 +330,7 @@ class Auditor:
             raise NotNow("the log had no room for what was to be brought")
         if not duty.is_late or not self._is_named:
             raise NotNow("not all of it was brought yet")
-        if self._known.round() + 1 >= duty.round + self._rules.pending_rounds:
+        if self._host.newest_round + 1 >= duty.round + self._rules.pending_rounds:
             raise NotNow("it is paid before the next round has a verdict: operators keep what was brought until then")
         known = set(vectors_of(contribution, claims))
         since = {each.step: each.round for each in duty.needed}
@@ -336,14 +343,21 @@ class Auditor:
     async def _answered(self, duty: Duty, ask: Ask, *, needs_weights: bool) -> Found:
         computing = await self._turns.process()
         if needs_weights and duty.state != self._turns.loaded:
-            weights, teacher = await self._known.weights(duty.state)
+            weights, teacher = await self._host.parameters(duty.state)
             await computing.load(weights, teacher)
             self._turns.loaded = duty.state
         self._began_s = asyncio.get_running_loop().time()
-        found = await computing.answer(ask, self._rest)
+        found = await computing.answer(ask)
+        while found.said == Said.WORKING:
+            await self._rest(found.cpu_ms / 1000)
+            found = await computing.go_on()
         self._deaths = 0
         await self._rest(found.cpu_ms / 1000)
         return found
+
+    async def _start(self) -> Computing:
+        self._board.say(f"computes contributions of others again for the run, for {self.share}% of the time at most")
+        return await self._host.start()
 
     async def _rest(self, cpu_s: float) -> None:
         """A microbatch took so long: rest until the share is kept."""
@@ -357,10 +371,10 @@ class Auditor:
     def _is_given_up(self, one: _Open) -> bool:
         """Return whether a contribution could not be judged in this round, a moment ago."""
         now_s = asyncio.get_running_loop().time()
-        return one.given_up is not None and one.given_up[0] == self._known.round() and now_s < one.given_up[1]
+        return one.given_up is not None and one.given_up[0] == self._host.newest_round and now_s < one.given_up[1]
 
     def _give_up(self, one: _Open, reason: str) -> None:
-        one.given_up = self._known.round(), asyncio.get_running_loop().time() + AGAIN_S
+        one.given_up = self._host.newest_round, asyncio.get_running_loop().time() + AGAIN_S
         logger.info("not judged now round=%d reason=%s", one.round, reason)
 
     async def _ended(self, one: _Open, reason: str) -> None:

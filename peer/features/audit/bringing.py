@@ -9,7 +9,7 @@ DIR/open/<digest of the contribution>   a contribution that may be audited: what
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -59,6 +59,17 @@ class Vectors(Protocol):
         """Remove all others of these."""
 
 
+class Rounds(Protocol):
+    """Where a peer's work in the run stands (``peer.context.Progress``)."""
+
+    @property
+    def newest_round(self) -> int:
+        """The newest committed one."""
+
+    def is_looking_for(self, base: bytes) -> bool:
+        """Return whether another contribution may have come to be listed that stands on a base."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Open:
     """A contribution that may be audited."""
@@ -81,10 +92,9 @@ class Bringing:
         line: OperatorLine,
         vectors: Vectors,
         directory: Path,
+        progress: Rounds,
         *,
-        round: Callable[[], int],
         kept_rounds: int,
-        is_looked_for: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         """Take up what an earlier life of this peer left.
 
@@ -93,9 +103,8 @@ class Bringing:
             line: knows them, and which of them is talked to.
             vectors: of this peer's work; those of a base go with the contribution that stands on it.
             directory: of this peer's run.
-            round: returns the newest committed one.
+            progress: knows the newest round, and what may come to be listed.
             kept_rounds: for which something may be asked for.
-            is_looked_for: returns whether another contribution may have come to be listed that stands on a base.
 
         Raises:
             StorageError: the disk refuses.
@@ -104,9 +113,8 @@ class Bringing:
         self._line = line
         self._vectors = vectors
         self._folder = directory / FOLDER
-        self._round = round
+        self._progress = progress
         self._kept_rounds = kept_rounds
-        self._is_looked_for = is_looked_for
         self._changed = asyncio.Event()
         self._open = {one.placed.contribution: one for one in self._left()}
         self._unwritten = set[bytes]()
@@ -163,7 +171,7 @@ class Bringing:
 
     async def bring_all(self) -> bool:
         """Ask what is wanted of all contributions whose beacon is there, and bring it; return whether all of it could be done."""
-        is_done, newest = True, self._round()
+        is_done, newest = True, self._progress.newest_round
         try:
             await self._write()
             for one in [one for one in self._open.values() if newest >= one.placed.round + self._kept_rounds]:
@@ -219,7 +227,7 @@ class Bringing:
             if wanted.fate == Fate.NOTHING:
                 said = self._nothing.setdefault(one.placed.contribution, set())
                 said.add(operator)
-                if len(said) >= self._line.operators.quorum and not self._is_looked_for(one.base):
+                if len(said) >= self._line.operators.quorum and not self._progress.is_looking_for(one.base):
                     await self._close(one)
             if wanted.vectors:
                 self._wanted.add(one.placed.contribution)

@@ -4,7 +4,6 @@ After each microbatch it says how long that took, and waits until it is told to 
 however long an audit takes.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -87,8 +86,6 @@ MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIG
 NICENESS = 5
 _ANSWER_S = 1800.0  # for one microbatch
 
-Rest = Callable[[float], Awaitable[None]]  # after so many seconds of the CPU
-
 
 class Computing(Protocol):
     """What computes."""
@@ -96,8 +93,11 @@ class Computing(Protocol):
     async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """Compute on these parameters, and those of the teacher where the round has one, from now on."""
 
-    async def answer(self, ask: Ask, rest: Rest) -> Found:
-        """Return what comes of a contribution; ``rest`` is awaited after each microbatch."""
+    async def answer(self, ask: Ask) -> Found:
+        """Return what comes of a contribution; ``Said.WORKING`` after each microbatch: it waits for ``go_on``."""
+
+    async def go_on(self) -> Found:
+        """Let it go on, and return what comes next of the contribution."""
 
     async def close(self) -> None:
         """End it."""
@@ -126,7 +126,7 @@ class Process:
         """See ``Computing``."""
         await self._child.say(Weights(weights.numpy().tobytes(), b"" if teacher is None else teacher.numpy().tobytes()))
 
-    async def answer(self, ask: Ask, rest: Rest) -> Found:
+    async def answer(self, ask: Ask) -> Found:
         """See ``Computing``.
 
         Raises:
@@ -134,12 +134,12 @@ class Process:
             UserError: it cannot: samples are missing here.
         """
         await self._child.say(ask)
-        while True:
-            found = await self._child.hear(Found, _ANSWER_S)
-            if found.said != Said.WORKING:
-                return found
-            await rest(found.cpu_ms / 1000)
-            await self._child.say(GoOn())
+        return await self._child.hear(Found, _ANSWER_S)
+
+    async def go_on(self) -> Found:
+        """See ``Computing``; it raises the same."""
+        await self._child.say(GoOn())
+        return await self._child.hear(Found, _ANSWER_S)
 
     async def close(self) -> None:
         """See ``Computing``."""

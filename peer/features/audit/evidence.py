@@ -70,9 +70,8 @@ class Evidence(Feature):
             context.log.line,
             self._folder,
             directory,
-            round=lambda: progress.newest_round,
+            progress,
             kept_rounds=kept,
-            is_looked_for=progress.promises.is_looking_for,
         )
         self._turn = asyncio.Lock()  # one at a time brings
         self._has_said = False  # that the disk refuses
@@ -175,7 +174,7 @@ class Evidence(Feature):
         try:
             await asyncio.to_thread(self._folder.prune, newest)
             for base, round_ in self._folder.rounds.items():
-                if base not in bases and newest > round_ + MAX_AGE and not self._progress.promises.is_looking_for(base):
+                if base not in bases and newest > round_ + MAX_AGE and not self._progress.is_looking_for(base):
                     await asyncio.to_thread(self._folder.keep_only, base, ())
         except (StorageError, RemoteFault) as error:
             logger.error("what audits cannot ask for is not removed reason=%s", error)

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.features.audit.auditor import Auditor, Known
+from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor
 from manta_swarm.peer.features.audit.computing import Process
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.audit.fetching import Fetching
@@ -84,24 +87,14 @@ class Auditing(Feature):
         directory = context.store.run_path(context.run)
         fetched = VectorsFolder(directory / FETCHED, kept_rounds=self._rules.pending_rounds + 1, max_bytes=most)
 
-        async def start() -> Process:
-            context.board.say(f"computes contributions of others again for the run, for {auditor.share}% of the time at most")
-            return await Process.start(context.signed, directory / FETCHED, self._held.root)
-
         line = context.log.line
-        auditor = Auditor(
-            context.identity,
-            context.run,
-            self._rules,
-            known_to(session),
-            line,
+        return Auditor(
+            AuditContext(context.identity, context.run, self._rules, line, context.board),
+            _Host(session, directory / FETCHED, self._held.root),
             Fetching(context.node, line, fetched, vector_bytes),
-            start,
-            context.board,
             Volunteers(directory / "distrusted"),
             does_nothing_else=self._does_nothing_else,
         )
-        return auditor
 
     @property
     def fault(self) -> str:
@@ -133,10 +126,31 @@ class Auditing(Feature):
             self._auditor.resume()
 
 
-def known_to(session: "Session") -> Known:
-    """Return what audits of others need of what a session knows."""
-    progress, states = session.progress, session.states
-    return Known(lambda: progress.newest_round, session.is_finished, states.parameters, states.body)
+class _Host:
+    """A session, as its auditor sees it. Implements ``peer.features.audit.auditor.Host``."""
+
+    def __init__(self, session: "Session", fetched: Path, root: Path | None) -> None:
+        """What computes finds what was brought in the folder ``fetched``, and data in ``root``."""
+        self._session = session
+        self._fetched = fetched
+        self._root = root
+
+    @property
+    def newest_round(self) -> int:
+        return self._session.progress.newest_round
+
+    @property
+    def is_finished(self) -> bool:
+        return self._session.is_finished()
+
+    async def parameters(self, state: bytes) -> tuple[Tensor, Tensor | None]:
+        return await self._session.states.parameters(state)
+
+    async def body(self, root: bytes) -> bytes:
+        return await self._session.states.body(root)
+
+    async def start(self) -> Process:
+        return await Process.start(self._session.context.signed, self._fetched, self._root)
 
 
 class AuditPlugin(Plugin):

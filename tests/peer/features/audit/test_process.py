@@ -30,11 +30,12 @@ def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs
         process = await Process.start(signed, tmp_path / "fetched", None)
         worked = list[float]()
 
-        async def rest(cpu_s: float) -> None:
-            worked.append(cpu_s)
-
         async def answer(what: tuple[Cohort, Ask]) -> Found:
-            return await process.answer(what[1], rest)
+            found = await process.answer(what[1])
+            while found.said == Said.WORKING:
+                worked.append(found.cpu_ms / 1000)
+                found = await process.go_on()
+            return found
 
         try:
             lacks = await answer(honest)  # which takes no weights

@@ -9,7 +9,7 @@ from manta_swarm.protocol.auditing import BRING, WANTED, AskWanted, Fate, Wanted
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
-from tests.audit_scene import KEPT_ROUNDS, NUM_WEIGHTS, OPERATORS, A, B, Peer, Scene, header_of, run, vector
+from tests.audit_scene import KEPT_ROUNDS, NUM_WEIGHTS, OPERATORS, A, B, Peer, Rounds, Scene, header_of, run, vector
 
 MEAN = vector_digest(vector(" mean 0"))
 
@@ -167,9 +167,7 @@ def test_what_another_key_of_this_folder_handed_in_is_nobody_s_here(tmp_path: Pa
         _, peer, _ = await handed_in(scene)
         assert peer.again().bases
         folder = tmp_path / f"peer-{A.public_key.hex()[:8]}"
-        other = Bringing(
-            scene.endpoint(B), scene.line(B), peer.vectors, folder, round=lambda: scene.reputation.round, kept_rounds=KEPT_ROUNDS
-        )
+        other = Bringing(scene.endpoint(B), scene.line(B), peer.vectors, folder, Rounds(scene), kept_rounds=KEPT_ROUNDS)
         assert not other.bases
         scene.turn()
         assert await other.bring_all()
@@ -190,9 +188,8 @@ def test_nothing_goes_while_another_contribution_on_its_base_may_be_listed(tmp_p
             scene.line(A),
             peer.vectors,
             folder,
-            round=lambda: scene.reputation.round,
+            Rounds(scene, looked_for),
             kept_rounds=KEPT_ROUNDS,
-            is_looked_for=lambda base: base in looked_for,
         )
         await bringing.bring_all()
         assert peer.vectors.has(peer.base, MEAN)
