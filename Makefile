@@ -1,6 +1,6 @@
 # One command each, on a machine that has python3 with pip and nothing else:
 #   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
-#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 2 if it is not said
+#   make test     all checks and all tests; WORKERS=8 for a machine with as many cores, 2 if it is not said
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
 BIN := .venv/bin
@@ -15,7 +15,8 @@ WORKERS ?= 2
 demo: $(STAMP)
 	@$(BIN)/manta-swarm up $(DEMO_ARGS)
 
-test: check fast swarm
+test: check
+	$(PYTEST) -m "not faults" $(BY_FILE)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -23,14 +24,16 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tests side by side compute with one thread each, or they wait for each other's threads.
-fast: $(STAMP)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
+# Tests side by side compute with one thread each, or they wait for each other's threads. Those that start swarms mostly wait for
+# programs: two more are run than there are cores, file by file, in the order of tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest
+BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder
 
-# Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
+fast: $(STAMP)
+	$(PYTEST) -m "not swarm" -n $(WORKERS) --dist worksteal
+
 swarm: $(STAMP)
-	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile --ignore tests/faults
-	$(BIN)/pytest -m "swarm and not faults" tests/faults
+	$(PYTEST) -m "swarm and not faults" $(BY_FILE)
 
 faults: $(STAMP)
 	$(BIN)/pytest -m faults

@@ -86,14 +86,14 @@ def _start(code: str, directory: Path, name: str = "program") -> Child:
 
 def played(story: Callable[[], Awaitable[None]]) -> None:
     """Run a story; it leaves no process and no descriptor."""
-    before = set(os.listdir("/proc/self/fd"))
+    before, earlier = set(os.listdir("/proc/self/fd")), set(psutil.Process().children())
 
     async def whole() -> None:
         async with asyncio.timeout(240):
             await story()
 
     asyncio.run(whole())
-    assert not psutil.Process().children()
+    assert not set(psutil.Process().children()) - earlier
     assert set(os.listdir("/proc/self/fd")) == before
 
 
