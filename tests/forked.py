@@ -10,6 +10,7 @@ Linux and macOS fork alike, but only Linux is known to do it well with these lib
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import random
@@ -27,6 +28,7 @@ from manta_swarm.runtime.child import python, tethered
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 MODULES = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli")
+_LOADED = (*MODULES, "manta_swarm.aggregator.operator", "manta_swarm.automl.opening", "manta_swarm.peer.joining")
 _MAX_BYTES = 1 << 18
 _POLL_S = 0.02
 _ROOT = Path(__file__).resolve().parents[1]
@@ -73,12 +75,12 @@ class Forked:
 class ForkServer:
     """The process that programs are forked from, as a test's process sees it."""
 
-    def __init__(self) -> None:
-        """Start it; it ends with this process."""
+    def __init__(self, loaded: Sequence[str] = _LOADED) -> None:
+        """Start it, with these modules loaded; none of them may start a thread. It ends with this process."""
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*tethered(""), *python("-m", "tests.forked", str(theirs.fileno()))],
+                [*tethered(""), *python("-m", "tests.forked", str(theirs.fileno()), *loaded)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)},
@@ -99,7 +101,7 @@ class ForkServer:
         self._process.wait()
 
     def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
-        """Start ``python -P -m ARGUMENTS``, the first of which is one of ``MODULES``; it prints to ``log``."""
+        """Start ``python -P -m ARGUMENTS``, the first of which is a module with a ``main``; it prints to ``log``."""
         request = {"arguments": list(arguments), "environment": {**os.environ, **environment}, "folder": os.getcwd()}
         with log.open("ab") as file:
             socket.send_fds(self._line, [json.dumps(request).encode()], [file.fileno()])
@@ -153,19 +155,8 @@ def commands() -> dict[int, list[str]]:
 # The server's side.
 
 
-def _load() -> None:
-    """Import all that the programs need, and start no thread."""
-    import manta_swarm.aggregator.cli
-    import manta_swarm.aggregator.operator
-    import manta_swarm.automl.opening
-    import manta_swarm.peer.cli
-    import manta_swarm.peer.joining  # noqa: F401
-
-
 def _program(arguments: Sequence[str]) -> Callable[[], None]:
     """Return what ``python -P -m ARGUMENTS`` does."""
-    import importlib
-
     main: Any = importlib.import_module(arguments[0]).main
     sys.argv = [arguments[0], *arguments[1:]]
     return main  # type: ignore[no-any-return]
@@ -231,7 +222,8 @@ def _as_program(asked: dict[str, Any], log: int) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    _load()
+    for _name in sys.argv[2:]:
+        importlib.import_module(_name)
     gc.freeze()  # what was loaded is looked at no more, and so stays in memory that all share
     with socket.socket(fileno=int(sys.argv[1])) as _line:
         _work = serve(_line)

@@ -1,4 +1,7 @@
-"""What a person types wrong is told before anything heavy is loaded: each program is started for real, and what it imported is counted."""
+"""What a person types wrong is told before anything heavy is loaded: in each program what it imported is counted.
+
+Help is asked of programs that are started for real; mistakes are made in forks of a process that has loaded what is light.
+"""
 
 import importlib
 import json
@@ -7,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,28 +22,19 @@ from manta_swarm.protocol.admission import GUEST, Invitation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.disk import load_identity
+from tests.forked import ForkServer
 
 DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "PIL", "onnx", "onnxscript", "onnxruntime"}
 HEAVY = frozenset({"torch", "hivemind", "starlette", "uvicorn", "dp_accounting"} | DATA_AND_FILES)
 NOT_FOR_HELP = HEAVY | {"numpy", "pydantic", "rich", "textual"}
 PROGRAMS = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", "manta_swarm.aggregator.local.cli", "manta_swarm.automl.cli")
-KEPT = Path(__file__).parent / "formats" / "0.1.0" / "log"  # a run's folder, without its key
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "tests" / "formats" / "0.1.0" / "log"  # a run's folder, without its key
 NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
 _KEY = Identity(bytes(32))
 GUESTS = Token(Signed.sign(Invitation(bytes(32), _KEY.public_key, _KEY.public_key, 1, 1, GUEST), _KEY), bytes(32)).to_text()
 
-# Runs a program as its entry point does, and writes which top-level modules it imported, however it ended, to the file named first.
-_COUNTED = """
-import atexit, importlib, json, sys
-out, module, sys.argv = sys.argv[1], sys.argv[2], sys.argv[2:]
-
-def count():
-    with open(out, "w") as file:
-        json.dump(sorted({name.partition(".")[0] for name in sys.modules}), file)
-
-atexit.register(count)
-importlib.import_module(module).main()
-"""
+LIGHT = (*PROGRAMS, "manta_swarm.peer.config", "manta_swarm.aggregator.settings.config", "manta_swarm.aggregator.log.verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +42,23 @@ class Ended:
     """How a program ended, what it said, and what it had imported by then."""
 
     exit_code: int
-    output: str
-    errors: str
+    said: str
     imported: frozenset[str]
 
 
+@pytest.fixture(scope="module")
+def light() -> Iterator[ForkServer | None]:
+    """What programs are forked from: it has loaded what is light, and a fork would tell of anything else. None: they start for real."""
+    if sys.platform != "linux":
+        yield None
+        return
+    with closing(ForkServer(LIGHT)) as server:
+        yield server
+
+
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A folder to type in, with files that are not what they should be."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that is typed in, with files that are not what they should be."""
     here = tmp_path / "here"
     here.mkdir()
     (here / "garbage").write_text("garbage")
@@ -72,23 +76,26 @@ def here(tmp_path: Path) -> Path:
         load_identity(here / name / "identity.key")
     (here / "garbled" / "identity.key").write_bytes(b"garbage")
     (here / "readable" / "identity.key").chmod(0o644)
+    for name in [name for name in os.environ if name.startswith("MANTA_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(here))
+    monkeypatch.setenv("MANTA_STATE_DIR", str(here / "state"))
+    monkeypatch.chdir(here)
     return here
 
 
-def run(here: Path, module: str, *arguments: str) -> Ended:
-    """Return how the program ended."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
-    imported = here.parent / "imported.json"
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", _COUNTED, str(imported), module, *arguments],
-        cwd=here,
-        env={**kept, "HOME": str(here), "MANTA_STATE_DIR": str(here / "state")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr, frozenset(json.loads(imported.read_text())))
+def run(light: ForkServer | None, folder: Path, *typed: str) -> Ended:
+    """Return how a program ended; ``folder`` is for what it says and has imported."""
+    log, imported = folder / "log", folder / "imported.json"
+    command = ["tests.counted", str(imported), *typed]
+    if light is None:
+        with log.open("wb") as file:
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            start = [sys.executable, "-P", "-m", *command]
+            code = subprocess.run(start, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, timeout=300).returncode
+    else:
+        code = light.start(command, log, {}).wait(timeout=300)
+    return Ended(code, log.read_text(), frozenset(json.loads(imported.read_text())))
 
 
 def commands(module: str) -> Iterator[tuple[str, ...]]:
@@ -286,17 +293,20 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("typed", "words"), MISTAKES, ids=[" ".join(typed)[:90] for typed, _ in MISTAKES])
-def test_a_mistake_is_told_before_torch_and_hivemind_are_loaded(typed: tuple[str, ...], words: str, here: Path) -> None:
+def test_a_mistake_is_told_before_torch_and_hivemind_are_loaded(
+    typed: tuple[str, ...], words: str, here: Path, light: ForkServer | None, tmp_path: Path
+) -> None:
     before = sorted(here.rglob("*"))
-    ended = run(here, *typed)
+    ended = run(light, tmp_path, *typed)
     assert ended.exit_code == 2, ended
-    assert words in ended.errors
+    assert words in ended.said
     assert ended.imported & HEAVY == frozenset()
     assert sorted(here.rglob("*")) == before
 
 
-def test_the_count_sees_what_a_command_needs(here: Path) -> None:
-    ended = run(here, "manta_swarm.automl.cli", "data", "digits")
+@pytest.mark.usefixtures("here")
+def test_the_count_sees_what_a_command_needs(light: ForkServer | None, tmp_path: Path) -> None:
+    ended = run(light, tmp_path, "manta_swarm.automl.cli", "data", "digits")
     assert ended.exit_code == 0, ended
     assert {"torch", "sklearn"} <= ended.imported
     assert "torchvision" not in ended.imported
