@@ -17,6 +17,7 @@ demo: $(STAMP)
 
 test: check
 	$(PYTEST) -m "not faults" $(BY_FILE)
+	$(PYTEST) -m "not faults" $(ALONE)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -25,15 +26,18 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 # Tests side by side compute with one thread each, or they wait for each other's threads. Those that start swarms mostly wait for
-# programs: two more are run than there are cores, file by file, in the order of tests/conftest.py.
+# programs: two more are run than there are cores, file by file, in the order of tests/conftest.py. ALONE has the machine to itself:
+# where nothing may be lost though programs are killed, nobody may be late either.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest
-BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder
+ALONE := tests/faults/test_faults.py
+BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder --ignore $(ALONE)
 
 fast: $(STAMP)
 	$(PYTEST) -m "not swarm" -n $(WORKERS) --dist worksteal
 
 swarm: $(STAMP)
 	$(PYTEST) -m "swarm and not faults" $(BY_FILE)
+	$(PYTEST) -m "swarm and not faults" $(ALONE)
 
 faults: $(STAMP)
 	$(BIN)/pytest -m faults
