@@ -51,7 +51,7 @@ OPERATOR = Identity(b"\x01" * 32)
 PEERS = [Identity(bytes([seed]) * 32) for seed in range(11, 15)]
 LOT = 16  # samples
 LOTS = 2  # that a claim has at most
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 @cache
