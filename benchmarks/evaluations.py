@@ -53,6 +53,25 @@ class Counting(Measurer):
         return measured
 
 
+class Host:
+    """The peer that is asked; implements ``peer.features.evaluation.desk.Host``."""
+
+    held_round = 0
+
+    def __init__(self, data: bytes, weights: bytes) -> None:
+        self.data = data
+        self.state = weights
+
+    def weights(self, state: bytes) -> bytes | None:
+        return self.state if state == STATE else None
+
+    async def start(self) -> Counting:
+        return await Counting.start(TINY.name, "digits", self.data, None)
+
+    def measured(self, count: int) -> None:
+        pass
+
+
 class Training:
     """A crew that is never idle."""
 
@@ -133,8 +152,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     crew = ProcessCrew(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
     training, network = Training(crew), MemoryNetwork()
     asking = Asking(network.endpoint(ASKER.public_key))
-    subject = Subject(RUN, data.digest, TINY, lambda: 0, {STATE: weights.numpy().tobytes()}.get)
-    desk = EvaluationDesk(PEER, subject, lambda: Counting.start(TINY.name, "digits", data.digest, None))
+    desk = EvaluationDesk(PEER, Subject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
     await crew.start()
     await crew.load(weights, None)
     async with desk.open(network.endpoint(PEER.public_key)):

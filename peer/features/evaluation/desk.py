@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,6 +53,23 @@ class Measures(Protocol):
         """End it."""
 
 
+class Host(Protocol):
+    """The peer that is asked: what it holds, and what it starts and shows."""
+
+    @property
+    def held_round(self) -> int:
+        """The round of the newest state that is held."""
+
+    def weights(self, state: bytes) -> bytes | None:
+        """Return a committed state's parameters by its digest; None: they are not here."""
+
+    async def start(self) -> Measures:
+        """Start what measures."""
+
+    def measured(self, count: int) -> None:
+        """So many architectures were measured in all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a member is asked about."""
@@ -60,8 +77,6 @@ class Subject:
     run: bytes
     data: bytes  # the manifest's digest
     space: SearchSpace
-    round: Callable[[], int]  # of the newest state that is held
-    weights: Callable[[bytes], bytes | None]  # a committed state's parameters by its digest; None: they are not here
     refusal: str = ""  # why nothing can be measured here, where that is so
 
 
@@ -84,26 +99,18 @@ class _State:
 class EvaluationDesk:
     """One peer's answers."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        subject: Subject,
-        start: Callable[[], Awaitable[Measures]],
-        *,
-        on_measured: Callable[[int], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, identity: Identity, subject: Subject, host: Host) -> None:
         """Answer nothing yet.
 
         Args:
             identity: signs the answers.
             subject: what may be asked.
-            start: starts what measures.
-            on_measured: is told how many architectures were measured in all.
+            host: the peer.
         """
         self._identity = identity
         self._subject = subject
-        self._on_measured = on_measured
-        self._turns = Turns(start)
+        self._host = host
+        self._turns = Turns(host.start)
         self._refusal = subject.refusal
         self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
         self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
@@ -192,8 +199,8 @@ class EvaluationDesk:
         if state is None:
             if len(self._states) >= MAX_STATES:  # before a large copy is made for anybody who asks
                 return _word(Fate.LATER, "it measures other states", _LATER_MS)
-            weights = self._subject.weights(question.state)
-            if weights is None and self._subject.round() < question.round:
+            weights = self._host.weights(question.state)
+            if weights is None and self._host.held_round < question.round:
                 return _word(Fate.LATER, "it has not got that state yet", _SOON_MS)
             if weights is None:
                 return _word(Fate.NEVER, "it has not got that state any more")
@@ -283,7 +290,7 @@ class EvaluationDesk:
             return None
         self._deaths = 0
         self._num_measured += 1
-        self._on_measured(self._num_measured)
+        self._host.measured(self._num_measured)
         return measured
 
     async def _measure(self, job: _Job, architecture: str) -> Measured:

@@ -34,34 +34,48 @@ class Evaluation(Feature):
             progress: says which state is held.
             held: the data that are here.
         """
-        manifest, self._board, self._node = context.manifest, context.board, context.node
-
-        def weights(digest: bytes) -> bytes | None:
-            blob = context.shelf.get(digest)
-            if blob is None:
-                return None
-            try:
-                return state_from_pieces(blob.pieces, context.num_weights).parameters.numpy().tobytes()
-            except EncodingError:  # a body's or a mean's root
-                return None
-
-        async def start() -> Measurer:
-            share = self._board.status.limits.get("evaluation", "10%")
-            self._board.say(f"measures networks of this run for others, for {share} of the time at most")
-            return await Measurer.start(manifest.supernet, manifest.dataset, manifest.data_digest, held.root)
-
+        manifest = context.manifest
+        self._context = context
+        self._progress = progress
+        self._root = held.root
         refusal = _PRIVATE if manifest.is_private else _ONE_VIEW if config.view is not None else _PART if held.train else ""
-        space = space_named(manifest.supernet)
-        subject = Subject(context.run, manifest.data_digest, space, lambda: progress.held_round, weights, refusal)
-        self._desk = EvaluationDesk(context.identity, subject, start, on_measured=self._measured)
+        subject = Subject(context.run, manifest.data_digest, space_named(manifest.supernet), refusal)
+        self._desk = EvaluationDesk(context.identity, subject, self)
 
-    def _measured(self, count: int) -> None:
-        self._board.update(measured_for_others=count)
+    # As the host of its desk (``peer.features.evaluation.desk.Host``).
+
+    @property
+    def held_round(self) -> int:
+        """The round of the newest state that is held."""
+        return self._progress.held_round
+
+    def weights(self, state: bytes) -> bytes | None:
+        """Return a committed state's parameters by its digest; None: they are not here."""
+        blob = self._context.shelf.get(state)
+        if blob is None:
+            return None
+        try:
+            return state_from_pieces(blob.pieces, self._context.num_weights).parameters.numpy().tobytes()
+        except EncodingError:  # a body's or a mean's root
+            return None
+
+    async def start(self) -> Measurer:
+        """Start what measures, and say so."""
+        board, manifest = self._context.board, self._context.manifest
+        share = board.status.limits.get("evaluation", "10%")
+        board.say(f"measures networks of this run for others, for {share} of the time at most")
+        return await Measurer.start(manifest.supernet, manifest.dataset, manifest.data_digest, self._root)
+
+    def measured(self, count: int) -> None:
+        """Show how many architectures were measured in all."""
+        self._context.board.update(measured_for_others=count)
+
+    # As a feature.
 
     @contextlib.asynccontextmanager
     async def open(self, session: "Session") -> AsyncIterator[None]:
         """Answer meanwhile."""
-        async with self._desk.open(self._node):
+        async with self._desk.open(self._context.node):
             yield
 
     def limit(self, limits: Limits) -> None:

@@ -52,24 +52,32 @@ class Measurer:
 
 
 class Scene:
-    """A member that may be asked, and one who asks."""
+    """A member that may be asked, whose desk has this as its host, and one who asks."""
 
     def __init__(self, refusal: str = "") -> None:
         self.network = MemoryNetwork()
         self.asker = self.network.endpoint(ASKER.public_key)
         self.states = {STATE: b"weights", sha256(b"other"): b"other", sha256(b"third"): b"third"}
         self.round = 7
+        self.num_measured = 0
         self.measurers: list[Measurer] = []
         self.fail: Callable[[], None] = lambda: None
         self.copied: list[bytes] = []
-        self.desk = EvaluationDesk(PEER, Subject(RUN, DATA, TINY, lambda: self.round, self._weights, refusal), self._start)
+        self.desk = EvaluationDesk(PEER, Subject(RUN, DATA, TINY, refusal), self)
         self.desk.limit(100, 100)
 
-    def _weights(self, digest: bytes) -> bytes | None:
-        self.copied.append(digest)
-        return self.states.get(Digest(digest))
+    @property
+    def held_round(self) -> int:
+        return self.round
 
-    async def _start(self) -> Measurer:
+    def weights(self, state: bytes) -> bytes | None:
+        self.copied.append(state)
+        return self.states.get(Digest(state))
+
+    def measured(self, count: int) -> None:
+        self.num_measured = count
+
+    async def start(self) -> Measurer:
         self.measurers.append(Measurer(lambda: self.fail()))
         return self.measurers[-1]
 
@@ -106,6 +114,7 @@ def test_a_question_is_answered_with_a_signature() -> None:
         word = await scene.answer()
         assert checked(word.answer[0], QUESTION, PEER.public_key, DATA) == (RESULT, RESULT)
         assert scene.measurers[0].asked == [(SMALLEST, "search"), (LARGEST, "search")]
+        assert scene.num_measured == 2
         assert scene.measurers[0].loaded == [b"weights"]
         again = await scene.ask()  # as if the answer had been lost
         assert again == word
