@@ -85,15 +85,7 @@ def _reason(response: bytes) -> str:
 class Node:
     """One node: daemon, DHT and RPC under one key. Implements ``network.rpc.Endpoint``. All methods run in one event loop."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        p2p: P2P,
-        dht: DHTNode,
-        records: OwnedRecords,
-        unary: UnaryCalls,
-        socket_dir: str,
-    ) -> None:
+    def __init__(self, identity: Identity, p2p: P2P, dht: DHTNode, records: OwnedRecords, unary: UnaryCalls, socket_dir: str) -> None:
         """Use ``Node.start``."""
         self._identity = identity
         self._p2p = p2p

@@ -35,15 +35,7 @@ Got = TypeVar("Got")
 class Download:
     """One run's shards on their way to a folder."""
 
-    def __init__(
-        self,
-        node: Endpoint,
-        manifest: Manifest,
-        folder: Path,
-        holders: Holders,
-        shelf: Shelf,
-        board: StatusBoard,
-    ) -> None:
+    def __init__(self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, shelf: Shelf, board: StatusBoard) -> None:
         """Prepare.
 
         Args:
