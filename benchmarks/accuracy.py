@@ -49,7 +49,7 @@ from manta_swarm.automl.training.decay import is_matrix
 from manta_swarm.automl.training.objective import classification_loss, stereo_loss
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import recipe_for, usual
-from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer
 from manta_swarm.protocol.lots import lot_seed, sample_indices
 from manta_swarm.protocol.manifest import SCHEDULES
 from manta_swarm.protocol.signing import sha256
@@ -165,7 +165,7 @@ def train_supernet(setting: Setting, schedule: str, seed: int) -> tuple[list[Qua
     torch.set_num_threads(1)
     dataset, plan = load(setting), setting.plan(schedule, seed)
     started_s = time.monotonic()
-    trainer = Trainer(plan, dataset, lot_samples=setting.lot, target_batch=setting.batch, device=setting.device)
+    trainer = Trainer(plan, dataset, SimulatedSwarm(setting.lot, setting.batch), device=setting.device)
     while not trainer.finished:
         trainer.step()
     elapsed_s = time.monotonic() - started_s

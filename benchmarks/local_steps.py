@@ -31,7 +31,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.evaluation.held_out import metric_of, quality_report
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import thin, usual
-from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES
 
@@ -105,15 +105,8 @@ def trained(course: Course, setting: Setting, seed: int) -> Run:
     rounds = -(-course.updates // setting.local_steps)
     plan = Plan(usually.supernet, course.schedule, course.algorithm, optimizer, rounds, seed, setting.local_steps)
     dataset = load_dataset(usually.dataset, None)
-    trainer = Trainer(
-        plan,
-        dataset,
-        lot_samples=usually.lot_samples,
-        target_batch=usually.target_batch,
-        cohorts=course.cohorts,
-        codec=setting.codec,
-        residual_percent=setting.residual_percent,
-    )
+    swarm = SimulatedSwarm(usually.lot_samples, usually.target_batch, course.cohorts, setting.codec, setting.residual_percent)
+    trainer = Trainer(plan, dataset, swarm)
     started_s = time.monotonic()
     while not trainer.finished:
         trainer.step()

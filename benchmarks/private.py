@@ -43,7 +43,7 @@ from manta_swarm.automl.spaces.space import fitted_name, space_named
 from manta_swarm.automl.training.cohorts import Cohort
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import thin
-from manta_swarm.automl.training.trainer import Trainer
+from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer
 from manta_swarm.peer.features.private.noise import noisy
 
 _LEAST = 60  # images of a peer
@@ -81,16 +81,8 @@ def trainer_of(
 ) -> Trainer:
     """Return a training whose cohorts exchange as ``automl.training.settings.thin`` says."""
     usual = thin("classification")
-    return kind(
-        plan,
-        dataset,
-        lot_samples=usual.lot_samples,
-        target_batch=samples,
-        cohorts=cohorts,
-        codec=usual.codec,
-        residual_percent=usual.residual_percent,
-        parts=parts,
-    )
+    swarm = SimulatedSwarm(usual.lot_samples, samples, cohorts, usual.codec, usual.residual_percent)
+    return kind(plan, dataset, swarm, parts=parts)
 
 
 def trained(setting: str, plan: Plan, parts: Sequence[ImageDataset]) -> list[torch.Tensor]:

@@ -174,7 +174,7 @@ def _train(wishes: Wishes) -> None:
     from manta_swarm.automl.graphs import CudaGraphs
     from manta_swarm.automl.memory import keep_freed_memory
     from manta_swarm.automl.opening import checked_device
-    from manta_swarm.automl.training.trainer import Trainer, TrainingDirectory
+    from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 
     keep_freed_memory()
     use_threads(wishes.threads)
@@ -190,19 +190,10 @@ def _train(wishes: Wishes) -> None:
     settings = dataclasses.replace(settings, num_rounds=wishes.rounds or settings.num_rounds)
     plan = _plan(settings, wishes, data)
     check_fit(data, plan.space)
-    trainer = Trainer(
-        plan,
-        data,
-        lot_samples=settings.lot_samples,
-        target_batch=settings.target_batch,
-        device=device,
-        recorder=CudaGraphs() if wishes.cuda_graphs else None,
-        cohorts=wishes.cohorts,
-        codec=wishes.codec,
-        residual_percent=100 if wishes.residual_percent is None else wishes.residual_percent,
-    )
-    sizes: dict[str, int | str] = {"lot_samples": settings.lot_samples, "target_batch": settings.target_batch}
-    _run(trainer, TrainingDirectory(wishes.directory, trainer, data, sizes))
+    percent = 100 if wishes.residual_percent is None else wishes.residual_percent
+    swarm = SimulatedSwarm(settings.lot_samples, settings.target_batch, wishes.cohorts, wishes.codec, percent)
+    trainer = Trainer(plan, data, swarm, device=device, recorder=CudaGraphs() if wishes.cuda_graphs else None)
+    _run(trainer, TrainingDirectory(wishes.directory, trainer, data))
 
 
 def _plan(settings: Settings, wishes: Wishes, data: "Dataset") -> Plan:

@@ -59,6 +59,29 @@ class Traffic:
     fp16_ratio: float  # how many times more it were with 2 bytes a weight at every local step
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedSwarm:
+    """The swarm that a training in one process stands for: how it shares out a round, and what its cohorts exchange.
+
+    Raises:
+        ValueError: no or too many cohorts, or a percentage out of range.
+    """
+
+    lot_samples: int  # of one lot
+    target_batch: int  # samples of a round; each local step of each cohort has as many lots as its share of them needs, at least one
+    cohorts: int = 1
+    codec: str | None = None  # of what they exchange; None: int16, but with one cohort and one local step nothing is coded
+    residual_percent: int = 100  # of a residual that comes with the next contribution
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohorts <= MAX_COHORTS or not 0 <= self.residual_percent <= 100:
+            raise ValueError(f"there are 1 to {MAX_COHORTS} cohorts and 0 to 100 percent of a residual")
+
+    def codec_of(self, plan: Plan) -> str | None:
+        """Return the codec by which contributions are coded; None where nothing is."""
+        return self.codec or ("int16" if self.cohorts > 1 or plan.local_steps > 1 else None)
+
+
 class Trainer:
     """A training in this process."""
 
@@ -66,13 +89,9 @@ class Trainer:
         self,
         plan: Plan,
         dataset: Dataset,
+        swarm: SimulatedSwarm,
         *,
-        lot_samples: int,
-        target_batch: int,
         device: str = "cpu",
-        cohorts: int = 1,
-        codec: str | None = None,
-        residual_percent: int = 100,
         parts: Sequence[Dataset] = (),
         recorder: Recorder | None = None,
     ) -> None:
@@ -81,43 +100,33 @@ class Trainer:
         Args:
             plan: what to train.
             dataset: on what.
-            lot_samples: of one lot.
-            target_batch: samples of a round; each local step of each cohort has as many lots as its share of them needs, at least one.
+            swarm: by how many cohorts, in which lots.
             device: where lots are computed.
-            cohorts: how many there are.
-            codec: of what they exchange; None: int16, but with one cohort and one local step nothing is coded.
-            residual_percent: of a residual that comes with the next contribution.
             parts: what each cohort trains on in place of the data set, as where data are private; empty: all on the data set.
             recorder: of the device, where lots are to be recorded and replayed.
 
         Raises:
-            ValueError: no or too many cohorts, not a part for each, an unknown codec or a percentage out of range.
+            ValueError: there is not a part for each cohort, or the codec is unknown.
         """
-        if not 1 <= cohorts <= MAX_COHORTS or not 0 <= residual_percent <= 100:
-            raise ValueError(f"there are 1 to {MAX_COHORTS} cohorts and 0 to 100 percent of a residual")
-        if parts and len(parts) != cohorts:
-            raise ValueError(f"{len(parts)} parts of the data for {cohorts} cohorts")
+        if parts and len(parts) != swarm.cohorts:
+            raise ValueError(f"{len(parts)} parts of the data for {swarm.cohorts} cohorts")
         self.plan = plan
+        self.swarm = swarm
         self.state = initial_state(plan)
-        self._lot_samples = lot_samples
-        self._num_lots = -(-target_batch // (lot_samples * cohorts * plan.local_steps))
+        self._num_lots = -(-swarm.target_batch // (swarm.lot_samples * swarm.cohorts * plan.local_steps))
         self._worker = Worker(plan.supernet, dataset, device, recorder=recorder)
         self._teacher: State | None = None
-        self._cohorts = [Cohort.numbered(number) for number in range(cohorts)]
+        self._cohorts = [Cohort.numbered(number) for number in range(swarm.cohorts)]
         own = {
             cohort.name: Worker(plan.supernet, part, device, recorder=recorder) for cohort, part in zip(self._cohorts, parts, strict=False)
         }
         self._workers = own or {cohort.name: self._worker for cohort in self._cohorts}
         for worker in dict.fromkeys(self._workers.values()):
             worker.warm_up()
+        codec = swarm.codec_of(plan)
         self._exchange: LocalExchange | None = None
-        if codec is not None or cohorts > 1 or plan.local_steps > 1:
-            self._exchange = LocalExchange(codec or "int16", residual_percent, self._worker.num_weights, cohorts)
-        self.settings: dict[str, int | str] = {
-            "cohorts": cohorts,
-            "codec": codec or ("none" if self._exchange is None else "int16"),
-            "residual_percent": residual_percent,
-        }
+        if codec is not None:
+            self._exchange = LocalExchange(codec, swarm.residual_percent, self._worker.num_weights, swarm.cohorts)
 
     @property
     def finished(self) -> bool:
@@ -181,7 +190,7 @@ class Trainer:
         for index in range(self._num_lots * step, self._num_lots * (step + 1)):
             architecture = architectures[place_of_lot(len(architectures), base, cohort.key, index)]
             strength = self.plan.augmentation(self.state.round + 1, architecture)
-            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples, strength))
+            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self.swarm.lot_samples, strength))
             total += result.gradient
             losses.append(result.loss)
         return total / self._num_lots
@@ -190,7 +199,7 @@ class Trainer:
         """Return the round's mean (N,) of what each cohort learnt."""
         if self._exchange is None:
             return learnt[0]
-        samples, round_ = self._lot_samples * self._num_lots * self.plan.local_steps, self.state.round + 1
+        samples, round_ = self.swarm.lot_samples * self._num_lots * self.plan.local_steps, self.state.round + 1
         every = []
         for cohort, values in zip(self._cohorts, learnt, strict=True):
             mask = coverage_of(self.plan, round_, cohort.name)
@@ -252,14 +261,13 @@ def _differs(name: str, there: object, here: object) -> str:
 class TrainingDirectory:
     """Where a training is kept on the disk."""
 
-    def __init__(self, directory: Path, trainer: Trainer, dataset: Dataset, settings: dict[str, int | str]) -> None:
+    def __init__(self, directory: Path, trainer: Trainer, dataset: Dataset) -> None:
         """Make the directory, or go on with what it holds.
 
         Args:
             directory: new, empty, or one of a training with the same settings.
             trainer: moves to the newest state that is there.
             dataset: whose name and digest are kept.
-            settings: whatever else decides the training, for people to read.
 
         Raises:
             UserError: it holds something else.
@@ -269,7 +277,8 @@ class TrainingDirectory:
         self._states, self._exchanges = (RoundFolder(directory, prefix=prefix) for prefix in ("round-", "exchange-"))
         self._trainer = trainer
         plan, data = asdict(trainer.plan), dataset.digest.hex()
-        self._settings = {"format": _FORMAT, **plan, "dataset": dataset.name, "data": data, **settings, **trainer.settings}
+        swarm = {**asdict(trainer.swarm), "codec": trainer.swarm.codec_of(trainer.plan) or "none"}
+        self._settings = {"format": _FORMAT, **plan, "dataset": dataset.name, "data": data, **swarm}
         self._metadata = {"run": "local", "supernet": trainer.plan.supernet, "dataset": dataset.name, "schedule": trainer.plan.schedule}
         path = directory / "training.json"
         part = path.with_name(f"{path.name}.part")  # what a kill while the settings were written leaves

@@ -19,7 +19,7 @@ from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import TASKS, first_floor, thin, usual
-from manta_swarm.automl.training.trainer import Trainer, TrainingDirectory
+from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 from manta_swarm.automl.training.update import initial_state, next_state, state_digest
 from manta_swarm.codec.coding import body_num_bytes, encode, parse
 from manta_swarm.protocol.encoding import encode as cbor
@@ -49,12 +49,12 @@ def plan_of(
 
 def trainer(data: Dataset, plan: Plan, cohorts: int = 2, codec: str | None = SPARSE, percent: int = 100) -> Trainer:
     batch = 2 * cohorts * plan.local_steps  # one lot a cohort and step
-    return Trainer(plan, data, lot_samples=2, target_batch=batch, cohorts=cohorts, codec=codec, residual_percent=percent)
+    return Trainer(plan, data, SimulatedSwarm(2, batch, cohorts, codec, percent))
 
 
 def kept(directory: Path, data: Dataset, plan: Plan, codec: str | None = SPARSE) -> tuple[Trainer, TrainingDirectory]:
     training = trainer(data, plan, codec=codec)
-    return training, TrainingDirectory(directory, training, data, {"lot_samples": 2})
+    return training, TrainingDirectory(directory, training, data)
 
 
 def lots_of(training: Trainer, rounds: int) -> list[Lot]:
@@ -72,7 +72,7 @@ def lots_of(training: Trainer, rounds: int) -> list[Lot]:
 
 def test_every_lot_of_a_round_is_another_one_and_each_cohort_goes_on_in_its_own_sweep(few: ImageDataset) -> None:
     plan = plan_of(local_steps=4)
-    training = Trainer(plan, few, lot_samples=2, target_batch=48, cohorts=3, codec=SPARSE)
+    training = Trainer(plan, few, SimulatedSwarm(2, 48, cohorts=3, codec=SPARSE))
     lots = lots_of(training, 1)
     assert len(lots) == 3 * 4 * 2  # cohorts, steps, and two lots of two samples make the 48
     assert len({(lot.base, lot.key, lot.index) for lot in lots}) == len(lots)
@@ -97,7 +97,7 @@ def test_in_model_parallel_each_cohort_trains_its_own_architecture_in_all_steps_
 
 def test_a_training_without_any_new_option_is_the_mean_gradient_and_the_optimisers_step(few: ImageDataset) -> None:
     plan = plan_of(local_steps=1)
-    training = Trainer(plan, few, lot_samples=4, target_batch=12)
+    training = Trainer(plan, few, SimulatedSwarm(4, 12))
     assert training.traffic is None
     worker, state = Worker(plan.supernet, few), initial_state(plan)
     for round_ in range(1, 4):
@@ -206,7 +206,7 @@ def test_cohorts_send_what_their_bodies_weigh(few: ImageDataset) -> None:
         assert traffic is not None
         assert traffic.sent_bytes == 3 * body_num_bytes(codec, 205_696)
         assert traffic.fp16_ratio == pytest.approx(ratio, rel=1e-3)
-    assert trainer(few, plan_of(local_steps=2), codec=None).settings["codec"] == "int16"
+    assert trainer(few, plan_of(local_steps=2), codec=None).memory is not None
 
 
 def test_a_training_does_not_go_on_with_other_cohorts_or_another_codec(few: ImageDataset, tmp_path: Path) -> None:

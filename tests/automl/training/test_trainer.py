@@ -17,7 +17,7 @@ from manta_swarm.automl.training.lots import Lot, LotResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.snapshot import save_snapshot
-from manta_swarm.automl.training.trainer import Step, Trainer, TrainingDirectory
+from manta_swarm.automl.training.trainer import SimulatedSwarm, Step, Trainer, TrainingDirectory
 from manta_swarm.automl.training.update import State, next_state, state_digest
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import UserError
@@ -35,12 +35,12 @@ def few(digits: ImageDataset) -> ImageDataset:
 
 
 def trainer(few: ImageDataset, plan: Plan = PLAN) -> Trainer:
-    return Trainer(plan, few, lot_samples=8, target_batch=30)
+    return Trainer(plan, few, SimulatedSwarm(8, 30))
 
 
 def kept(directory: Path, few: ImageDataset, plan: Plan = PLAN) -> tuple[Trainer, TrainingDirectory]:
     training = trainer(few, plan)
-    return training, TrainingDirectory(directory, training, few, {"lot_samples": 8, "target_batch": 30})
+    return training, TrainingDirectory(directory, training, few)
 
 
 def train(directory: TrainingDirectory, last: int | None = None) -> None:
@@ -88,7 +88,7 @@ def test_lots_of_taught_rounds_learn_from_the_state_that_their_round_begins_with
 
 def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: ImageDataset) -> None:
     plan = replace(PLAN, schedule="sandwich", num_rounds=2)
-    trainings = [Trainer(plan, few, lot_samples=8, target_batch=30, device=device) for device in ("cpu", "cpu:0")]
+    trainings = [Trainer(plan, few, SimulatedSwarm(8, 30), device=device) for device in ("cpu", "cpu:0")]
     for training in trainings:
         while not training.finished:
             training.step()
@@ -98,7 +98,7 @@ def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: Im
 
 def test_a_training_whose_lots_are_recorded_and_replayed_comes_to_the_same_state(few: ImageDataset) -> None:
     recorder = Counted(Calls())
-    trainings = [Trainer(PLAN, few, lot_samples=8, target_batch=30, recorder=each) for each in (None, recorder)]
+    trainings = [Trainer(PLAN, few, SimulatedSwarm(8, 30), recorder=each) for each in (None, recorder)]
     for training in trainings:
         while not training.finished:
             training.step()
@@ -162,8 +162,8 @@ def test_a_training_that_diverges_says_so_and_keeps_nothing_of_it(tmp_path: Path
 
 
 def test_a_round_that_breaks_off_leaves_all_as_it_was(few: ImageDataset) -> None:
-    training = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
-    whole = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
+    training = Trainer(PLAN, few, SimulatedSwarm(8, 30, cohorts=2, codec="topk-256-4"))
+    whole = Trainer(PLAN, few, SimulatedSwarm(8, 30, cohorts=2, codec="topk-256-4"))
     training.step()
     with patch("manta_swarm.automl.training.trainer.next_state", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         training.step()  # when contributions are coded already
@@ -257,10 +257,10 @@ class Watched:
 def test_each_cohort_trains_on_its_own_part_of_the_data_where_there_are_parts(few: ImageDataset) -> None:
     parts = [Watched(part_of(few, np.arange(first, first + 8), np.arange(0))) for first in (0, 20, 40)]
     plan = replace(PLAN, num_rounds=2, schedule="sandwich")
-    trainer = Trainer(plan, few, lot_samples=4, target_batch=48, cohorts=3, parts=parts)
+    trainer = Trainer(plan, few, SimulatedSwarm(4, 48, cohorts=3), parts=parts)
     trainer.step()
     assert all(part.seen and part.seen <= set(range(8)) for part in parts)
-    same = [Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=2, parts=each) for each in ((), (few, few))]
+    same = [Trainer(plan, few, SimulatedSwarm(4, 12, cohorts=2), parts=each) for each in ((), (few, few))]
     assert len({trainer.step().loss for trainer in same}) == 1
     with pytest.raises(ValueError, match="2 parts of the data for 3 cohorts"):
-        Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=3, parts=(few, few))
+        Trainer(plan, few, SimulatedSwarm(4, 12, cohorts=3), parts=(few, few))
