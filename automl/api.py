@@ -9,7 +9,7 @@ from pathlib import Path
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import ALL, TEST, Dataset, EvaluationSet
-from manta_swarm.automl.data.licences import UNKNOWN
+from manta_swarm.automl.data.names import UNKNOWN
 from manta_swarm.automl.evaluation.held_out import Quality, check_fit, measure
 from manta_swarm.automl.evaluation.held_out import evaluate as evaluate_subnets
 from manta_swarm.automl.evaluation.samples import Measured

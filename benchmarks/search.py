@@ -35,8 +35,8 @@ from manta_swarm.automl.search.constraints import Constraint, Macs, Region
 from manta_swarm.automl.search.evaluators import LocalEvaluator
 from manta_swarm.automl.search.evolution import Effort
 from manta_swarm.automl.search.journal import Journal
+from manta_swarm.automl.search.resampling import Comparison
 from manta_swarm.automl.search.search import Found, Strategy, search
-from manta_swarm.automl.search.unseen import Comparison
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import MantaError

@@ -11,8 +11,7 @@ from typing import Protocol
 import torch
 
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named

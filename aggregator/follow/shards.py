@@ -3,8 +3,7 @@
 from manta_swarm.aggregator.settings.config import RunConfig, no_shards
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import shard_name, travelling
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.network.blobs import Blob, Shelf
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.protocol.encoding import pack

@@ -17,7 +17,7 @@ class AskedRun(Protocol):
         """A file with the state that they are asked about; its weights are the run's, checked."""
 
     def ask(self, architectures: Sequence[str], part: str) -> Sequence[Result]:
-        """Return what the members say of architectures of that state (``automl.search.members.Members``)."""
+        """Return what the members say of architectures of that state (``automl.search.evaluators.Members``)."""
 
     def words(self) -> Sequence[str]:
         """Return what a person should know of the answers, in lines."""

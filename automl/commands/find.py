@@ -166,9 +166,9 @@ def _load() -> None:
     with ending_at_ctrl_c():
         import manta_swarm.automl.opening
         import manta_swarm.automl.search.earlier
-        import manta_swarm.automl.search.members
+        import manta_swarm.automl.search.evaluators
         import manta_swarm.automl.search.processes
-        import manta_swarm.automl.search.progress  # noqa: F401
+        import manta_swarm.automl.search.report  # noqa: F401
 
 
 def _folder(wishes: Wishes, limits: Mapping[str, float]) -> Path:
@@ -296,8 +296,7 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
 def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
     """Yield who measures: a run's members, this process, or several of this computer; what an earlier search knows, nobody."""
     from manta_swarm.automl.search.earlier import Recalling
-    from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
-    from manta_swarm.automl.search.members import MembersEvaluator
+    from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator, MembersEvaluator
     from manta_swarm.automl.search.process import command
     from manta_swarm.automl.search.processes import ProcessEvaluator
 
@@ -334,7 +333,7 @@ def _searched(
     from rich.console import Console
 
     from manta_swarm.automl.search.journal import FileJournal
-    from manta_swarm.automl.search.progress import Progress
+    from manta_swarm.automl.search.report import Progress
     from manta_swarm.automl.search.search import BrokenWeights, search
 
     try:

@@ -20,8 +20,7 @@ from manta_swarm.automl.data.image_folder import image_folder
 from manta_swarm.automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, SHARDS, own_folder, root_of, unknown, without_size
 from manta_swarm.automl.data.shards.layout import IMAGES
 from manta_swarm.automl.data.shards.reading import open_shards
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import sharded_pairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, sharded_pairs
 from manta_swarm.automl.data.stereo_folder import stereo_folder
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.protocol.errors import UserError

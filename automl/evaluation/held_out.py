@@ -5,15 +5,15 @@ Shapes: B samples of a batch, C channels, H and W height and width.
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from manta_swarm.automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset, EvaluationSet
-from manta_swarm.automl.evaluation.calibration import recalibrate
 from manta_swarm.automl.evaluation.metrics import disparity_metrics, median_disparity
+from manta_swarm.automl.models.layers import ElasticBatchNorm
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.precisions import FP32
@@ -157,3 +157,29 @@ def quality_report(
     largest, smallest, *others = (quality[metric] for quality in evaluate(supernet, dataset, [space.largest(), space.smallest(), *sampled]))
     constant = baseline(dataset, space.resolutions[-1]) if space.task == STEREO else None
     return {"metric": metric, "largest": largest, "smallest": smallest, "random": others, "baseline": constant}
+
+
+@torch.no_grad()
+def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterable[Tensor], precision: str = FP32) -> None:
+    """Set the running statistics to the mean over batches of training inputs, and put the supernet into evaluation mode.
+
+    They hold for ``architecture`` alone, until the next call. The weights do not change.
+
+    Args:
+        supernet: whose statistics to set.
+        architecture: which of its subnets.
+        batches: of equal size, each (B, C, H, W) at the architecture's resolution, on the supernet's device.
+        precision: what it computes in (``automl.precisions``).
+    """
+    norms = [module for module in supernet.modules() if isinstance(module, ElasticBatchNorm)]
+    supernet.train()
+    try:
+        for index, inputs in enumerate(batches):
+            for norm in norms:
+                norm.momentum = 1.0 / (index + 1)  # makes the running statistics the plain mean so far
+            with forward_in(precision, inputs.device):
+                supernet(inputs.contiguous(memory_format=torch.channels_last), architecture)
+    finally:
+        for norm in norms:
+            norm.momentum = None
+    supernet.eval()

@@ -15,7 +15,7 @@ from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_B
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.files import read_bounded
 from manta_swarm.automl.forms import CARD, CONFIG, WEIGHTS
-from manta_swarm.automl.models.plain import deployed, plain_network
+from manta_swarm.automl.models.networks import deployed, plain_network
 from manta_swarm.protocol.errors import UserError
 
 _MAX_HEADER_BYTES = 1 << 20  # of a safetensors file: the names and the shapes
@@ -29,7 +29,7 @@ def folder_files(network: nn.Module, description: Description) -> dict[str, byte
 
 
 def load_folder(path: Path) -> nn.Module:
-    """Return the network of an exported folder as ``automl.models.plain.deployed`` makes it: frozen, in evaluation mode, on the CPU.
+    """Return the network of an exported folder as ``automl.models.networks.deployed`` makes it: frozen, in evaluation mode, on the CPU.
 
     Raises:
         UserError: the folder is not one that was exported, or not whole: something is missing, left over, too large, of another shape,

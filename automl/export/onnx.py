@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.forms import ONNX_PACKAGES, missing_package
-from manta_swarm.automl.models.plain import Deployed
+from manta_swarm.automl.models.networks import Deployed
 
 OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
 IR_VERSION = 10  # of the file, as torch's exporter writes it
@@ -23,7 +23,7 @@ _KEY = "manta.json"  # in metadata_props
 
 
 def onnx_model(program: torch.export.ExportedProgram, description: Description) -> bytes:
-    """Return a graph (automl.export.graph) as an ONNX model that does not say yet what it is.
+    """Return a graph (automl.export.pt2) as an ONNX model that does not say yet what it is.
 
     Raises:
         UserError: the packages for it are not installed.

@@ -16,7 +16,7 @@ from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.export.folder import read_folder
 from manta_swarm.automl.files import read_bounded
 from manta_swarm.automl.forms import CONFIG, SUFFIXES, check_opens
-from manta_swarm.automl.models.plain import Deployed
+from manta_swarm.automl.models.networks import Deployed
 from manta_swarm.protocol.errors import UserError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from manta_swarm.automl.data.dataset import CLASSIFICATION, CROPS, Dataset, Preparation
-from manta_swarm.automl.data.licences import UNKNOWN, licence_of
+from manta_swarm.automl.data.names import UNKNOWN, licence_of
 from manta_swarm.automl.forms import check_licence
 from manta_swarm.protocol.errors import UserError
 

@@ -17,6 +17,7 @@ import zipfile
 from typing import cast
 
 import torch
+from torch import nn
 from torch.export.pt2_archive import PT2ArchiveWriter
 
 from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
@@ -70,7 +71,7 @@ _REBUILT: dict[str, object] = {
 
 
 def pt2_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:
-    """Return a graph (automl.export.graph) and its description as a ``.pt2`` file."""
+    """Return a graph (automl.export.pt2) and its description as a ``.pt2`` file."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={_DESCRIPTION: description.to_json()})
     return buffer.getvalue()
@@ -220,3 +221,19 @@ def _packed(records: dict[str, bytes]) -> bytes:
         for name, content in records.items():
             writer.write_bytes(name, content)
     return buffer.getvalue()
+
+
+_EXAMPLE_BATCH = 2  # 1 would be taken for a constant
+
+
+def traced(network: nn.Module, description: Description) -> torch.export.ExportedProgram:
+    """Return the graph of a deployed network (``automl.models.networks``): nothing of this machine in it, and no example inputs."""
+    batch = torch.export.Dim("batch", min=1)
+    inputs = tuple(torch.zeros(_EXAMPLE_BATCH, *description.input_shape) for _ in description.input_names)
+    with torch.no_grad():
+        program = torch.export.export(network, inputs, dynamic_shapes={name: {0: batch} for name in description.input_names})
+    program.example_inputs = None  # torch would pickle them into the file
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # names this machine's folders
+        node.meta.pop("nn_module_stack", None)
+    return program

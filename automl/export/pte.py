@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.forms import missing_executorch
-from manta_swarm.automl.models.plain import Deployed
+from manta_swarm.automl.models.networks import Deployed
 
 _DESCRIPTION = "manta_json"  # a method of the program, without inputs: the bytes of the description's JSON
 
 
 def pte_bytes(network: nn.Module, description: Description) -> bytes:
-    """Return a network as ``automl.models.plain.deployed`` makes it, and its description, as a ``.pte`` file.
+    """Return a network as ``automl.models.networks.deployed`` makes it, and its description, as a ``.pte`` file.
 
     Raises:
         UserError: ExecuTorch is not installed.

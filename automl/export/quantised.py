@@ -17,11 +17,11 @@ from torch import Tensor
 from manta_swarm.automl.data.dataset import STEREO, TEST, Dataset
 from manta_swarm.automl.evaluation.held_out import CALIBRATION_BATCH, measure
 from manta_swarm.automl.export.description import Description, Int8, Latency, plain_text
-from manta_swarm.automl.export.graph import traced
 from manta_swarm.automl.export.onnx import onnx_bytes, onnx_model, package, session_of
+from manta_swarm.automl.export.pt2 import traced
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.latency.profiler import device_name
-from manta_swarm.automl.models.plain import Deployed, deployed
+from manta_swarm.automl.models.networks import Deployed, deployed
 
 CALIBRATION_SAMPLES = {"classification": 256, STEREO: 64}
 _QUANTISED = ("Conv", "Gemm", "Add", "Relu")

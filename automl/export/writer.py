@@ -10,15 +10,14 @@ from torch import nn
 
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.export.folder import folder_files
-from manta_swarm.automl.export.graph import traced
 from manta_swarm.automl.export.onnx import onnx_bytes, onnx_model, read_onnx
-from manta_swarm.automl.export.pt2 import pt2_bytes, read_pt2
+from manta_swarm.automl.export.pt2 import pt2_bytes, read_pt2, traced
 from manta_swarm.automl.export.pte import own_pte, pte_bytes
 from manta_swarm.automl.export.quantised import quantised_bytes
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.files import staged
 from manta_swarm.automl.forms import FOLDER, INT8, ONNX, PT2, PTE, check_targets
-from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.models.networks import deployed
 from manta_swarm.protocol.errors import OwnFault
 
 TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order

@@ -24,9 +24,9 @@ from manta_swarm.automl.graphs import CudaGraphs, Recorded, Recorder, Work
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Seconds, Stopwatch, Subject, Told
-from manta_swarm.automl.models.plain import plain_network
-from manta_swarm.automl.models.searchable import Plain, plain_layer
-from manta_swarm.automl.spaces.prices import layer_keys, rest_keys
+from manta_swarm.automl.models.networks import plain_network
+from manta_swarm.automl.models.supernet import Plain, plain_layer
+from manta_swarm.automl.spaces.cost import layer_keys, rest_keys
 from manta_swarm.automl.spaces.shapes import LayerShape, unit_sides
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, noted_widths
 from manta_swarm.automl.spaces.units import Layer

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 
 from manta_swarm.automl.export.onnx import package
-from manta_swarm.automl.latency.layer_graph import layer_model
+from manta_swarm.automl.latency.onnx_graphs import Rest, Shape, layer_model, rest_of
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
-from manta_swarm.automl.latency.rest_graph import Rest, Shape, rest_of
 from manta_swarm.automl.latency.visits import Effort, Stopwatch, Subject, Told
-from manta_swarm.automl.models.plain import plain_network
-from manta_swarm.automl.models.searchable import plain_layer
+from manta_swarm.automl.models.networks import plain_network
+from manta_swarm.automl.models.supernet import plain_layer
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 _LEAST = 0.05  # of the time of a part that is computed, whatever its call takes

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from manta_swarm.automl.files import read_bounded, write_whole
-from manta_swarm.automl.spaces.cost import cost_table
-from manta_swarm.automl.spaces.prices import layer_keys, price_keys, rest_keys
+from manta_swarm.automl.spaces.cost import cost_table, layer_keys, price_keys, rest_keys
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.protocol.errors import EncodingError, UserError
 

@@ -13,7 +13,7 @@ from torch.nn.utils import skip_init
 from manta_swarm.automl.models.bottleneck import activated
 from manta_swarm.automl.models.layers import ElasticBatchNorm, batch_norm, first
 from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
-from manta_swarm.automl.spaces.head import num_features
+from manta_swarm.automl.spaces.cost import num_features
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 

@@ -53,7 +53,7 @@ class ElasticBatchNorm(nn.Module):
     """BatchNorm of the first channels: by the batch in training, by the running statistics in evaluation.
 
     The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets ``momentum``,
-    writes them (``automl.evaluation.calibration``). With a ``link`` the batch is one of two halves, the other of which is at its end.
+    writes them (``automl.evaluation.held_out``). With a ``link`` the batch is one of two halves, the other of which is at its end.
 
     The channels consist of ``blocks`` of equal length, and the first ones are those of each block, of the first of these blocks if not of
     all.

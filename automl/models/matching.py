@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from manta_swarm.automl.models import narrow
-from manta_swarm.automl.models.correlation import correlate
 from manta_swarm.automl.models.gradients import of_length_one
 from manta_swarm.automl.models.layers import batch_norm
 from manta_swarm.automl.spaces.stereo_shapes import MatchShape
@@ -92,3 +91,20 @@ def warped_likeness(left_BCHW: Tensor, right_BCHW: Tensor, disparity_B1HW: Tenso
         seen_BCHW = right_BCHW.gather(3, (index_B1HW + step).clamp(0, last).expand_as(right_BCHW))
         alike[step] = (left_BCHW * seen_BCHW).sum(1, keepdim=True)
     return torch.cat([alike[-offset] + (alike[1 - offset] - alike[-offset]) * share_B1HW for offset in offsets], 1)
+
+
+def correlate(left_BCHW: Tensor, right_BCHW: Tensor, num_disparities: int) -> Tensor:
+    """Return (B, D, H, W), in the memory layout channels_last: at [b, d, y, x] the mean over the channels of
+    ``left[b, :, y, x] * right[b, :, y, x - d]``, and 0 where ``x - d`` lies outside of the view.
+
+    One matrix product a row matches every pair of its pixels, and a gather keeps the D diagonals that are disparities
+    (arXiv:1512.02134, section 4.2, in one dimension). That is more products than needed, and still many times faster than a loop.
+    """
+    batch, channels, height, width = left_BCHW.shape
+    left_BHWC = left_BCHW.permute(0, 2, 3, 1)
+    right_BHCW = right_BCHW.permute(0, 2, 1, 3)
+    matches_BHWW = torch.matmul(left_BHWC, right_BHCW)
+    column_WD = torch.arange(width, device=left_BCHW.device)[:, None] - torch.arange(num_disparities, device=left_BCHW.device)
+    matches_BHWD = matches_BHWW.gather(3, column_WD.clamp(min=0).expand(batch, height, -1, -1))
+    scale_WD = (column_WD >= 0).to(matches_BHWD.dtype) / channels
+    return (matches_BHWD * scale_WD).permute(0, 3, 1, 2)

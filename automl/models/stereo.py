@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from manta_swarm.automl.models.correlation import correlate
 from manta_swarm.automl.models.gradients import doubled, joined, of_length_one, split
 from manta_swarm.automl.models.layers import ElasticBatchNorm, batch_norm
-from manta_swarm.automl.models.matching import FineMatch, warped_likeness
+from manta_swarm.automl.models.matching import FineMatch, correlate, warped_likeness
 from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
 from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace

@@ -14,16 +14,32 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.models.bottleneck import ElasticBottleneck, ElasticGate
-from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
-from manta_swarm.automl.models.searchable import Elastic, Plain, elastic_layer, plain_layer
-from manta_swarm.automl.spaces.shapes import active_shapes, layer_shapes, unit_read
+from manta_swarm.automl.models.bottleneck import ElasticBottleneck, ElasticGate, PlainBottleneck
+from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, PlainLayer, is_residual
+from manta_swarm.automl.spaces.shapes import BottleneckShape, LayerShape, active_shapes, layer_shapes, unit_read
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.spaces.units import Layer, UnitSpace
 
 _ALIGNED = 16  # weights: 64 bytes
 SCALE_OF_UNIT = ".project_norm.weight"  # how the name of what scales a layer's output ends
 
 Outputs = Tensor | tuple[Tensor, ...]
+
+
+Elastic = ElasticLayer | ElasticBottleneck
+Plain = PlainLayer | PlainBottleneck
+
+
+def elastic_layer(shape: LayerShape, unit: UnitSpace) -> Elastic:
+    """Return the elastic layer with the choices of its unit."""
+    if isinstance(shape, BottleneckShape):
+        return ElasticBottleneck(shape, unit.kernels, unit.expansions)
+    return ElasticLayer(shape, unit.kernels, unit.expansions)
+
+
+def plain_layer(shape: LayerShape, layer: Layer) -> Plain:
+    """Return one choice as a plain layer, with memory for its weights and nothing in it yet."""
+    return PlainBottleneck(shape, layer) if isinstance(shape, BottleneckShape) else PlainLayer(shape, layer)
 
 
 class Supernet(nn.Module, ABC):

@@ -1,6 +1,6 @@
 """What an architecture may cost, and the part of a space that keeps to it: checked, sampled from, and returned to. Pure.
 
-A cost is a sum (``automl.spaces.prices``): of a price of the resolution, and of one price for each layer at that resolution, which depends
+A cost is a sum (``automl.spaces.cost``): of a price of the resolution, and of one price for each layer at that resolution, which depends
 on how many channels come in and go on, and on nothing else of the other layers. MACs, weights and a measured latency table are. That is
 why the cheapest architecture can be computed.
 """

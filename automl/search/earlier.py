@@ -10,8 +10,7 @@ from manta_swarm.automl.files import read_bounded
 from manta_swarm.automl.search.constraints import Cost, Region
 from manta_swarm.automl.search.evaluators import Evaluator
 from manta_swarm.automl.search.front import Point, by_merit, front, spread
-from manta_swarm.automl.search.journal import Settings
-from manta_swarm.automl.search.lines import MAX_BYTES, Entry, Reader
+from manta_swarm.automl.search.journal import MAX_BYTES, Entry, Reader, Settings
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import UserError
 

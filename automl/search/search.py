@@ -20,9 +20,8 @@ from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort, evolve
 from manta_swarm.automl.search.front import Point, by_merit, front, spread
 from manta_swarm.automl.search.journal import Journal
 from manta_swarm.automl.search.predictor import Fit, Predictor
-from manta_swarm.automl.search.resampling import Losses
+from manta_swarm.automl.search.resampling import Losses, Unseen, unseen
 from manta_swarm.automl.search.selection import Rehearsal, chosen, rehearsed
-from manta_swarm.automl.search.unseen import Unseen, unseen
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import UserError
 

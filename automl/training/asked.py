@@ -6,8 +6,7 @@ Without torch: whoever only reads a log, and computes credits, needs no more. ``
 from collections.abc import Iterable
 from functools import lru_cache
 
-from manta_swarm.automl.spaces.cost import cost_table
-from manta_swarm.automl.spaces.prices import price_keys
+from manta_swarm.automl.spaces.cost import cost_table, price_keys
 from manta_swarm.automl.spaces.space import SearchSpace, resolution_gene, space_named
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.protocol.errors import UserError

@@ -24,9 +24,17 @@ from torch import Tensor
 
 from manta_swarm.automl.training.coverage import coverage_of
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.microbatches import FP32, Microbatches, NotFinite, Part, StepGradient, Tolerance, rounding_of
+from manta_swarm.automl.training.microbatches import (
+    FP32,
+    Microbatches,
+    NotFinite,
+    Part,
+    StepGradient,
+    Tolerance,
+    rounding_of,
+    skipped_cheap,
+)
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.skipped import skipped_cheap
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import Vector, covered, given, left_over, near_mean, residual_digest, vector_digest

@@ -9,8 +9,7 @@ Shapes: N all weights of the supernet.
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.decay import decaying
-from manta_swarm.automl.training.optimizers import are_finite, num_own_moments, own_step
+from manta_swarm.automl.training.optimizers import are_finite, decaying, num_own_moments, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 

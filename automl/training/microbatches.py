@@ -5,6 +5,10 @@ error is usually far below a thousandth of its norm; now and then a rounding swi
 microbatches are independent, so that of a mean is their sum in quadrature. What a cheat changes is as large as the gradients themselves,
 and adds up. ``benchmarks/tolerances.py`` measures the errors, ``benchmarks/audit_limits.py`` what part of a claim may be false unnoticed.
 
+Microbatches may be missing for honest reasons: a gradient that is not finite, samples that are not here, workers that were lost. None of
+these picks architectures by their price. So where far fewer of a cheaper one were trained than of a dearer one, one of the skipped is
+computed.
+
 Shapes: N all weights of the supernet.
 """
 
@@ -17,14 +21,14 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset, TrainingSet
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.codec.residuals import Vector
 from manta_swarm.protocol.lots import held_shards, place_of_lot
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim
+from manta_swarm.protocol.rewards import architecture_cost
 
 _ROUNDING = 2.0**-24  # of one float32 operation, in parts of its result
 _OPERATIONS = 4  # of a mean's value, besides an addition for each member
@@ -202,3 +206,34 @@ def _strength(parts: Iterable["Part"]) -> tuple[float, float]:
 def _square(gradient: Tensor) -> float:
     wide = gradient.double()
     return float(torch.dot(wide, wide))
+
+
+_FREE = 4  # missing microbatches of one architecture of which nobody asks why
+
+
+def skipped_cheap(manifest: Manifest, plan: Plan, claim: Claim, step: int) -> int | None:
+    """Return the index of a microbatch that a step skipped though its claim has dearer ones; None: nothing was picked by its price.
+
+    Nobody is asked about microbatches after the last one, or between two steps, nor about missing ones of the dearest architecture: light
+    contributors train the cheapest one's alone.
+    """
+    last = claim.steps[-1].last
+    if claim.lots + _FREE > last:
+        return None
+    costs = [architecture_cost(each.text, manifest.cost_table()) for each in plan.architectures(claim.round, claim.cohort)]
+    count = len(costs)
+    sweeps, rest = divmod(last + 1, count)  # an index may be any number: nothing here may take as long as it is large
+    begun = {place_of_lot(count, claim.base, claim.key, index) for index in range(rest)}
+    due = [sweeps + (place in begun) for place in range(count)]
+    shares = [done / of if of else 1.0 for done, of in zip(claim.work, due, strict=True)]
+    picked = {
+        place
+        for place in range(count)
+        if due[place] - claim.work[place] > _FREE
+        and any(costs[place] < costs[other] and 2 * shares[place] < shares[other] for other in range(count))
+    }
+    trained = claim.steps[step]
+    skipped = trained.skipped
+    if trained.every > 1:  # of each sweep all the others: the first one shows them
+        skipped = tuple(index for index in range(trained.first, min(trained.last, trained.first + count)) if index not in trained)
+    return next((index for index in skipped if place_of_lot(count, claim.base, claim.key, index) in picked), None)

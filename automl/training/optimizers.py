@@ -4,13 +4,21 @@ Only elementwise operations that IEEE 754 rounds exactly, each on its own: multi
 fused one, no power, no reduction, no device but the CPU, and denormals are kept. A step makes new tensors, and leaves those it is given
 alone.
 
+By a run's recipe all weights decay, or those that are matrices: a scale, a bias or the transform of a kernel that is pulled to zero is
+no simpler network, only a worse one.
+
 Shapes: N all weights of the supernet. Every vector is (N,) fp32 on the CPU.
 """
+
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.codec.scaling import check_denormals
 from manta_swarm.protocol.manifest import Optimizer
 
@@ -115,3 +123,23 @@ def _power(value: float, exponent: int) -> float:
         value *= value
         exponent >>= 1
     return result
+
+
+def decaying(plan: Plan) -> Tensor | None:
+    """Return (N,) bool, which weights decay; None: all. Nobody writes into it."""
+    return None if plan.recipe.decay == "all" else _matrices(plan.supernet)
+
+
+def is_matrix(weight: Tensor) -> bool:
+    """Return whether a parameter is one of a convolution or of a linear layer, and not a scale or a bias."""
+    return weight.dim() > 1
+
+
+@cache
+def _matrices(supernet_name: str) -> Tensor:
+    supernet = build(space_named(supernet_name))
+    parameters = dict(supernet.named_parameters())
+    decays_N = torch.zeros(supernet.num_weights, dtype=torch.bool)
+    for name, (start, stop) in supernet.slices().items():
+        decays_N[start:stop] = is_matrix(parameters[name]) and ".transforms." not in name
+    return decays_N

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.models.searchable import Elastic
-from manta_swarm.automl.models.supernet import SCALE_OF_UNIT
+from manta_swarm.automl.models.supernet import SCALE_OF_UNIT, Elastic
 from manta_swarm.automl.spaces.space import space_named
 
 Span = tuple[int, int]  # start and stop in the flat vector

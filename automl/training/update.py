@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.training.decay import decaying
-from manta_swarm.automl.training.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
+from manta_swarm.automl.training.optimizers import Moments, are_finite, decaying, num_own_moments, outer_step, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot_header import FORMAT
 from manta_swarm.automl.training.sorting import sort_channels

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.protocol.errors import UserError

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shared import ImagesIn, share_images, shared_images
-from manta_swarm.automl.data.shared_pairs import region_for
+from manta_swarm.automl.data.shards.sharded import ShardedImages
+from manta_swarm.automl.data.shared import ImagesIn, region_for, share_images, shared_images
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.shared_memory import Region, aligned

@@ -16,7 +16,7 @@ class PairsOf:
 
     name: str
     root: str  # folder; empty: it needs none
-    place_bytes: int  # see ``automl.data.shared_pairs``
+    place_bytes: int  # see ``automl.data.shared``
     shards: tuple[int, ...] = ()  # of a set in shards those to train with, where they are not all
 
 

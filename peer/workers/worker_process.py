@@ -13,10 +13,8 @@ from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.pairs import LazyPairs
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs
-from manta_swarm.automl.data.shared import shared_images
-from manta_swarm.automl.data.shared_pairs import SharedPairs
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
+from manta_swarm.automl.data.shared import SharedPairs, shared_images
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.graphs import CudaGraphs
 from manta_swarm.automl.memory import keep_freed_memory

@@ -13,7 +13,7 @@ from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.automl.training.coverage import coverage
-from manta_swarm.automl.training.decay import decaying
+from manta_swarm.automl.training.optimizers import decaying
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.sorting import sort_channels
 from manta_swarm.automl.training.update import State, next_state

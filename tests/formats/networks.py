@@ -19,7 +19,7 @@ from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.export.writer import exported_files
 from manta_swarm.automl.forms import FORMATS, PT2
-from manta_swarm.automl.models.plain import plain_network
+from manta_swarm.automl.models.networks import plain_network
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, SearchSpace
 
 PRESENTED = "presented.json"

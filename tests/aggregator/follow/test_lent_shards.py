@@ -8,7 +8,7 @@ from manta_swarm.aggregator.follow.shards import lend_shards, travelling_of
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.network.blobs import Blob, Shelf
 from manta_swarm.protocol.errors import UserError

@@ -21,7 +21,7 @@ from manta_swarm.automl.data.pictures import picture_of, read_picture
 from manta_swarm.automl.data.shards.coding import Coded, coded_pair, pair_in
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list, pieces_root
 from manta_swarm.automl.data.shards.reading import Shards, open_shards
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.encoding import encode, pack

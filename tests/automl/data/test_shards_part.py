@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.shards.part import Part
 from manta_swarm.automl.data.shards.reading import open_shards
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
-from manta_swarm.automl.data.shards.sharded_pairs import ShardedPairs, sharded_pairs
+from manta_swarm.automl.data.shards.sharded import Part, ShardedImages, ShardedPairs, sharded_pairs
 from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from tests.automl.data.files import noise, write_picture

@@ -10,8 +10,7 @@ import torch
 
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.layered import layers
-from manta_swarm.automl.data.shared import ImagesIn, share_images, shared_images
-from manta_swarm.automl.data.shared_pairs import SharedPairs, region_for
+from manta_swarm.automl.data.shared import ImagesIn, SharedPairs, region_for, share_images, shared_images
 from manta_swarm.automl.data.views import Pair
 from manta_swarm.automl.shared_memory import Region, aligned
 from manta_swarm.protocol.errors import StorageError

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.images import ImageDataset, resize
-from manta_swarm.automl.evaluation.calibration import recalibrate
-from manta_swarm.automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, measure, quality_report
+from manta_swarm.automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, measure, quality_report, recalibrate
 from manta_swarm.automl.evaluation.metrics import disparity_metrics
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.layers import ElasticBatchNorm

@@ -6,7 +6,7 @@ import onnx
 import torch
 
 from manta_swarm.automl.data.dataset import CROPS, Preparation
-from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
 from manta_swarm.automl.export.presentation import Presentation
 from manta_swarm.automl.export.subnet import Subnet

@@ -19,7 +19,7 @@ from manta_swarm.automl.export.opened import open_exported
 from manta_swarm.automl.export.subnet import cut, provenance_of
 from manta_swarm.automl.export.writer import TOLERANCE, write
 from manta_swarm.automl.forms import FORMATS, check_targets
-from manta_swarm.automl.models.plain import deployed
+from manta_swarm.automl.models.networks import deployed
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.update import State, state_digest

@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.latency.layer_graph import layer_model
+from manta_swarm.automl.latency.onnx_graphs import layer_model, rest_of
 from manta_swarm.automl.latency.profiler import LayerPart, draw, table_parts
-from manta_swarm.automl.latency.rest_graph import rest_of
-from manta_swarm.automl.models.plain import deployed, plain_network
-from manta_swarm.automl.models.searchable import plain_layer
+from manta_swarm.automl.models.networks import deployed, plain_network
+from manta_swarm.automl.models.supernet import plain_layer
 from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
 from manta_swarm.protocol.errors import OwnFault
 from tests.automl.kernels import KERNELS

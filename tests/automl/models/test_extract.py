@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.layers import ElasticBatchNorm
 from manta_swarm.automl.models.stereo import Stereo

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from manta_swarm.automl.evaluation.calibration import recalibrate
+from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer
 from manta_swarm.automl.models.stereo import PlainStereo, Stereo
 from manta_swarm.automl.spaces.shapes import layer_shapes, unit_sides

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.search.journal import FileJournal, Settings
-from manta_swarm.automl.search.lines import MAX_LINE_BYTES
+from manta_swarm.automl.search.journal import MAX_LINE_BYTES, FileJournal, Settings
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.protocol.errors import UserError
 
@@ -167,7 +166,7 @@ def test_a_journal_of_version_1_is_read_but_what_it_lacks_is_measured_again(tmp_
 @pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_LINE_BYTES"])
 def test_a_full_journal_is_one_that_can_be_read_and_the_search_goes_on(path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, many = path.stat().st_size, Measured({"accuracy": 0.5}, array("i", [100, 900, 0, 3000]), array("i", range(4)))
-    for module in ("manta_swarm.automl.search.journal", "manta_swarm.automl.search.lines"):
+    for module in ("manta_swarm.automl.search.journal", "manta_swarm.automl.search.journal"):
         monkeypatch.setattr(f"{module}.{limit}", size if limit == "MAX_BYTES" else max(map(len, path.read_bytes().splitlines())) + 1)
     with FileJournal(path, TINY, SETTINGS) as journal:
         journal.add("test", OTHER, many)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
-from manta_swarm.automl.search.members import MembersEvaluator, measured_of, result_of
+from manta_swarm.automl.search.evaluators import MembersEvaluator, measured_of, result_of
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.evaluations import Result

@@ -4,7 +4,7 @@ from array import array
 from rich.console import Console
 
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.search.progress import Progress
+from manta_swarm.automl.search.report import Progress
 
 
 def measured(accuracy: float) -> Measured:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.search.unseen import unseen
+from manta_swarm.automl.search.resampling import unseen
 
 
 def measured(losses: list[int], wrong: list[int]) -> Measured:

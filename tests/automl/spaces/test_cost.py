@@ -3,8 +3,7 @@ from collections import Counter
 
 import pytest
 
-from manta_swarm.automl.spaces.cost import cost_table, macs
-from manta_swarm.automl.spaces.prices import price_keys
+from manta_swarm.automl.spaces.cost import cost_table, macs, price_keys
 from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
 from manta_swarm.protocol.manifest import MAX_COSTS, MAX_GENE_TEXT
 from manta_swarm.protocol.rewards import architecture_cost

@@ -7,8 +7,7 @@ import torch
 
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.decay import decaying
-from manta_swarm.automl.training.optimizers import num_own_moments, own_step
+from manta_swarm.automl.training.optimizers import decaying, num_own_moments, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.protocol.recipe import Recipe

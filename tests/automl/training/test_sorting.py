@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.models.classifier import Classifier
-from manta_swarm.automl.models.searchable import Elastic
 from manta_swarm.automl.models.stereo import Stereo
-from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.models.supernet import Elastic, Supernet
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.sorting import sort_channels
 from manta_swarm.automl.training.update import _known_vector

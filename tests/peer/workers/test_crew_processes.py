@@ -18,7 +18,7 @@ from torch import Tensor
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.digits import digits
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY

@@ -13,8 +13,7 @@ import torch
 
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.search.evaluators import LocalEvaluator
-from manta_swarm.automl.search.members import result_of
+from manta_swarm.automl.search.evaluators import LocalEvaluator, result_of
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.peer.features.evaluation.measurer import MESSAGES, Ask, Measured, Weights
 from manta_swarm.peer.features.evaluation.process import Bench, serve

@@ -10,7 +10,7 @@ from manta_swarm.aggregator.follow.shards import lend_shards
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
-from manta_swarm.automl.data.shards.sharded_images import ShardedImages
+from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.network.blobs import HASHES, METHOD, Shelf
 from manta_swarm.network.memory import MemoryNetwork

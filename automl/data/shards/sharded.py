@@ -1,9 +1,16 @@
-"""Labelled images at their own sizes, in shards: windows of them, cut as a lot's seed says. A Dataset (automl.data.dataset).
+"""Data sets in shards: labelled images at their own sizes, and stereo pairs. A Dataset (automl.data.dataset) of either kind.
+
+Of an image a window is cut, as a lot's seed says. A pair is read when it is asked for, and those asked for last are kept.
+
+A set may have only some of the shards to train with here: lots are then drawn from their samples alone. Held-out samples, and those that
+statistics are made with, are those of the whole set.
 
 Shapes: B images of a batch, C channels, H and W of a picture as it is stored, R the resolution, h a window's side.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +20,43 @@ from torch import Tensor
 from manta_swarm.automl.data.augmentation import below, jitter_tables, mirrored, words
 from manta_swarm.automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
 from manta_swarm.automl.data.images import Indices, resize
+from manta_swarm.automl.data.pairs import LazyPairs
 from manta_swarm.automl.data.scaling import Pixels
-from manta_swarm.automl.data.shards.part import Part
+from manta_swarm.automl.data.shards.layout import ShardList
 from manta_swarm.automl.data.shards.reading import Shards
 from manta_swarm.automl.data.shards.threads import Recent, in_threads, one_ahead
+from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.signing import Digest
+
+
+class Part:
+    """Some of a set's shards to train with."""
+
+    def __init__(self, list_: ShardList, numbers: Sequence[int]) -> None:
+        """Take these, in ascending order: the samples of one after those of the other.
+
+        Raises:
+            ValueError: none, or others than there are.
+        """
+        if not numbers or list(numbers) != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < list_.num_train_shards:
+            raise ValueError(f"{len(numbers)} shards that are no part of {list_.num_train_shards} to train with")
+        ends = np.cumsum([shard.samples for shard in list_.shards])
+        counts = np.array([list_.shards[number].samples for number in numbers])
+        self.numbers = tuple(numbers)
+        self._ends = np.cumsum(counts)
+        self._offsets = ends[list(numbers)] - self._ends  # from a sample's number in the part to its place in the set
+
+    @property
+    def num_train(self) -> int:
+        """Samples of all these shards."""
+        return int(self._ends[-1])
+
+    def places(self, indices: Sequence[int]) -> list[int]:
+        """Return where samples of this part stand in the set."""
+        wanted = np.array(indices, np.int64)
+        found: list[int] = (wanted + self._offsets[np.searchsorted(self._ends, wanted, "right")]).tolist()
+        return found
+
 
 KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
 _WHITE = 255
@@ -170,3 +209,41 @@ def _centre(planes_CHW: Pixels, resolution: int) -> Tensor:
 def _resized(window_Chh: Pixels, resolution: int) -> Tensor:
     """Return a window as fp32 (C, R, R)."""
     return resize(window_Chh[None], _WHITE, resolution)[0]
+
+
+@dataclass(frozen=True)
+class ShardedPairs(StereoDataset):
+    """A stereo set whose digest is the root over its shards."""
+
+    shards: Shards = field(kw_only=True, repr=False)
+    part: Part | None = field(default=None, kw_only=True, repr=False)  # that ``train`` has the pairs of; None: of all
+
+    @cached_property
+    def digest(self) -> Digest:
+        """See automl.data.shards.layout."""
+        return self.shards.list.digest
+
+    def with_part(self, numbers: Sequence[int]) -> "ShardedPairs":
+        """Return the set as it is where only some shards to train with are here; see ``Part``."""
+        part = Part(self.shards.list, numbers)
+        train = LazyPairs(lambda index: _pair_at(self.shards, part.places([index])[0]), part.num_train)
+        return replace(self, train=train, part=part)
+
+    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
+        """Yield views of training pairs of the whole set, see ``StereoDataset``."""
+        whole = self if self.part is None else sharded_pairs(self.name, self.shards)
+        return super(ShardedPairs, whole).calibration_batches(resolution, batch, limit)
+
+
+def sharded_pairs(name: str, shards: Shards) -> ShardedPairs:
+    """Return the pairs in ``shards``; see there for what is damaged or missing."""
+    first = shards.list.num_train
+    train = LazyPairs(lambda place: _pair_at(shards, place), first)
+    held_out = LazyPairs(lambda place: _pair_at(shards, first + place), shards.list.num_held_out)
+    return ShardedPairs(name, train, held_out, shards=shards)
+
+
+def _pair_at(shards: Shards, place: int) -> Pair:
+    found = shards.sample(place)
+    assert isinstance(found, Pair)
+    return found

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from manta_swarm.automl.spaces.breeding import crossed, mutated
+from manta_swarm.automl.search.evolution import crossed, mutated
 from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
 from manta_swarm.automl.spaces.units import units_alike
 from tests.automl.narrow import NARROW, SMALL_NARROW
