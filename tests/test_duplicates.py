@@ -49,17 +49,19 @@ def statements(source: str) -> Iterator[list[tokenize.TokenInfo]]:
 
 
 def lines_of(file: str, source: str) -> list[Line]:
-    """Return the lines of a module that count. Fields of records are alike to the letter only: any two lists of them have one shape."""
+    """Return the lines of a module that count.
+
+    Fields of records, and arguments on a line each, are alike to the letter only: any two lists of them have one shape.
+    """
     lines: list[Line] = []
     for statement in statements(source):
         if statement[0].string in ("import", "from") or all(token.type == tokenize.STRING for token in statement):
             continue
-        first, second = statement[0], statement[min(1, len(statement) - 1)]
-        is_field = first.type == tokenize.NAME and not keyword.iskeyword(first.string) and second.string == ":"
         by_line: dict[int, list[tokenize.TokenInfo]] = defaultdict(list)
         for token in statement:
             by_line[token.start[0]].append(token)
         for number, tokens in by_line.items():
+            is_field = len(tokens) > 1 and tokens[1].string == ":" and not keyword.iskeyword(tokens[0].string)
             names = {each.string for each in tokens if each.type == tokenize.NAME and not keyword.iskeyword(each.string) and not is_field}
             words = (Word(each.string, each.string in names) for each in tokens)
             lines.append(Line(file, number, tokens[0].start[1], tuple(words)))
