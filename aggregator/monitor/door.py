@@ -18,18 +18,29 @@ class MonitorDoor:
     """Where the monitor listens: the socket is the aggregator's, so the address stays while the monitor's process comes and goes."""
 
     socket: socket.socket
-    host: str
+    host: str  # as the person wrote it
+    at: tuple[str, int]  # address and port of the socket, known after it is closed, too
+
+    @classmethod
+    def listening(cls, host: str, port: int) -> "MonitorDoor":
+        """Return a door that listens there; port 0: at any that is free.
+
+        Raises:
+            OSError, ValueError: nobody can.
+        """
+        listening = _listen(host, port)
+        return cls(listening, host, listening.getsockname()[:2])
 
     @property
     def url(self) -> str:
         """What to open in a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.socket.getsockname()[1]}/"
+        return f"http://{host}:{self.at[1]}/"
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this computer can come in."""
-        return ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
+        return ipaddress.ip_address(self.at[0]).is_loopback
 
 
 def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None:
@@ -48,10 +59,10 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
     except ValueError as error:
         raise UserError(f"--monitor {error}") from error  # that of the run file was checked when it was read
     try:
-        return MonitorDoor(_listen(host, port), host)
+        return MonitorDoor.listening(host, port)
     except OSError as error:
         if asked is None and address == DEFAULT_ADDRESS:
-            return MonitorDoor(_listen(host, 0), host)
+            return MonitorDoor.listening(host, 0)
         reason = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
         raise _refused(asked, address, reason or "it cannot be looked up") from error
     except ValueError as error:  # an empty label, one of more than 63 bytes, a byte of no letter

@@ -191,10 +191,13 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request
         places = a._streams.calls = a._unary.calls = Calls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
         hosts = {b.key: ["192.0.2.1"], c.key: ["192.0.2.1"], honest.key: ["192.0.2.2"]}
 
-        async def connected() -> dict[PublicKey, list[str]]:
-            return hosts
+        class Pretended:
+            """Connections that come from where this test says."""
 
-        a.rates._connected = connected
+            async def connected(self) -> dict[PublicKey, list[str]]:
+                return hosts
+
+        a.rates._connections = Pretended()
         await a.rates._look()
         hold = Holding()
         await a.serve("hold", hold)

@@ -12,7 +12,6 @@ import torch
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.features.audit.plugin import known_to
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
@@ -76,8 +75,7 @@ def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_unt
         await trainer.ends()
         await auditor.reaches(3)
         assert auditor.status.state == scene.log.ledger.state.hex()
-        known = known_to(auditor.loop)
-        assert (known.round(), known.is_finished()) == (3, True)
+        assert (auditor.loop.progress.newest_round, auditor.loop.is_finished()) == (3, True)
         assert not auditor.task.done()
         assert (auditor.worker.lots, auditor.status.rounds_counted) == ([], 0)
         await auditor.leaves()
