@@ -1,6 +1,6 @@
 # One command each, on a machine that has python3 with pip and nothing else:
 #   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
-#   make test     all checks and all tests; WORKERS=8 for a machine with as many cores, 2 if it is not said
+#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 2 if it is not said
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
 BIN := .venv/bin
@@ -15,9 +15,7 @@ WORKERS ?= 2
 demo: $(STAMP)
 	@$(BIN)/manta-swarm up $(DEMO_ARGS)
 
-test: check
-	$(PYTEST) -m "not faults" $(BY_FILE)
-	$(PYTEST) -m "not faults" $(ALONE)
+test: check fast swarm
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -25,19 +23,14 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tests side by side compute with one thread each, or they wait for each other's threads. Those that start swarms mostly wait for
-# programs: two more are run than there are cores, file by file, in the order of tests/conftest.py. ALONE has the machine to itself:
-# where nothing may be lost though programs are killed, nobody may be late either.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest
-ALONE := tests/faults/test_faults.py
-BY_FILE = -n $$(($(WORKERS) + 2)) --dist loadfile --no-loadscope-reorder --ignore $(ALONE)
-
+# Tests side by side compute with one thread each, or they wait for each other's threads.
 fast: $(STAMP)
-	$(PYTEST) -m "not swarm" -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
+# Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
 swarm: $(STAMP)
-	$(PYTEST) -m "swarm and not faults" $(BY_FILE)
-	$(PYTEST) -m "swarm and not faults" $(ALONE)
+	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile --ignore tests/faults
+	$(BIN)/pytest -m "swarm and not faults" tests/faults
 
 faults: $(STAMP)
 	$(BIN)/pytest -m faults

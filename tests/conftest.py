@@ -1,4 +1,4 @@
-"""Of all tests: how hypothesis looks for what breaks them, that Ctrl-C can be pressed, their order, and what they need of the machine."""
+"""Of all tests: how hypothesis looks for what breaks them, that Ctrl-C can be pressed, and what they need of the machine."""
 
 import signal
 
@@ -14,13 +14,6 @@ settings.load_profile("manta")
 # A shell has what it starts in the background ignore SIGINT, and so would each program that a test starts and presses Ctrl-C in.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that start programs: most of their time they wait, and none of them shall be the last to end."""
-    waits = {item.path for item in items if item.get_closest_marker("swarm")}
-    items.sort(key=lambda item: item.path not in waits)
 
 
 @pytest.hookimpl(tryfirst=True)
