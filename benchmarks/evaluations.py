@@ -98,7 +98,6 @@ class Training:
         done = await self._crew.train(worker, lot)
         self._crew.release(done)
         self.lots += 1
-        self._changed.set()
 
 
 class Asking:

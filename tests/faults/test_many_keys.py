@@ -80,7 +80,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(config.exchange.max_rows)
         with run.log as log:
             context = context_of(run, directory, endpoint, OPERATOR)
-            news = NewsDesk(endpoint, log, closing.left_ms, context.weights.of)
+            news = NewsDesk(endpoint, log, closing, context.weights)
             writing = Writing(context, closing, LoneDecider(log, run.bodies))
             await writing.begin()
             await news.start()
