@@ -10,7 +10,7 @@ two are apart to an eighth, and add up as the gradients do.
 
 Prints how far single ones are in the middle, the farthest in a hundred, in a thousand, and the farthest, in parts of their norms; then the
 same of claims of --claims so many, drawn from those that two settings both computed: how far their mean gradients are apart in parts of
-what an audit allows (``automl.training.microbatches``), and how many it would not pass. Last the same of single ones by what the settings
+what an audit allows (``automl.training.audited_step``), and how many it would not pass. Last the same of single ones by what the settings
 differ in. What false ones come to: ``benchmarks/audit_limits.py``.
 
 One process computes at a time, 2,000 microbatches in one setting. With --keep what is done stays in DIR, and the same command goes on from
@@ -43,7 +43,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import SearchSpace, space_named
 from manta_swarm.automl.training.lots import Lot, Worker
-from manta_swarm.automl.training.microbatches import FP32, Part, StepGradient
+from manta_swarm.automl.training.audited_step import FP32, Part, StepGradient
 from manta_swarm.automl.training.settings import usual
 
 BASE, KEY, SEED = b"b" * 32, b"k" * 32, 1

@@ -1,7 +1,7 @@
 """The audit of a contribution: all its microbatches computed again, and what is found of each claim in it.
 
 Step by step, on the weights to which the means lead, the mean of a step is compared with what the microbatches of all who counted give,
-within the tolerance of ``automl.training.microbatches``. From the means on all is exact: what was learnt, what each member gave, the
+within the tolerance of ``automl.training.audited_step``. From the means on all is exact: what was learnt, what each member gave, the
 body, and the residual that it leaves. Where a step's mean does not fit, the own vectors of those who counted are asked for, and tell whose
 fault it is: who signed a vector that its microbatches do not give, who gave another vector than follows from it, or the founder, who made
 another mean of them than section 12 of docs/protocol.md does.
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from manta_swarm.automl.training.coverage import coverage_of
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.microbatches import (
+from manta_swarm.automl.training.audited_step import (
     FP32,
     Microbatches,
     NotFinite,

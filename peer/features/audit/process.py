@@ -14,7 +14,7 @@ import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.training.audit import Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from manta_swarm.automl.training.microbatches import Microbatches
+from manta_swarm.automl.training.audited_step import Microbatches
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import Vector

@@ -17,7 +17,7 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.lots import Lot, Worker
-from manta_swarm.automl.training.microbatches import Microbatches, StepGradient
+from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, initial_state
 from manta_swarm.codec.coding import encode, parse

@@ -4,7 +4,7 @@ import pytest
 
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.microbatches import skipped_cheap
+from manta_swarm.automl.training.audited_step import skipped_cheap
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.protocol.lots import place_of_lot, work_of
 from manta_swarm.protocol.records import Claim, ClaimStep
