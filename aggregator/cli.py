@@ -35,7 +35,7 @@ def main() -> None:
 @click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
 @DATA_ROOT
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_CPU_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
-@click.option("--gateway", metavar="HOST:PORT", help="Lease lots to light contributors here, by HTTP.")
+@click.option("--gateway", metavar="HOST:PORT", help="Lease microbatches to light contributors here, by HTTP.")
 @click.option(
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )

@@ -51,5 +51,5 @@ def _on_audits(manifest: Manifest) -> str:
             f"{rules.pending_rounds} rounds, or once the run is settled"
         )
     if manifest.is_private:
-        return "nobody can compute private data's lots again: credit is for what peers say that they trained"
+        return "nobody can compute private data's microbatches again: credit is for what peers say that they trained"
     return 'a run of friends: credit is for what peers say that they trained ([trust] mode = "audited" has some of it computed again)'

@@ -152,7 +152,7 @@ class AggregatorStatus(_Part):
     started_at: int = 0
     addresses: tuple[str, ...] = ()
     join: tuple[str, ...] = ()  # what volunteers type
-    gateway: str = ""  # where its gateway leases lots to light contributors, once it has answered
+    gateway: str = ""  # where its gateway leases microbatches to light contributors, once it has answered
     monitor: str | None = None  # the address of its page, as a URL
     round: int = 0
     state: str = ""

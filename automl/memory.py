@@ -1,8 +1,8 @@
-"""What a program that trains does with memory that it has no use for at the moment: keeps it for the next lot.
+"""What a program that trains does with memory that it has no use for at the moment: keeps it for the next microbatch.
 
-A lot takes and frees some hundred megabytes. glibc gives large blocks back to the system as soon as they are free and asks for them again
-at the next lot, and the system clears each page before it hands it out: on a CPU a fifth of a lot of the base classifier is spent on that.
-Elsewhere than with glibc nothing is changed. No torch here, and no I/O.
+A microbatch takes and frees some hundred megabytes. glibc gives large blocks back to the system as soon as they are free and asks for them
+again at the next microbatch, and the system clears each page before it hands it out: on a CPU a fifth of a microbatch of the base
+classifier is spent on that. Elsewhere than with glibc nothing is changed. No torch here, and no I/O.
 """
 
 import ctypes

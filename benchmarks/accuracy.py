@@ -50,8 +50,8 @@ from manta_swarm.automl.training.optimizers import is_matrix
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import recipe_for, usual
 from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer
-from manta_swarm.protocol.lots import lot_seed, sample_indices
 from manta_swarm.protocol.manifest import SCHEDULES
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 from manta_swarm.protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
@@ -70,7 +70,7 @@ class Setting:
     task: str
     rounds: int
     batch: int
-    lot: int
+    microbatch: int
     rate: str
     weight_decay: str
     folder: str = ""
@@ -165,7 +165,7 @@ def train_supernet(setting: Setting, schedule: str, seed: int) -> tuple[list[Qua
     torch.set_num_threads(1)
     dataset, plan = load(setting), setting.plan(schedule, seed)
     started_s = time.monotonic()
-    trainer = Trainer(plan, dataset, SimulatedSwarm(setting.lot, setting.batch), device=setting.device)
+    trainer = Trainer(plan, dataset, SimulatedSwarm(setting.microbatch, setting.batch), device=setting.device)
     while not trainer.finished:
         trainer.step()
     elapsed_s = time.monotonic() - started_s
@@ -182,19 +182,19 @@ def train_alone(setting: Setting, index: int, rounds: int, seed: int) -> tuple[l
     started_s = time.monotonic()
     network = first_network(plan, architecture).to(setting.device)
     optimizer = optimizer_of(network, plan)
-    num_lots = setting.batch // setting.lot
+    num_microbatches = setting.batch // setting.microbatch
     for round_ in range(1, plan.num_rounds + 1):
         for group in optimizer.param_groups:
             group["lr"] = plan.learning_rate(round_)
         optimizer.zero_grad(set_to_none=False)
         base = sha256(b"twin round %d" % round_)
-        for lot in range(num_lots):
-            identity = (plan.seed, base, 0, _TWIN_KEY, lot)
-            indices = sample_indices(*identity, dataset.num_train, setting.lot)
+        for microbatch in range(num_microbatches):
+            identity = (plan.seed, base, 0, _TWIN_KEY, microbatch)
+            indices = sample_indices(*identity, dataset.num_train, setting.microbatch)
             strength = plan.augmentation(round_, architecture)
-            batch = dataset.training_batch(indices, lot_seed(*identity), architecture.resolution, strength)
+            batch = dataset.training_batch(indices, microbatch_seed(*identity), architecture.resolution, strength)
             inputs, targets = batch.inputs.to(setting.device), batch.targets.to(setting.device)
-            (loss_of(network, inputs, targets) / num_lots).backward()
+            (loss_of(network, inputs, targets) / num_microbatches).backward()
         optimizer.step()
     elapsed_s = time.monotonic() - started_s
     recalibrate(network, dataset, architecture.resolution, setting.device)
@@ -224,7 +224,7 @@ def first_network(plan: Plan, architecture: Architecture) -> nn.Module:
 
 
 def loss_of(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return what a lot of the supernet minimises, without a teacher."""
+    """Return what a microbatch of the supernet minimises, without a teacher."""
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     if isinstance(network, PlainStereo):
         return stereo_loss(network.scales(inputs), targets)
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, metavar="N", help="shorter or longer than usual")
     parser.add_argument("--batch", type=int, metavar="N", help="samples of a round, other than usual")
-    parser.add_argument("--lot", type=int, metavar="N", help="samples of a lot, other than usual")
+    parser.add_argument("--microbatch", type=int, metavar="N", help="samples of a microbatch, other than usual")
     parser.add_argument("--augmentation", type=int, metavar="PERCENT", help="other than usual, 0 to 200")
     parser.add_argument("--taught", type=int, metavar="PERCENT", help="of the sandwich's rounds, other than usual, 0 to 100")
     parser.add_argument("--choose", action="store_true", help="hold out what settings are chosen by, in place of the test images")
@@ -367,7 +367,7 @@ def main() -> None:
             usually,
             rounds=arguments.rounds or usually.rounds,
             batch=arguments.batch or usually.batch,
-            lot=arguments.lot or usually.lot,
+            microbatch=arguments.microbatch or usually.microbatch,
             augmentation=arguments.augmentation,
             taught=arguments.taught,
             chooses=arguments.choose,

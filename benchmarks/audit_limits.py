@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tolerances import SEED, lot_at, states_of
+from tolerances import SEED, microbatch_at, states_of
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.lots import Worker
 from manta_swarm.automl.training.audited_step import FP32, Part, StepGradient
+from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.settings import usual
 
 Gradients = NDArray[np.float32]  # (microbatches, N)
@@ -81,21 +81,21 @@ def unnoticed(true: Gradients, norms: NDArray[np.float64], orders: list[NDArray[
 def measure(supernet: str, sizes: list[int], trained: int) -> None:
     """Print the tables of a supernet."""
     space = space_named(supernet)
-    samples = usual(space.task).lot_samples
+    samples = usual(space.task).microbatch_samples
     worker = Worker(supernet, load_dataset(usual(space.task).dataset))
     first, weights = states_of(supernet, trained, samples)
-    lots = [lot_at(space, index, samples) for index in range(max(sizes))]
+    microbatches = [microbatch_at(space, index, samples) for index in range(max(sizes))]
 
     def trained_on(parameters: torch.Tensor, run_seed: int = SEED) -> Gradients:
         worker.load(parameters)
-        return np.stack([worker.train(replace(lot, run_seed=run_seed)).gradient.numpy() for lot in lots])
+        return np.stack([worker.train(replace(microbatch, run_seed=run_seed)).gradient.numpy() for microbatch in microbatches])
 
     began = time.process_time()
     true = trained_on(weights)
-    per_lot_s = (time.process_time() - began) / len(lots)
+    per_microbatch_s = (time.process_time() - began) / len(microbatches)
     stale, other = trained_on(first), trained_on(weights, run_seed=SEED + 1)
     norms = np.linalg.norm(true.astype(np.float64), axis=1)
-    print(f"{supernet}, N = {true.shape[1]:,}: norms {norms.min():.3g} to {norms.max():.3g}, {1000 * per_lot_s:.1f} ms a microbatch")
+    print(f"{supernet}, N = {true.shape[1]:,}: norms {norms.min():.3g} to {norms.max():.3g}, {1000 * per_microbatch_s:.1f} ms a microbatch")
     rng = np.random.default_rng(0)
     for size in sizes:
         part = slice(0, size)

@@ -1,16 +1,16 @@
 """How soon an audited swarm of real programs finds peers that cheat, what they and the honest are paid then, and what audits cost.
 
-    .venv/bin/python benchmarks/cheats.py [--cheats noise,half,poison,silent] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
+    .venv/bin/python benchmarks/cheats.py [--cheats noise,half,poison,silent] [--honest 4] [--volunteers 0] [--rounds 12] [--microbatches 8]
         [--local-steps 1] [--codec int16] [--audit-percent 100] [--newcomer-percent 100] [--kept-rounds 4] [--pending-rounds 8]
         [--audit-share 1] [--open-s 6]
 
-Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and a peer for each cheat (``tests.network.cheats``
-says what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how
-many microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the
-log, and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by what
-it is paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside the
-CPU's time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then the
-others begin. With --every each kind of cheat has a swarm of its own, one after the other.
+Starts an aggregator with its auditor, --honest peers, of which --volunteers audit, and a peer for each cheat (``tests.network.cheats`` says
+what each does), each alone, and waits until --rounds rounds are over after the first in which all of them counted. --microbatches is about
+how many microbatches of 16 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies
+the log, and prints for each cheat after how many rounds of its own it was found out, and what it was paid beside an honest peer, each by
+what it is paid of the rounds that are paid by then; whether anybody honest was accused; and the CPU's time and the bytes of audits beside
+the CPU's time of the honest peers. Auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, and only then
+the others begin. With --every each kind of cheat has a swarm of its own, one after the other.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
     """Run one swarm."""
     honest = [f"honest-{number}" for number in range(arguments.honest)]
     own, open_s = (
-        _SAMPLES * arguments.lots,
+        _SAMPLES * arguments.microbatches,
         arguments.open_s,
     )  # who has that much waits for the round's end: audits have a part of this machine
     times = {"first_open_s": open_s, "min_open_s": open_s, "max_open_s": 4 * open_s}
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, metavar="N")
     parser.add_argument("--local-steps", type=int, default=1, metavar="H")
     parser.add_argument("--codec", default="int16", help="as in [exchange] of a run file")
-    parser.add_argument("--lots", type=int, default=8, metavar="N", help="of a peer in a round, at most")
+    parser.add_argument("--microbatches", type=int, default=8, metavar="N", help="of a peer in a round, at most")
     parser.add_argument("--every", action="store_true", help="each cheat in a swarm of its own")
     arguments = parser.parse_args()
     cheats = [name for name in arguments.cheats.split(",") if name]

@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/convolutions.py [--repeats 20]
 
-Expansion, normalisation, ReLU and projection in layers of `stereo-tiny` (lots of 16) and of `stereo-base` (lots of 1); the convolution to
-one channel that weighs the disparities of `stereo-tiny`; maps at twice their size. Both ways take turns. Prints the median milliseconds of
-the processor of each, and their ratio.
+Expansion, normalisation, ReLU and projection in layers of `stereo-tiny` (microbatches of 16) and of `stereo-base` (microbatches of 1); the
+convolution to one channel that weighs the disparities of `stereo-tiny`; maps at twice their size. Both ways take turns. Prints the median
+milliseconds of the processor of each, and their ratio.
 """
 
 import argparse

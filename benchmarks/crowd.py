@@ -46,8 +46,8 @@ class Outcome:
 def manifest_of(num_peers: int, rounds: int, aim_s: float, ratio: float, first_open_ms: int) -> Manifest:
     """Return the manifest of a run whose rounds last about ``aim_s`` if all its peers stay and compute all of the time."""
     slowest_ms = FASTEST_LOT_MS * ratio
-    lots_a_ms = (1 / FASTEST_LOT_MS - 1 / slowest_ms) / math.log(ratio) if ratio > 1 else 1 / FASTEST_LOT_MS
-    target = round(num_peers * lots_a_ms * aim_s * 1000 * LOT_SAMPLES)
+    microbatches_a_ms = (1 / FASTEST_LOT_MS - 1 / slowest_ms) / math.log(ratio) if ratio > 1 else 1 / FASTEST_LOT_MS
+    target = round(num_peers * microbatches_a_ms * aim_s * 1000 * LOT_SAMPLES)
     exchange = Exchange("int8", 100, 1, 1024, target, 2**40, 2**40, -32, first_open_ms, 100, 86_400_000)
     return Manifest(
         name="crowd",
@@ -59,7 +59,7 @@ def manifest_of(num_peers: int, rounds: int, aim_s: float, ratio: float, first_o
         algorithm="data-parallel",
         schedule="sandwich",
         num_rounds=rounds,
-        lot_samples=LOT_SAMPLES,
+        microbatch_samples=LOT_SAMPLES,
         optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"),
         initial_state=sha256(b"initial"),
         exchange=exchange,
@@ -77,9 +77,9 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
     world = World()
     log = Log(world, manifest_of(num_peers, rounds, arguments.aim, ratio, arguments.first_open_ms))
     for place in range(num_peers):
-        lot_ms = FASTEST_LOT_MS * ratio ** rng.random()
-        lots_ms = [lot_ms * part for part in (UNEVEN if arguments.uneven else (1.0,))]
-        log.peers.append(Peer(world, log, place, lots_ms, random.Random(f"{seed}:{place}")))
+        microbatch_ms = FASTEST_LOT_MS * ratio ** rng.random()
+        microbatches_ms = [microbatch_ms * part for part in (UNEVEN if arguments.uneven else (1.0,))]
+        log.peers.append(Peer(world, log, place, microbatches_ms, random.Random(f"{seed}:{place}")))
     for peer in rng.sample(log.peers, round(arguments.leaving * num_peers)):
         peer.leaves_in = rng.randint(2, rounds)
     for peer in log.peers:
@@ -91,7 +91,7 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
     for table in log.tables:
         for claim in table.claims:
             if claim.key in stayed:
-                by_age[table.round.round - claim.round] += claim.lots * LOT_SAMPLES
+                by_age[table.round.round - claim.round] += claim.microbatches * LOT_SAMPLES
     lost: Counter[str] = Counter()
     for peer in stayed.values():
         lost += peer.tally.lost
@@ -120,11 +120,11 @@ def main() -> None:
         "--aim", type=float, default=45.0, help="seconds of a round that the target batch is made for (default: %(default)s)"
     )
     parser.add_argument(
-        "--ratio", type=float, default=50.0, help="of the slowest peer's time for a lot to the fastest's (default: %(default)s)"
+        "--ratio", type=float, default=50.0, help="of the slowest peer's time for a microbatch to the fastest's (default: %(default)s)"
     )
     parser.add_argument("--first-open-ms", type=int, default=20_000, help="of the first round (default: %(default)s)")
     parser.add_argument("--leaving", type=float, default=0.2, help="share of peers that leave in mid-round (default: %(default)s)")
-    parser.add_argument("--uneven", action="store_true", help="let a peer's lots differ as those of architectures do")
+    parser.add_argument("--uneven", action="store_true", help="let a peer's microbatches differ as those of architectures do")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     arguments = parser.parse_args()
     print(f"{'peers':>6}{'rounds':>7}{'counted %':>11}{'computing %':>13}{'D at the end s':>16}{'a round s':>11}{'took s':>8}")

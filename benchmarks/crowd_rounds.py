@@ -28,7 +28,7 @@ RUN = sha256(b"crowd")
 OPERATOR = Identity(sha256(b"operator"))
 LOT_SAMPLES = 16
 FASTEST_LOT_MS = 400
-UNEVEN = (0.4, 0.8, 1.0, 1.8)  # lots of a peer's, one after the other, as long as this times its mean: its architectures differ
+UNEVEN = (0.4, 0.8, 1.0, 1.8)  # microbatches of a peer's, one after the other, as long as this times its mean: its architectures differ
 CHECK_MS, SYNC_MS = 2, 15  # of a body at the log, one after the other; of those that wait, together
 COMMIT_MS, ROW_MS = 100, 1  # of a round, and more of each row
 CODING_MS = 20  # of a body, before its header can go
@@ -169,8 +169,8 @@ class Log:
         assert not self.listed.intersection((claim.key, claim.base) for claim in claims)
         assert len({claim.key for claim in claims}) == len(claims)
         self.listed.update((claim.key, claim.base) for claim in claims)
-        samples = sum(claim.lots for claim in claims) * LOT_SAMPLES
-        self.open_ms = next_open_ms(self.manifest.exchange, self.open_ms, samples, [claim.lot_ms for claim in claims])
+        samples = sum(claim.microbatches for claim in claims) * LOT_SAMPLES
+        self.open_ms = next_open_ms(self.manifest.exchange, self.open_ms, samples, [claim.microbatch_ms for claim in claims])
         number, table = len(self.tables) + 1, sha256(b"".join(closed))
         self.state = sha256(self.state + table)
         round_ = Round(RUN, number, self.last, number, len(closed), table, table, self.state, (), -32, self.open_ms)
@@ -197,13 +197,13 @@ class Tally:
 class Peer:
     """One peer's loop."""
 
-    def __init__(self, world: World, log: Log, place: int, lots_ms: Sequence[float], rng: random.Random) -> None:
+    def __init__(self, world: World, log: Log, place: int, microbatches_ms: Sequence[float], rng: random.Random) -> None:
         self.world, self.log, self.rng = world, log, rng
         self.key = sha256(b"peer %d" % place)
         start = Standing.start(log.manifest, RUN)
         self.machine = RoundMachine(log.manifest, RUN, self.key, Plain(), start)
         self.pace = Pace()
-        self.lots_ms = itertools.cycle(lots_ms)
+        self.microbatches_ms = itertools.cycle(microbatches_ms)
         self.latency_ms = rng.uniform(10, 150)  # one way
         self.upload_ms = rng.uniform(20, 300)
         self.catch_up_ms = rng.uniform(50, 500)
@@ -214,7 +214,7 @@ class Peer:
         self.sealed_at: float | None = None  # until it has a ticket
         self.open_ms = log.open_ms
         self.listed_in = 0  # the newest round whose table has this peer, as far as it knows
-        self.lots = 0
+        self.microbatches = 0
         self.tally = Tally()
 
     def varied(self, duration_ms: float) -> float:
@@ -234,13 +234,13 @@ class Peer:
     def committed(self, round_: Round, left_ms: int) -> None:
         before = self.machine.dropped.copy()
         commit = self.machine.committed(round_)
-        reason = next(iter(self.machine.dropped - before), "lots too old")
+        reason = next(iter(self.machine.dropped - before), "microbatches too old")
         self.tally.lost["the run was over" if self.log.is_over else reason] += commit.samples_lost
         self.pace.opened(self.world.now, left_ms)
         self.open_ms = round_.open_ms
         if commit.ticket is not None:
             self.listed_in = commit.ticket.round
-        self.lots = self.machine.samples // LOT_SAMPLES
+        self.microbatches = self.machine.samples // LOT_SAMPLES
         if round_.round + 1 == self.leaves_in:
             self.world.after(self.rng.uniform(0, left_ms), self.leave)
         self.step()
@@ -260,22 +260,22 @@ class Peer:
             state = machine.newest.state
             self.busy(self.varied(self.catch_up_ms), lambda: machine.caught_up(state))
         elif phase is Phase.WORKING:
-            if not machine.is_overdue and self.may_start_lot():
+            if not machine.is_overdue and self.may_start_microbatch():
                 self.train()
             else:
                 self.seal()
                 self.step()
-        elif phase is Phase.TICKETED and machine.may_work_ahead and 2 * self.pace.lot_ms > self.open_ms:
-            if self.pace.lot_ms < self.pace.left_ms(now):
+        elif phase is Phase.TICKETED and machine.may_work_ahead and 2 * self.pace.microbatch_ms > self.open_ms:
+            if self.pace.microbatch_ms < self.pace.left_ms(now):
                 if self.wakes_at < now:
-                    self.wakes_at = now + self.pace.left_ms(now) - self.pace.lot_ms + 1
+                    self.wakes_at = now + self.pace.left_ms(now) - self.pace.microbatch_ms + 1
                     self.then(self.wakes_at - now, self.step)
-            elif self.may_start_lot():
+            elif self.may_start_microbatch():
                 self.train()
 
-    def may_start_lot(self) -> bool:
+    def may_start_microbatch(self) -> bool:
         is_awaited = self.listed_in == self.machine.newest.round > 0
-        return self.pace.may_start_lot(self.world.now, self.lots, is_awaited=is_awaited)
+        return self.pace.may_start_microbatch(self.world.now, self.microbatches, is_awaited=is_awaited)
 
     def busy(self, duration_ms: float, done: Callable[[], object]) -> None:
         self.is_awake = False
@@ -288,23 +288,23 @@ class Peer:
         self.then(duration_ms, over)
 
     def train(self) -> None:
-        self.machine.lot_started()
-        duration_ms = self.varied(next(self.lots_ms))
+        self.machine.microbatch_started()
+        duration_ms = self.varied(next(self.microbatches_ms))
 
         def trained() -> None:
-            self.pace.lot_took(duration_ms)
+            self.pace.microbatch_took(duration_ms)
             self.tally.computed_ms += duration_ms - max(0.0, min(duration_ms, self.world.now - self.log.over_at))
-            if self.machine.lot_trained(LOT_SAMPLES):
-                self.lots += 1
+            if self.machine.microbatch_trained(LOT_SAMPLES):
+                self.microbatches += 1
             else:
-                self.tally.lost["the run was over" if self.log.is_over else "lots too old"] += LOT_SAMPLES
+                self.tally.lost["the run was over" if self.log.is_over else "microbatches too old"] += LOT_SAMPLES
 
         self.busy(duration_ms, trained)
 
     def seal(self) -> None:
         base = self.machine.base
         work = sha256(self.key + base.commit)
-        steps = (ClaimStep(0, self.lots - 1, (), work),)
+        steps = (ClaimStep(0, self.microbatches - 1, (), work),)
         claim = Claim(
             RUN,
             base.round + 1,
@@ -314,16 +314,16 @@ class Peer:
             self.key,
             "home",
             steps,
-            (self.lots,),
+            (self.microbatches,),
             work,
             b"",
             work,
             b"",
-            self.pace.lot_ms,
+            self.pace.microbatch_ms,
         )
         contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), 1, (StepMean(work, 1),), work, b"")
         assert self.machine.seal(Header(Signed(contribution), (Signed(claim),)))
-        self.lots, self.sealed_at = 0, self.world.now
+        self.microbatches, self.sealed_at = 0, self.world.now
 
     # The log answers after a latency each way; every answer finds the peer as it was, or with newer commits.
 

@@ -1,10 +1,11 @@
-"""What answering others' questions costs a volunteer's training: lots of real worker processes, with a desk that is always asked or not.
+"""What answering others' questions costs a volunteer's training: microbatches of real worker processes, with a desk that is always asked or not.
 
     .venv/bin/python benchmarks/evaluations.py [--share 10 100] [--seconds 10] [--pairs 4] [--threads 1] [--workers 2]
 
-The worker processes train lots (classifier-tiny, digits) without a pause, as a peer's do; a real desk answers one who always asks, at the
-share that its person allows. Stretches with and without questions come in pairs, in turn. Each line: the lots with them against those
-without, the median of the pairs, the least and the most; how much of a core the measuring took, and how many networks a minute it was.
+The worker processes train microbatches (classifier-tiny, digits) without a pause, as a peer's do; a real desk answers one who always asks,
+at the share that its person allows. Stretches with and without questions come in pairs, in turn. Each line: the microbatches with them
+against those without, the median of the pairs, the least and the most; how much of a core the measuring took, and how many networks a
+minute it was.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import torch
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.lots import Lot
+from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
@@ -76,28 +77,28 @@ class Training:
     """A crew that is never idle."""
 
     def __init__(self, crew: ProcessCrew) -> None:
-        self._crew, self.lots = crew, 0
+        self._crew, self.microbatches = crew, 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def go_on(self) -> None:
-        """Train lots until this is cancelled."""
+        """Train microbatches until this is cancelled."""
         index = 0
         while True:
             for worker in self._crew.free():
-                lot = Lot(0, bytes(32), 0, PEER.public_key, index, TINY.sample(random.Random(index % 4)), 32)
-                self._tasks.add(task := asyncio.create_task(self._one(worker, lot)))
+                microbatch = Microbatch(0, bytes(32), 0, PEER.public_key, index, TINY.sample(random.Random(index % 4)), 32)
+                self._tasks.add(task := asyncio.create_task(self._one(worker, microbatch)))
                 task.add_done_callback(self._tasks.discard)
                 index += 1
             await self._crew.changes.next()
 
     async def end(self) -> None:
-        """Wait for the lots that are under way."""
+        """Wait for the microbatches that are under way."""
         await asyncio.gather(*self._tasks)
 
-    async def _one(self, worker: int, lot: Lot) -> None:
-        done = await self._crew.train(worker, lot)
+    async def _one(self, worker: int, microbatch: Microbatch) -> None:
+        done = await self._crew.train(worker, microbatch)
         self._crew.release(done)
-        self.lots += 1
+        self.microbatches += 1
 
 
 class Asking:
@@ -120,15 +121,15 @@ class Asking:
 
 
 async def paired(arguments: argparse.Namespace, training: Training, asking: Asking) -> list[float]:
-    """Return the rates of lots with questions against those without, of each pair of stretches."""
+    """Return the rates of microbatches with questions against those without, of each pair of stretches."""
     ratios = []
     for _ in range(arguments.pairs):
         rates = []
         for is_on in (True, False):
             (asking.is_on.set if is_on else asking.is_on.clear)()
-            lots, at_s = training.lots, time.monotonic()
+            microbatches, at_s = training.microbatches, time.monotonic()
             await asyncio.sleep(arguments.seconds)
-            rates.append((training.lots - lots) / (time.monotonic() - at_s))
+            rates.append((training.microbatches - microbatches) / (time.monotonic() - at_s))
         ratios.append(rates[0] / rates[1])
     return ratios
 
@@ -161,14 +162,14 @@ async def measure(arguments: argparse.Namespace) -> None:
             asking.is_on.set()
             await reached(lambda: Counting.networks > 0, tasks)  # its libraries are loaded, before what it gives way to begins
             tasks.append(asyncio.create_task(training.go_on()))
-            await reached(lambda: training.lots > 0, tasks)
+            await reached(lambda: training.microbatches > 0, tasks)
             for share in arguments.share:
                 desk.limit(share, 100)
                 networks, cpu_s = Counting.networks, Counting.cpu_s
                 ratios = await paired(arguments, training, asking)
                 on_s = arguments.seconds * arguments.pairs
                 print(
-                    f"evaluation {share:3d}%: lots with it / without {statistics.median(ratios):.3f} "
+                    f"evaluation {share:3d}%: microbatches with it / without {statistics.median(ratios):.3f} "
                     f"({min(ratios):.3f} to {max(ratios):.3f}); about {(Counting.cpu_s - cpu_s) / on_s:.3f} of a core, "
                     f"{60 * (Counting.networks - networks) / on_s:.0f} networks a minute",
                     flush=True,

@@ -1,15 +1,15 @@
-"""What a peer gets out of a GPU: lots a second of worker processes on it, and how far its gradients are from the CPU's.
+"""What a peer gets out of a GPU: microbatches a second of worker processes on it, and how far its gradients are from the CPU's.
 
-    .venv/bin/python benchmarks/gpu.py [--supernet classifier-tiny] [--lots 48] [--samples 128] [--devices cuda:0,cpu] [--px 224]
+    .venv/bin/python benchmarks/gpu.py [--supernet classifier-tiny] [--microbatches 48] [--samples 128] [--devices cuda:0,cpu] [--px 224]
         [--trained 0]
 
-Each crew (one worker on each device named, one on the first GPU that replays recorded lots, and two there) trains the same lots, the
-largest, the smallest and random architectures in turn, as a peer does: data and copies included. The tiny classifiers learn digits, the
-other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the
-GPU's memory is free; where a worker makes its samples, and how much of a second a lot spends in that (on the CPU and on the GPU), in the
-network, eager and, in fp32, replayed, and in copies.
-Then, for each precision (fp32 is what swarms use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU,
-and whether the GPU gives the same bits twice; with --trained after so many steps on the CPU.
+Each crew (one worker on each device named, one on the first GPU that replays recorded microbatches, and two there) trains the same
+microbatches, the largest, the smallest and random architectures in turn, as a peer does: data and copies included. The tiny classifiers
+learn digits, the other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until
+the GPU's memory is free; where a worker makes its samples, and how much of a second a microbatch spends in that (on the CPU and on the
+GPU), in the network, eager and, in fp32, replayed, and in copies. Then, for each precision (fp32 is what swarms use) and architecture: the
+relative difference of a microbatch's gradient on the GPU and on the CPU, and whether the GPU gives the same bits twice; with --trained
+after so many steps on the CPU.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from manta_swarm.automl.graphs import CudaGraphs
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.precisions import PRECISIONS
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker, fetch
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker, fetch
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.lots import lot_seed, sample_indices
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
 _IMAGES = 512  # of noise
 _RATE = 0.05
@@ -55,7 +55,14 @@ def dataset_for(space: SearchSpace, px: int) -> Dataset:
 
 
 async def rates(
-    space: SearchSpace, data: Dataset, devices: Sequence[Device], asked: Sequence[Architecture], lots: int, samples: int, *, records: bool
+    space: SearchSpace,
+    data: Dataset,
+    devices: Sequence[Device],
+    asked: Sequence[Architecture],
+    microbatches: int,
+    samples: int,
+    *,
+    records: bool,
 ) -> str:
     """Return the samples a second of a crew, and what a pause takes where it is on a GPU."""
     weights = weights_of(space)
@@ -66,8 +73,8 @@ async def rates(
             await crew.changes.next()
         await crew.load(weights, None)
         await timed(crew, asked, 2 * len(asked) * len(devices), samples, 0)  # warms up
-        taken = [(await timed(crew, asked, lots, samples, 0))[0].seconds for _ in range(3)]
-        line = f"{lots * samples / statistics.median(taken):,.0f} samples/s"
+        taken = [(await timed(crew, asked, microbatches, samples, 0))[0].seconds for _ in range(3)]
+        line = f"{microbatches * samples / statistics.median(taken):,.0f} samples/s"
         if devices[0].name == "cpu":
             return line
         held = free_bytes(devices[0].name)
@@ -91,31 +98,31 @@ def weights_of(space: SearchSpace) -> Tensor:
     return supernet.flat_weights_N
 
 
-def lot_of(architecture: Architecture, samples: int) -> Lot:
-    """Return a lot of an architecture."""
-    return Lot(1, _BASE, 0, _KEY, 0, architecture, samples)
+def microbatch_of(architecture: Architecture, samples: int) -> Microbatch:
+    """Return a microbatch of an architecture."""
+    return Microbatch(1, _BASE, 0, _KEY, 0, architecture, samples)
 
 
-def parts(worker: Worker, dataset: Dataset, lot: Lot, made_on: str) -> str:
-    """Return where a lot's time goes, with its samples made on the device ``made_on``."""
-    identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
-    indices = sample_indices(*identity, dataset.num_train, lot.samples)
+def parts(worker: Worker, dataset: Dataset, microbatch: Microbatch, made_on: str) -> str:
+    """Return where a microbatch's time goes, with its samples made on the device ``made_on``."""
+    identity = (microbatch.run_seed, microbatch.base, microbatch.step, microbatch.key, microbatch.index)
+    indices = sample_indices(*identity, dataset.num_train, microbatch.samples)
     times: list[tuple[float, float, float]] = []
     for _ in range(8):
         begun = time.perf_counter()
-        batch = dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, device=made_on)
+        batch = dataset.training_batch(indices, microbatch_seed(*identity), microbatch.architecture.resolution, device=made_on)
         torch.cuda.synchronize()
         made = time.perf_counter()
-        loss = worker.backward(batch, lot.architecture)
+        loss = worker.backward(batch, microbatch.architecture)
         torch.cuda.synchronize()
         computed = time.perf_counter()
-        fetch(worker._supernet.flat_gradient_N, loss, lot.samples)
+        fetch(worker._supernet.flat_gradient_N, loss, microbatch.samples)
         times.append((made - begun, computed - made, time.perf_counter() - computed))
     data, device, fetching = (1000 * statistics.median(each[part] for each in times[3:]) for part in range(3))
     return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, copies {fetching:.1f} ms"
 
 
-def compare(here: LotResult, there: LotResult) -> str:
+def compare(here: MicrobatchResult, there: MicrobatchResult) -> str:
     """Return how far a result is from another one."""
     far = float((here.gradient - there.gradient).norm() / there.gradient.norm())
     return f"gradient {far:.1e}, loss {abs(here.loss - there.loss):.1e}"
@@ -125,8 +132,8 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME")
-    parser.add_argument("--lots", type=int, default=48, metavar="N")
-    parser.add_argument("--samples", type=int, default=128, metavar="N", help="of a lot")
+    parser.add_argument("--microbatches", type=int, default=48, metavar="N")
+    parser.add_argument("--samples", type=int, default=128, metavar="N", help="of a microbatch")
     parser.add_argument("--devices", default="cuda:0,cpu", metavar="NAMES")
     parser.add_argument("--trained", type=int, default=0, metavar="N", help="steps before the comparison")
     parser.add_argument("--px", type=int, default=224, metavar="N", help="side of the images of noise")
@@ -140,18 +147,18 @@ def main() -> None:
         parser.error(str(error))
     dataset, asked, threads = dataset_for(space, arguments.px), architectures_of(space), torch.get_num_threads()
     print(
-        f"{space.name}, {build(space, 'meta').num_weights:,} weights, lots of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
+        f"{space.name}, {build(space, 'meta').num_weights:,} weights, microbatches of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
     )
     crews = [([Device(name, threads)], False) for name in names]
     crews += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]
     for devices, records in crews:
-        line = asyncio.run(rates(space, dataset, devices, asked, arguments.lots, arguments.samples, records=records))
+        line = asyncio.run(rates(space, dataset, devices, asked, arguments.microbatches, arguments.samples, records=records))
         print(f"  {' + '.join(each.name for each in devices) + (', replayed' if records else ''):<20} {line}", flush=True)
     here, weights = Worker(space.name, dataset), weights_of(space)
     here.load(weights)
     for index in range(arguments.trained):
-        lot = Lot(2, _BASE, 0, _KEY, index, asked[index % len(asked)], arguments.samples)
-        weights -= _RATE * here.train(lot).gradient
+        microbatch = Microbatch(2, _BASE, 0, _KEY, index, asked[index % len(asked)], arguments.samples)
+        weights -= _RATE * here.train(microbatch).gradient
         here.load(weights)
     for precision in PRECISIONS:
         there = Worker(space.name, dataset, names[0], precision=precision)
@@ -159,21 +166,23 @@ def main() -> None:
         there.warm_up()
         print(f"  {precision}: its samples are made on {there.makes_samples}")
         for made_on in ("cpu", names[0]):
-            print(f"  {precision}: largest, a lot: {parts(there, dataset, lot_of(asked[0], arguments.samples), made_on)}")
+            print(f"  {precision}: largest, a microbatch: {parts(there, dataset, microbatch_of(asked[0], arguments.samples), made_on)}")
         differences(there, here, asked, arguments.samples)
     replaying = Worker(space.name, dataset, names[0], recorder=CudaGraphs())
     replaying.load(weights)
     for name, architecture in zip(("largest", "smallest"), asked, strict=False):
-        print(f"  fp32, replayed: {name}, a lot: {parts(replaying, dataset, lot_of(architecture, arguments.samples), names[0])}")
+        print(
+            f"  fp32, replayed: {name}, a microbatch: {parts(replaying, dataset, microbatch_of(architecture, arguments.samples), names[0])}"
+        )
 
 
 def differences(there: Worker, here: Worker, asked: Sequence[Architecture], samples: int) -> None:
-    """Print how far the lots of a GPU are from the CPU's."""
+    """Print how far the microbatches of a GPU are from the CPU's."""
     for name, architecture in zip(("largest", "smallest", "random 1", "random 2"), asked, strict=True):
-        lot = lot_of(architecture, samples)
-        result, again = there.train(lot), there.train(lot)
+        microbatch = microbatch_of(architecture, samples)
+        result, again = there.train(microbatch), there.train(microbatch)
         same = "the same bits twice" if torch.equal(result.gradient, again.gradient) else "other bits the second time"
-        print(f"    {name:<9} GPU against CPU: {compare(result, here.train(lot))}; {same}", flush=True)
+        print(f"    {name:<9} GPU against CPU: {compare(result, here.train(microbatch))}; {same}", flush=True)
 
 
 if __name__ == "__main__":

@@ -80,13 +80,13 @@ class Rounds:
             of_step, founder = (StepMean(mean, counted),), some[0].public_key
             contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
             sealed = Signed.sign(contribution, some[0])
-            samples += sum(claim.lots for claim in opened) * self.manifest.lot_samples
+            samples += sum(claim.microbatches for claim in opened) * self.manifest.microbatch_samples
             entries.append(entry_of(Header(sealed, tuple(signed))))
         entries.append(self._commit(len(entries), samples, claims))
         return entries
 
     def _claim(self, key: bytes, founder: bytes) -> Claim:
-        lots = len(self.course.costs(self._round, "here"))
+        microbatches = len(self.course.costs(self._round, "here"))
         return Claim(
             run=self.signed.run,
             round=self._round,
@@ -95,11 +95,11 @@ class Rounds:
             payout=key,
             founder=founder,
             cohort="here",
-            steps=(ClaimStep(0, lots - 1, (), secrets.token_bytes(32)),),
-            work=(1,) * lots,
+            steps=(ClaimStep(0, microbatches - 1, (), secrets.token_bytes(32)),),
+            work=(1,) * microbatches,
             given=secrets.token_bytes(32),
             residual=b"",
-            lot_ms=80,
+            microbatch_ms=80,
         )
 
     def _commit(self, contributions: int, samples: int, claims: int) -> bytes:

@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/light_limits.py [--duty 25 60] [--rate 200kB 2MB] [--seconds 20]
 
 The bytes are contents, without HTTP's and TCP's headers, as the limited side counts them, over loopback and by the clock: blobs of half a
-megabyte one after the other, between a real server, whose desk has nothing else, and a real client. The share is that of the lots of a real
-worker (classifier-tiny, digits). Each line ends with measured / limit.
+megabyte one after the other, between a real server, whose desk has nothing else, and a real client. The share is that of the microbatches
+of a real worker (classifier-tiny, digits). Each line ends with measured / limit.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import torch
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.network.traffic import Flow, Traffic
 from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.peer.features.gateway.http import serving
@@ -81,7 +81,7 @@ async def _measure_rate(way: str, flow: Flow, call: Callable[[], None], rate: in
 
 
 def measure_duty(duties: list[int], seconds: float) -> None:
-    """Print what share of the time lots are computed at each limit."""
+    """Print what share of the time microbatches are computed at each limit."""
     worker, valve, index = Worker(TINY.name, digits()), Valve(), 0
     supernet = build(TINY)
     supernet.initialise(torch.Generator().manual_seed(1))
@@ -90,11 +90,11 @@ def measure_duty(duties: list[int], seconds: float) -> None:
         valve.limit(duty, None)
         computed_s, begun_s = 0.0, time.monotonic()
         while time.monotonic() - begun_s < seconds:
-            valve.before_lot(until_s=0)
-            lot_s = time.monotonic()
-            worker.train(Lot(7, b"base" * 8, 0, b"key", index, TINY.smallest(), 32))
-            took_s = time.monotonic() - lot_s
-            valve.after_lot(1000 * took_s, 32)
+            valve.before_microbatch(until_s=0)
+            microbatch_s = time.monotonic()
+            worker.train(Microbatch(7, b"base" * 8, 0, b"key", index, TINY.smallest(), 32))
+            took_s = time.monotonic() - microbatch_s
+            valve.after_microbatch(1000 * took_s, 32)
             computed_s, index = computed_s + took_s, index + 1
         share = computed_s / (time.monotonic() - begun_s)
         print(f"duty {duty:3d}%: computes {share:6.1%} of the time  {share / (duty / 100):.3f}", flush=True)

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/limits.py [--duty 10 25 60 100] [--rate 200kB 1MB 4MB] [--seconds 30]
 
-The share is that of a real worker process (classifier-tiny, digits, one thread) which is given a lot whenever it takes one: the time of
-its lots by the clock, and its CPU time, each against the time that went by. The bytes are those of a network interface, with all headers
-and encryption, between two real nodes in network namespaces of their own: one hands out pieces of half a megabyte, four at a time. Each
-line ends with measured / limit.
+The share is that of a real worker process (classifier-tiny, digits, one thread) which is given a microbatch whenever it takes one: the time
+of its microbatches by the clock, and its CPU time, each against the time that went by. The bytes are those of a network interface, with all
+headers and encryption, between two real nodes in network namespaces of their own: one hands out pieces of half a megabyte, four at a time.
+Each line ends with measured / limit.
 """
 
 import argparse
@@ -48,7 +48,7 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.automl.data.digits import digits
     from manta_swarm.automl.models.networks import build
     from manta_swarm.automl.spaces.space import TINY
-    from manta_swarm.automl.training.lots import Lot
+    from manta_swarm.automl.training.microbatches import Microbatch
     from manta_swarm.peer.workers.devices import Device
     from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
     from manta_swarm.peer.workers.resting import RestingCrew
@@ -68,8 +68,8 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
                 if not crew.free():
                     await crew.changes.next()
                     continue
-                lot = Lot(7, b"base" * 8, 0, b"key", index, TINY.largest() if index % 2 else TINY.smallest(), 32)
-                done = await crew.train(0, lot)
+                microbatch = Microbatch(7, b"base" * 8, 0, b"key", index, TINY.largest() if index % 2 else TINY.smallest(), 32)
+                done = await crew.train(0, microbatch)
                 crew.release(done)
                 index += 1
                 if begun_s is None:

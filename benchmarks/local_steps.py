@@ -8,9 +8,10 @@ exchange after 10 local steps), with what differs from the usual behind commas: 
 (percent of the residual that comes with the next contribution; rate and momentum of the outer step; peak of the rate). Without --settings:
 the dense one and ``automl.training.settings.thin``.
 
-Every run has as many updates (rounds times H), lots and samples. Classification: digits, 200 updates, 4 cohorts with 4 lots of 32 a step
-each. Stereo: layers, 100 updates, 4 cohorts with a lot of 8 a step each. BatchNorm is recalibrated, nothing is fine-tuned, the 8 random
-subnets are the same ones in every run. Each run appends a line of JSON to FILE; what is there already is not run again. Then prints a
+Every run has as many updates (rounds times H), microbatches and samples. Classification: digits, 200 updates, 4 cohorts with 4 microbatches
+of 32 a step each. Stereo: layers, 100 updates, 4 cohorts with a microbatch of 8 a step each. BatchNorm is recalibrated, nothing is
+fine-tuned, the 8 random subnets are the same ones in every run. Each run appends a line of JSON to FILE; what is there already is not run
+again. Then prints a
 table: the largest, the smallest and the mean of the random subnets, each the mean over the seeds with its range, and how many times fewer
 bytes cohorts send than they would with 2 bytes a weight after every update. One process, one thread: some minutes a run.
 """
@@ -105,7 +106,7 @@ def trained(course: Course, setting: Setting, seed: int) -> Run:
     rounds = -(-course.updates // setting.local_steps)
     plan = Plan(usually.supernet, course.schedule, course.algorithm, optimizer, rounds, seed, setting.local_steps)
     dataset = load_dataset(usually.dataset, None)
-    swarm = SimulatedSwarm(usually.lot_samples, usually.target_batch, course.cohorts, setting.codec, setting.residual_percent)
+    swarm = SimulatedSwarm(usually.microbatch_samples, usually.target_batch, course.cohorts, setting.codec, setting.residual_percent)
     trainer = Trainer(plan, dataset, swarm)
     started_s = time.monotonic()
     while not trainer.finished:

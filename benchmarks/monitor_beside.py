@@ -138,12 +138,12 @@ def _cpu() -> tuple[float, ...]:
 
 def counted(directory: Path, size: int, first: int, last: int) -> int:
     """Return the samples that a log of ``size`` entries counts in the rounds after ``first`` up to ``last``."""
-    found, lots = 0, 0
+    found, microbatches = 0, 0
     for one in map(opened, StoredLog(directory / "aggregator").entries(0, size)):
-        lots += sum(claim.lots for claim in one.claims)
+        microbatches += sum(claim.microbatches for claim in one.claims)
         if isinstance(one.said, Round):
-            found, lots = found + lots * (first < one.said.round <= last), 0
-    return found * read_manifest(directory / "aggregator").open().lot_samples
+            found, microbatches = found + microbatches * (first < one.said.round <= last), 0
+    return found * read_manifest(directory / "aggregator").open().microbatch_samples
 
 
 def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float, float]:

@@ -125,8 +125,8 @@ class MadeUpRun:
         self._times = [*self._times[-63:], Times(round=self.round, opened_at=now - 1_000, committed_at=now)]
 
     def _contribution(self, keys: list[bytes]) -> bytes:
-        founder, lots = keys[0], len(self._course.costs(self.round, "here"))
-        signed = [Signed(Claim, self._claim(key, founder, lots), _NOWHERE) for key in keys]
+        founder, microbatches = keys[0], len(self._course.costs(self.round, "here"))
+        signed = [Signed(Claim, self._claim(key, founder, microbatches), _NOWHERE) for key in keys]
         every = (1 << len(keys)) - 1
         contribution = Contribution(
             run=self._signed.run,
@@ -141,7 +141,7 @@ class MadeUpRun:
         )
         return entry_of(Header(Signed(Contribution, pack(contribution), _NOWHERE), tuple(signed)))
 
-    def _claim(self, key: bytes, founder: bytes, lots: int) -> bytes:
+    def _claim(self, key: bytes, founder: bytes, microbatches: int) -> bytes:
         return pack(
             Claim(
                 run=self._signed.run,
@@ -151,11 +151,11 @@ class MadeUpRun:
                 payout=key,
                 founder=founder,
                 cohort=f"cohort-{founder[0]}",
-                steps=(ClaimStep(0, lots - 1, (), os.urandom(32)),),
-                work=(1,) * lots,
+                steps=(ClaimStep(0, microbatches - 1, (), os.urandom(32)),),
+                work=(1,) * microbatches,
                 given=os.urandom(32),
                 residual=b"",
-                lot_ms=80,
+                microbatch_ms=80,
             )
         )
 

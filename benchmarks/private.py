@@ -4,7 +4,7 @@
         [--updates 400] [--seed 0] [--data NAME]
 
 DIR holds FashionMNIST (manta-search data fashionmnist --root DIR --download), or NAME is another set. Its training images are split over
-the peers by class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, lots and samples, and
+the peers by class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, microbatches and samples, and
 exchange alike (``automl.training.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its
 own:
 
@@ -81,23 +81,23 @@ def trainer_of(
 ) -> Trainer:
     """Return a training whose cohorts exchange as ``automl.training.settings.thin`` says."""
     usual = thin("classification")
-    swarm = SimulatedSwarm(usual.lot_samples, samples, cohorts, usual.codec, usual.residual_percent)
+    swarm = SimulatedSwarm(usual.microbatch_samples, samples, cohorts, usual.codec, usual.residual_percent)
     return kind(plan, dataset, swarm, parts=parts)
 
 
 def trained(setting: str, plan: Plan, parts: Sequence[ImageDataset]) -> list[torch.Tensor]:
     """Return the weights after a training: one vector, or with ``alone`` one for each peer."""
-    lots = thin("classification").lot_samples * plan.local_steps
+    microbatches = thin("classification").microbatch_samples * plan.local_steps
     if setting == "alone":
-        alone = [trainer_of(replace(plan, seed=plan.seed + place), part, (), 1, lots) for place, part in enumerate(parts)]
+        alone = [trainer_of(replace(plan, seed=plan.seed + place), part, (), 1, microbatches) for place, part in enumerate(parts)]
         return [ended(each) for each in alone]
     whole, noise = pooled(parts), _NOISE.fullmatch(setting)
     if noise is not None:
-        trainer = trainer_of(plan, whole, parts, len(parts), lots * len(parts), NoisyTrainer)
+        trainer = trainer_of(plan, whole, parts, len(parts), microbatches * len(parts), NoisyTrainer)
         assert isinstance(trainer, NoisyTrainer)
         trainer.sigma, trainer.clip = float(noise[1]), float(noise[2])
         return [ended(trainer)]
-    return [ended(trainer_of(plan, whole, () if setting == "pooled" else parts, len(parts), lots * len(parts)))]
+    return [ended(trainer_of(plan, whole, () if setting == "pooled" else parts, len(parts), microbatches * len(parts)))]
 
 
 def ended(trainer: Trainer) -> torch.Tensor:

@@ -164,7 +164,7 @@ def manifest_of(operator: PublicKey) -> Manifest:
         algorithm="data-parallel",
         schedule="sandwich",
         num_rounds=1_000,
-        lot_samples=32,
+        microbatch_samples=32,
         optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, outer_rate="0.9", outer_momentum="0.5"),
         initial_state=RUN,
         exchange=exchange,
@@ -176,7 +176,7 @@ def manifest_of(operator: PublicKey) -> Manifest:
 
 
 def claim_of(identity: Identity, founder: PublicKey, round_: int, vector: NDArray[np.float32]) -> Signed[Claim]:
-    """Return what a peer claims of its one step: a lot."""
+    """Return what a peer claims of its one step: a microbatch."""
     digest, key = vector_digest(vector), identity.public_key
     steps = (ClaimStep(0, 0, (), digest),)
     claim = Claim(RUN, round_ + 1, sha256(b"%d" % round_), key, key, founder, "here", steps, (1,), b"", b"", 1)

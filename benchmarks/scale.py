@@ -1,10 +1,10 @@
 """Rounds of 4 to 32 peers on one computer, alone or in cohorts: what of the samples counts, how long a round takes beside the work,
 and what it costs.
 
-Every peer and the aggregator is a process of its own with its own libp2p daemon, on loopback: the real programs. Only the lots are not
-trained, they would drown the processors: each is a pause of ``--lot-ms`` that ends in a cheap pseudo-random gradient of the right length.
-All peers are there before the first lot begins; a few rounds warm up and are not counted. Peers are forked from this process once it has
-imported what they need: they start in a moment, and share the half gigabyte that torch takes of each.
+Every peer and the aggregator is a process of its own with its own libp2p daemon, on loopback: the real programs. Only the microbatches are
+not trained, they would drown the processors: each is a pause of ``--microbatch-ms`` that ends in a cheap pseudo-random gradient of the
+right length. All peers are there before the first microbatch begins; a few rounds warm up and are not counted. Peers are forked from this
+process once it has imported what they need: they start in a moment, and share the half gigabyte that torch takes of each.
 
 Bytes are counted where calls are handed to the node and answers come back, by method, and once more at the libp2p daemon: all that it
 read (in from the network, and out from the program), the DHT included, as Linux counts it. What mates of a cohort pass each other
@@ -35,8 +35,8 @@ from scale_swarm import Moment, Swarm, Usage, run_config
 from manta_swarm.aggregator.settings.sections import DataSection, ExchangeSection
 from manta_swarm.protocol.exchange import MAX_AGE
 
-REST_S = 20.0  # before the first lot: what it costs to be there
-LEAST_LOTS = 4  # a local step: a cohort takes whose lot fits a third of one
+REST_S = 20.0  # before the first microbatch: what it costs to be there
+LEAST_LOTS = 4  # a local step: a cohort takes whose microbatch fits a third of one
 WARM_UP_ROUNDS = 5  # D settles, and connections are made
 TAIL_ROUNDS = MAX_AGE + 1  # after those that are counted: what is late may still come
 
@@ -56,9 +56,9 @@ LINES = {
     "rows": Line("contributions a round", "{:.1f}"),
     "claims": Line("  claims in them", "{:.1f}"),
     "round_s": Line("seconds a round", "{:.2f}"),
-    "lots_s": Line("  of them a peer's lots", "{:.2f}"),
+    "microbatches_s": Line("  of them a peer's microbatches", "{:.2f}"),
     "beside_s": Line("  beside the work", "{:.2f}"),
-    "least": Line("  the least of a peer's time in lots %", "{:.0f}"),
+    "least": Line("  the least of a peer's time in microbatches %", "{:.0f}"),
     "open_s": Line("D, median, s", "{:.2f}"),
     "fetch_s": Line("a peer: fetch, s", "{:.2f}"),
     "train_s": Line("  train", "{:.2f}"),
@@ -94,12 +94,12 @@ def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int, memory
     bases = range(first - 1, last)
     trained, busy_s = 0, dict.fromkeys(swarm.peers, 0.0)
     for name in swarm.peers:
-        for lot in swarm.lots(name):
-            trained += lot.samples if logged.commits.get(lot.base) in bases else 0
-            busy_s[name] += lot.within_s(before.time_s, after.time_s)
+        for microbatch in swarm.microbatches(name):
+            trained += microbatch.samples if logged.commits.get(microbatch.base) in bases else 0
+            busy_s[name] += microbatch.within_s(before.time_s, after.time_s)
     counted = sum(logged.counted[base] for base in bases)
     peers = len(swarm.peers) * num_rounds
-    round_s, lots_s = (after.time_s - before.time_s) / num_rounds, sum(busy_s.values()) / peers
+    round_s, microbatches_s = (after.time_s - before.time_s) / num_rounds, sum(busy_s.values()) / peers
     used = {name: _used(before.usages[name], after.usages[name]) for name in before.usages}
     of_peers = [used[name] for name in swarm.peers]
     of_log = used["aggregator"]
@@ -117,8 +117,8 @@ def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int, memory
         "rows": statistics.mean(logged.rows[round_] for round_ in range(first, last + 1)),
         "claims": statistics.mean(logged.claims[round_] for round_ in range(first, last + 1)),
         "round_s": round_s,
-        "lots_s": lots_s,
-        "beside_s": round_s - lots_s,
+        "microbatches_s": microbatches_s,
+        "beside_s": round_s - microbatches_s,
         "least": 100 * min(busy_s.values()) / (after.time_s - before.time_s),
         "open_s": statistics.median(logged.opens_ms[round_] for round_ in range(first, last + 1)) / 1000,
         **{f"{what}_s": statistics.mean(lap.get(what, 0.0) for lap in laps) for what in ("fetch", "train", "hand_in", "wait")},
@@ -192,19 +192,19 @@ def swarm_of(num_peers: int, arguments: argparse.Namespace, directory: Path) -> 
         f"peer-{index}": Place(directory / f"peer-{index}", cohort=None if size == 1 else f"cohort-{index // size}", token=token)
         for index in range(num_peers)
     }
-    lot_s = arguments.lot_ms / 1000
-    lots_s = {name: lot_s * arguments.spread ** (index / max(1, num_peers - 1)) for index, name in enumerate(places)}
+    microbatch_s = arguments.microbatch_ms / 1000
+    microbatches_s = {name: microbatch_s * arguments.spread ** (index / max(1, num_peers - 1)) for index, name in enumerate(places)}
     config = run_config(
         "scale",
         num_peers,
         WARM_UP_ROUNDS + arguments.rounds + TAIL_ROUNDS,
-        lots=arguments.lots,
-        lot_s=lot_s,
+        microbatches=arguments.microbatches,
+        microbatch_s=microbatch_s,
         supernet=arguments.supernet,
         local_steps=arguments.local_steps,
         codec=arguments.codec,
     )
-    return Swarm(directory, config, places, lots_s, Place(directory / "aggregator"))
+    return Swarm(directory, config, places, microbatches_s, Place(directory / "aggregator"))
 
 
 def run(swarm: Swarm, num_rounds: int, say: Callable[[str], None]) -> tuple[dict[str, int], tuple[Moment, ...]]:
@@ -243,9 +243,9 @@ def measure(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
             found[num_peers] = figures(swarm, before, after, arguments.rounds, memory_bytes) | at_rest(swarm, resting, rested)
             say(f"{num_peers} peers; load {os.getloadavg()[0]:.1f}\n{by_method(swarm, before, after, arguments.rounds)}")
             say(report({num_peers: found[num_peers]}))
-    lots = f"lots of {arguments.lot_ms} ms (the slowest peer's {arguments.spread:g} times that), about {arguments.lots} a peer and round"
+    microbatches = f"microbatches of {arguments.microbatch_ms} ms (the slowest peer's {arguments.spread:g} times that), about {arguments.microbatches} a peer and round"
     exchange = f"cohorts of {arguments.cohort_size}, {arguments.local_steps} local steps, {arguments.codec}"
-    print(f"{arguments.supernet}, {lots}; {exchange}; {psutil.cpu_count()} cores\n")
+    print(f"{arguments.supernet}, {microbatches}; {exchange}; {psutil.cpu_count()} cores\n")
     print(report(found))
 
 
@@ -262,10 +262,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--peers", type=_positive, nargs="+", default=[4, 8, 16, 32], help="swarms, one after the other (default: 4 8 16 32)"
     )
     parser.add_argument("--rounds", type=_positive, default=20, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--lot-ms", type=_positive, default=500, help="how long a lot takes (default: %(default)s)")
-    parser.add_argument("--lots", type=_positive, default=8, help="lots of a peer and round that the run aims at (default: %(default)s)")
+    parser.add_argument("--microbatch-ms", type=_positive, default=500, help="how long a microbatch takes (default: %(default)s)")
     parser.add_argument(
-        "--spread", type=float, default=1.0, help="how many times longer the slowest peer's lots take (default: %(default)s)"
+        "--microbatches", type=_positive, default=8, help="microbatches of a peer and round that the run aims at (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="how many times longer the slowest peer's microbatches take (default: %(default)s)"
     )
     parser.add_argument("--cohort-size", type=_positive, default=1, help="peers that average before they hand in (default: %(default)s)")
     parser.add_argument("--local-steps", type=_positive, default=1, help="steps of a cohort between two exchanges (default: %(default)s)")
@@ -274,8 +276,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     arguments = parser.parse_args(words)
     least = LEAST_LOTS if arguments.cohort_size > 1 else 1
-    if arguments.lots < least * arguments.local_steps:
-        parser.error(f"--lots: at least {least} a local step")
+    if arguments.microbatches < least * arguments.local_steps:
+        parser.error(f"--microbatches: at least {least} a local step")
     return arguments
 
 

@@ -1,4 +1,4 @@
-"""The programs that benchmarks measure, each a fork of the benchmark's process: the volunteer's, whose lots may be pauses, and the
+"""The programs that benchmarks measure, each a fork of the benchmark's process: the volunteer's, whose microbatches may be pauses, and the
 operator's.
 
 Every one of them counts the bytes of its node's calls and answers in a file that the others can look at. What is done with them, and
@@ -27,7 +27,7 @@ from manta_swarm.aggregator.operator import Operator
 from manta_swarm.aggregator.settings.config import load_run_file
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.config import PeerConfig
@@ -97,12 +97,12 @@ async def watched(work: Coroutine[Any, Any, None], path: Path) -> None:
 
 
 class TimedWorker(Worker):
-    """A worker that notes of each lot how long it took."""
+    """A worker that notes of each microbatch how long it took."""
 
-    def __init__(self, supernet: str, dataset: Dataset, device: str, *, lots_path: Path, gate: Path) -> None:
-        """Write a line for each lot to ``lots_path``: base, samples, seconds, and when it ended; take no state before ``gate`` exists."""
+    def __init__(self, supernet: str, dataset: Dataset, device: str, *, microbatches_path: Path, gate: Path) -> None:
+        """Write a line for each microbatch to ``microbatches_path``: base, samples, seconds, and when it ended; take no state before ``gate`` exists."""
         super().__init__(supernet, dataset, device)
-        self._lots = lots_path.open("a", buffering=1)
+        self._microbatches = microbatches_path.open("a", buffering=1)
         self._gate = gate
 
     def load(self, parameters: torch.Tensor) -> None:
@@ -111,34 +111,34 @@ class TimedWorker(Worker):
             time.sleep(GATE_POLL_S)
         super().load(parameters)
 
-    def train(self, lot: Lot) -> LotResult:
-        """Return what the lot gave."""
+    def train(self, microbatch: Microbatch) -> MicrobatchResult:
+        """Return what the microbatch gave."""
         started_s = time.monotonic()
-        result = self._result(lot)
+        result = self._result(microbatch)
         ended_s = time.monotonic()
-        self._lots.write(f"{lot.base.hex()} {lot.samples} {ended_s - started_s:.4f} {ended_s:.4f}\n")
+        self._microbatches.write(f"{microbatch.base.hex()} {microbatch.samples} {ended_s - started_s:.4f} {ended_s:.4f}\n")
         return result
 
-    def _result(self, lot: Lot) -> LotResult:
-        return super().train(lot)
+    def _result(self, microbatch: Microbatch) -> MicrobatchResult:
+        return super().train(microbatch)
 
 
 class PausingWorker(TimedWorker):
-    """A worker that takes its time for a lot and learns nothing."""
+    """A worker that takes its time for a microbatch and learns nothing."""
 
-    def __init__(self, *given: Any, lot_s: float, **options: Any) -> None:
-        """Pause ``lot_s`` a lot; the rest is as in ``TimedWorker``."""
+    def __init__(self, *given: Any, microbatch_s: float, **options: Any) -> None:
+        """Pause ``microbatch_s`` a microbatch; the rest is as in ``TimedWorker``."""
         super().__init__(*given, **options)
-        self._lot_s = lot_s
+        self._microbatch_s = microbatch_s
         self._noise_N = np.random.default_rng(os.getpid()).normal(0.0, 1e-2, self.num_weights).astype(np.float32)
 
-    def _result(self, lot: Lot) -> LotResult:
-        """Return noise, another one for each lot, after the pause."""
+    def _result(self, microbatch: Microbatch) -> MicrobatchResult:
+        """Return noise, another one for each microbatch, after the pause."""
         started_s = time.monotonic()
-        shift = int.from_bytes(hashlib.sha256(lot.base + lot.key + lot.index.to_bytes(4, "big")).digest()[:4], "big")
+        shift = int.from_bytes(hashlib.sha256(microbatch.base + microbatch.key + microbatch.index.to_bytes(4, "big")).digest()[:4], "big")
         gradient_N = torch.from_numpy(np.roll(self._noise_N, shift % len(self._noise_N)))
-        time.sleep(max(0.0, self._lot_s - (time.monotonic() - started_s)))
-        return LotResult(gradient_N, 1.0, lot.samples)
+        time.sleep(max(0.0, self._microbatch_s - (time.monotonic() - started_s)))
+        return MicrobatchResult(gradient_N, 1.0, microbatch.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,29 +176,29 @@ def _be_machine(machine: str, path: Path) -> None:
         raise OSError(ctypes.get_errno(), "cannot be another machine")
 
 
-def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> None:
-    """The program of a peer: the volunteer's, with another worker; with lots of 0 seconds, one that trains."""
+def run_peer(place: Place, address: str, run: str, microbatch_s: float, gate: Path) -> None:
+    """The program of a peer: the volunteer's, with another worker; with microbatches of 0 seconds, one that trains."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     place.enter()
-    asyncio.run(watched(_taking_part(place, address, run, lot_s, gate), place.directory / "stalls"))
+    asyncio.run(watched(_taking_part(place, address, run, microbatch_s, gate), place.directory / "stalls"))
 
 
-def run_sessions(places: Sequence[Place], address: str, run: str, lot_s: float, gate: Path) -> None:
+def run_sessions(places: Sequence[Place], address: str, run: str, microbatch_s: float, gate: Path) -> None:
     """The program of several peers: a session each, in one event loop."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
 
     async def take_part() -> None:
-        await asyncio.gather(*(_taking_part(place, address, run, lot_s, gate) for place in places))
+        await asyncio.gather(*(_taking_part(place, address, run, microbatch_s, gate) for place in places))
 
     asyncio.run(take_part())
 
 
-def _taking_part(place: Place, address: str, run: str, lot_s: float, gate: Path) -> Coroutine[Any, Any, None]:
-    lots_path = place.directory / "lots"
+def _taking_part(place: Place, address: str, run: str, microbatch_s: float, gate: Path) -> Coroutine[Any, Any, None]:
+    microbatches_path = place.directory / "microbatches"
     make_worker = (
-        functools.partial(PausingWorker, lot_s=lot_s, lots_path=lots_path, gate=gate)
-        if lot_s
-        else functools.partial(TimedWorker, lots_path=lots_path, gate=gate)
+        functools.partial(PausingWorker, microbatch_s=microbatch_s, microbatches_path=microbatches_path, gate=gate)
+        if microbatch_s
+        else functools.partial(TimedWorker, microbatches_path=microbatches_path, gate=gate)
     )
     config = PeerConfig(
         dir=place.directory,

@@ -78,8 +78,8 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneLot:
-    """A lot that a peer has done."""
+class DoneMicrobatch:
+    """A microbatch that a peer has done."""
 
     base: str  # the commit, in hex
     samples: int
@@ -122,7 +122,7 @@ class Swarm:
     """One aggregator and its peers, from start to end. Use with ``with``."""
 
     def __init__(
-        self, directory: Path, config: RunConfig, peers: Mapping[str, Place], lots_s: Mapping[str, float], aggregator: Place
+        self, directory: Path, config: RunConfig, peers: Mapping[str, Place], microbatches_s: Mapping[str, float], aggregator: Place
     ) -> None:
         """Prepare.
 
@@ -130,15 +130,15 @@ class Swarm:
             directory: for the programs' directories and logs.
             config: of the run.
             peers: where each peer is, by its name.
-            lots_s: how long a lot of each takes; 0: as long as it needs, it is trained.
+            microbatches_s: how long a microbatch of each takes; 0: as long as it needs, it is trained.
             aggregator: where the aggregator is.
         """
         self.directory = directory
         self.config = config
         self.peers = list(peers)
-        self.gate = directory / "gate"  # no lot begins before it is there
+        self.gate = directory / "gate"  # no microbatch begins before it is there
         self._places = {**peers, "aggregator": aggregator}
-        self._lots_s = dict(lots_s)
+        self._microbatches_s = dict(microbatches_s)
         self.pids: set[int] = set()  # of all programs that were started
         self._programs: dict[str, Started] = {}
         self._status: AggregatorStatus | None = None
@@ -169,13 +169,13 @@ class Swarm:
         self.until(lambda: bool((status := self.aggregator()) and status.addresses), "the aggregator listens", deadline_s=START_S)
         self._status = self.aggregator()
 
-    def start_peer(self, name: str, place: Place | None = None, lot_s: float | None = None) -> None:
-        """Start a peer; a new one needs its place and how long its lots take."""
+    def start_peer(self, name: str, place: Place | None = None, microbatch_s: float | None = None) -> None:
+        """Start a peer; a new one needs its place and how long its microbatches take."""
         assert self._status is not None
-        if place is not None and lot_s is not None:
-            self._places[name], self._lots_s[name] = place, lot_s
+        if place is not None and microbatch_s is not None:
+            self._places[name], self._microbatches_s[name] = place, microbatch_s
         place = self._places[name]
-        work = functools.partial(run_peer, place, self._status.addresses[0], self._status.run, self._lots_s[name], self.gate)
+        work = functools.partial(run_peer, place, self._status.addresses[0], self._status.run, self._microbatches_s[name], self.gate)
         self._start_one(name, place, work)
 
     def rounds(self, say: Callable[[str], None], first: int, last: int) -> None:
@@ -252,11 +252,11 @@ class Swarm:
         statuses = [self.peer(name) for name in self.peers]
         return sum(status.state != logged.states.get(status.round, status.state) for status in statuses)
 
-    def lots(self, name: str) -> list[DoneLot]:
-        """Return the lots that a peer has done so far."""
-        lines = (self._places[name].directory / "lots").read_text().splitlines()
+    def microbatches(self, name: str) -> list[DoneMicrobatch]:
+        """Return the microbatches that a peer has done so far."""
+        lines = (self._places[name].directory / "microbatches").read_text().splitlines()
         return [
-            DoneLot(base, int(samples), float(end_s) - float(took_s), float(end_s))
+            DoneMicrobatch(base, int(samples), float(end_s) - float(took_s), float(end_s))
             for base, samples, took_s, end_s in map(str.split, lines)
         ]
 
@@ -307,26 +307,26 @@ def run_config(
     num_peers: int,
     rounds: int,
     *,
-    lots: int,
-    lot_s: float,
+    microbatches: int,
+    microbatch_s: float,
     supernet: str,
     local_steps: int,
     codec: str,
     dataset: str = "digits",
     cohorts: Literal["consent", "affinity"] = "consent",
 ) -> RunConfig:
-    """Return the run file of a run in which each peer has about so many lots, of so many seconds, in each round."""
+    """Return the run file of a run in which each peer has about so many microbatches, of so many seconds, in each round."""
     usual = RunConfig.usual("classification")
-    lot_samples = usual.round.lot_samples
-    target = num_peers * lots * lot_samples
-    first_open_s = lots * lot_s
+    microbatch_samples = usual.round.microbatch_samples
+    target = num_peers * microbatches * microbatch_samples
+    first_open_s = microbatches * microbatch_s
     return usual.model_copy(
         update={
             "run": RunSection(name=name, rounds=rounds, cohorts=cohorts),
             "data": DataSection(dataset=dataset, supernet=supernet),
             "round": RoundSection(
                 target_batch=target,
-                lot_samples=lot_samples,
+                microbatch_samples=microbatch_samples,
                 weight_cap=target // 2,
                 max_claim_samples=16 * target,
                 first_open_s=first_open_s,

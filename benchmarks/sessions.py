@@ -1,9 +1,9 @@
 """Many peers in a few processes: what of their samples counts, and what each costs, at rest and at work.
 
 Starts an aggregator, and --processes processes with --sessions peers each: sessions of one event loop, each with a key, a folder and a
-libp2p daemon of its own. Microbatches are pauses of --lot-ms that end in a cheap pseudo-random gradient, as in ``scale.py``, for they would
-drown the processors. After a rest, in which peers announce themselves, look for others and see how far these are, the run goes on to its
-end.
+libp2p daemon of its own. Microbatches are pauses of --microbatch-ms that end in a cheap pseudo-random gradient, as in ``scale.py``, for
+they would drown the processors. After a rest, in which peers announce themselves, look for others and see how far these are, the run goes
+on to its end.
 
 Prints the share of the samples that counted, and for each peer its part of memory that nobody shares, threads, open files, and CPU.
 
@@ -51,10 +51,10 @@ class Cost:
 class Sessions:
     """Peers in a few processes."""
 
-    def __init__(self, swarm: Swarm, directory: Path, lot_s: float) -> None:
+    def __init__(self, swarm: Swarm, directory: Path, microbatch_s: float) -> None:
         self._swarm = swarm
         self._directory = directory
-        self._lot_s = lot_s
+        self._microbatch_s = microbatch_s
         self._children: list[Child] = []
         self.places: list[Place] = []
 
@@ -67,7 +67,7 @@ class Sessions:
         status = self._swarm.aggregator()
         assert status is not None
         log = self._directory / f"sessions-{number}.log"
-        work = functools.partial(run_sessions, places, status.addresses[0], status.run, self._lot_s, self._swarm.gate)
+        work = functools.partial(run_sessions, places, status.addresses[0], status.run, self._microbatch_s, self._swarm.gate)
         process: Any = Forked(work, log)
         self._children.append(Child(Program(f"sessions-{number}", (), log), process))
         self.places += places
@@ -128,20 +128,20 @@ def _shown(name: str, before: Cost, after: Cost, peers: int) -> str:
 def measure(arguments: argparse.Namespace, directory: Path) -> None:
     peers = arguments.processes * arguments.sessions
     os.environ |= {"MANTA_STATE_DIR": str(directory / "state"), "MANTA_COHORT_TOKEN": secrets.token_hex(32)}
-    lot_s = arguments.lot_ms / 1000
+    microbatch_s = arguments.microbatch_ms / 1000
     config = run_config(
         "sessions",
         peers,
         arguments.rounds,
-        lots=arguments.lots,
-        lot_s=lot_s,
+        microbatches=arguments.microbatches,
+        microbatch_s=microbatch_s,
         supernet=DataSection().supernet,
         local_steps=1,
         codec=arguments.codec,
     )
     with Swarm(directory, config, {}, {}, Place(directory / "aggregator")) as swarm:
         swarm.start_aggregator()
-        sessions = Sessions(swarm, directory, lot_s)
+        sessions = Sessions(swarm, directory, microbatch_s)
         try:
             for number in range(arguments.processes):
                 print(f"process {number} of {arguments.processes}", file=sys.stderr)
@@ -172,8 +172,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=4, help="processes with peers (default: %(default)s)")
     parser.add_argument("--sessions", type=int, default=12, help="peers in each of them (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12, help="of the run (default: %(default)s)")
-    parser.add_argument("--lot-ms", type=int, default=1000, help="how long a microbatch takes (default: %(default)s)")
-    parser.add_argument("--lots", type=int, default=12, help="microbatches of a peer and round that the run aims at (default: %(default)s)")
+    parser.add_argument("--microbatch-ms", type=int, default=1000, help="how long a microbatch takes (default: %(default)s)")
+    parser.add_argument(
+        "--microbatches", type=int, default=12, help="microbatches of a peer and round that the run aims at (default: %(default)s)"
+    )
     parser.add_argument("--codec", default="topk-256-4", help="of contributions (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     return parser.parse_args(words)

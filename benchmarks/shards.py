@@ -1,4 +1,4 @@
-"""What a set in shards costs: memory and time of lots at 224 pixels, for sets of more and more samples.
+"""What a set in shards costs: memory and time of microbatches at 224 pixels, for sets of more and more samples.
 
     python benchmarks/shards.py                     # 1,000, 4,000 and 16,000 pictures of 500 x 375: 0.5 to 8.4 GiB
     python benchmarks/shards.py --samples 200000    # as many as there is room for (about 20 kB each)
@@ -33,25 +33,25 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, nargs="+", default=[1000, 4000, 16000])
-    parser.add_argument("--lots", type=int, default=100, help=f"of {_LOT} samples")
+    parser.add_argument("--microbatches", type=int, default=100, help=f"of {_LOT} samples")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--travel", type=int, metavar="MIB", help="measure how fast shards travel")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read is not None:
-        _read(arguments.read, arguments.lots, arguments.threads)
+        _read(arguments.read, arguments.microbatches, arguments.threads)
         return
     if arguments.travel is not None:
         with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
             asyncio.run(_travel(Path(folder), arguments.travel))
         return
-    print(f"{'samples':>9} {'decoded':>9} {'shards':>8} {'made':>9} {'opened':>9} {'peak':>9} {'a lot':>9}")
+    print(f"{'samples':>9} {'decoded':>9} {'shards':>8} {'made':>9} {'opened':>9} {'peak':>9} {'a microbatch':>9}")
     for samples in arguments.samples:
         with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
-            _measure(Path(folder), samples, arguments.lots, arguments.threads)
+            _measure(Path(folder), samples, arguments.microbatches, arguments.threads)
 
 
-def _measure(folder: Path, samples: int, lots: int, threads: int) -> None:
+def _measure(folder: Path, samples: int, microbatches: int, threads: int) -> None:
     import torch
 
     from manta_swarm.automl.data.shards.writing import shard_images
@@ -63,7 +63,8 @@ def _measure(folder: Path, samples: int, lots: int, threads: int) -> None:
     made_s = time.monotonic() - begin
     command = [sys.executable, __file__, "--read", str(folder), "--threads", str(threads)]
     opened, read = (
-        subprocess.run([*command, "--lots", str(count)], capture_output=True, text=True, check=True).stdout.split() for count in (0, lots)
+        subprocess.run([*command, "--microbatches", str(count)], capture_output=True, text=True, check=True).stdout.split()
+        for count in (0, microbatches)
     )
     decoded_gib = samples * 3 * _SIDES[0] * _SIDES[1] / 2**30
     print(
@@ -83,7 +84,7 @@ def _write(folder: Path, samples: int) -> None:
             os.link(first, own / f"{number}-{copy}.jpg")
 
 
-def _read(folder: Path, lots: int, threads: int) -> None:
+def _read(folder: Path, microbatches: int, threads: int) -> None:
     import torch
 
     from manta_swarm.automl.data.catalog import load_dataset
@@ -92,10 +93,10 @@ def _read(folder: Path, lots: int, threads: int) -> None:
     dataset = load_dataset("shards-noise", folder)
     rng = np.random.default_rng(1)
     begin = time.monotonic()
-    for lot in range(lots):
-        dataset.training_batch(rng.integers(0, dataset.num_train, _LOT).tolist(), lot, 224)
-    lot_ms = (time.monotonic() - begin) / max(lots, 1) * 1000
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, f"{lot_ms:.0f}")
+    for microbatch in range(microbatches):
+        dataset.training_batch(rng.integers(0, dataset.num_train, _LOT).tolist(), microbatch, 224)
+    microbatch_ms = (time.monotonic() - begin) / max(microbatches, 1) * 1000
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, f"{microbatch_ms:.0f}")
 
 
 async def _travel(folder: Path, size_mib: int) -> None:

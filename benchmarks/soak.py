@@ -1,8 +1,8 @@
 """A soak: a swarm in cohorts, and every few seconds a death or a join; what was promised has to hold all the time, and nothing may leak.
 
 An aggregator and ``--peers`` of the volunteers' programs on this computer. A death is SIGKILL, SIGTERM (it hands in what it has, and
-leaves), or SIGSTOP for 2 to 20 seconds; a join is a new peer, or one that was there before, with its key. Lots are pauses of ``--lot-ms``
-that end in noise. One line a minute; at the end a table, and exit code 1 if a promise was broken:
+leaves), or SIGSTOP for 2 to 20 seconds; a join is a new peer, or one that was there before, with its key. Microbatches are pauses of
+``--microbatch-ms`` that end in noise. One line a minute; at the end a table, and exit code 1 if a promise was broken:
 
 - no divergence: whatever state a program said that it holds, it is the log's of that round;
 - the log holds when it is verified from scratch, and the whole run replays to the same states;
@@ -50,7 +50,7 @@ SETTLE_ROUNDS = 3  # before the first strike
 END_S = 120.0  # for those who are in at the end to hold a newest state
 SLACK_S = 1.0  # of a round that is on time
 ENDLESS = 100_000  # rounds
-LOTS = 4  # a step: a cohort takes whose lot fits a third of one
+MICROBATCHES = 4  # a step: a cohort takes whose microbatch fits a third of one
 SHM = Path("/dev/shm")
 _THIN = thin("classification")
 
@@ -118,7 +118,7 @@ def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], No
         swarm.start(lambda line: None)
         swarm.gate.touch()
         swarm.rounds(lambda line: None, 1, SETTLE_ROUNDS)
-        struck = StruckSwarm(swarm, arguments.peers, cohorts, tokens, arguments.lot_ms / 1000, arguments.seed)
+        struck = StruckSwarm(swarm, arguments.peers, cohorts, tokens, arguments.microbatch_ms / 1000, arguments.seed)
         started_s = time.monotonic()
         keep_on(struck, arguments, say)
         broken = settle(struck, swarm)
@@ -166,16 +166,16 @@ def swarm_of(arguments: argparse.Namespace, directory: Path) -> tuple[Swarm, dic
         "soak",
         arguments.peers,
         ENDLESS,
-        lots=arguments.lots * arguments.local_steps,
-        lot_s=arguments.lot_ms / 1000,
+        microbatches=arguments.microbatches * arguments.local_steps,
+        microbatch_s=arguments.microbatch_ms / 1000,
         supernet="classifier-tiny",
         local_steps=arguments.local_steps,
         codec=arguments.codec,
     )
     follower = config.follower.model_copy(update={"keep_bodies": ENDLESS})  # all of it is to be replayed
     config = config.model_copy(update={"follower": follower})
-    lots_s = dict.fromkeys(places, arguments.lot_ms / 1000)
-    return Swarm(directory, config, places, lots_s, Place(directory / "aggregator")), cohorts, tokens
+    microbatches_s = dict.fromkeys(places, arguments.microbatch_ms / 1000)
+    return Swarm(directory, config, places, microbatches_s, Place(directory / "aggregator")), cohorts, tokens
 
 
 def keep_on(struck: StruckSwarm, arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
@@ -239,7 +239,7 @@ def checked(swarm: Swarm, seen: Seen) -> tuple[Logged, list[str]]:
 def report(figures: Mapping[str, Any], arguments: argparse.Namespace) -> str:
     """Return the table."""
     rounds = figures["rounds"]
-    exchange = f"{arguments.local_steps} local steps, {arguments.codec}, lots of {arguments.lot_ms} ms"
+    exchange = f"{arguments.local_steps} local steps, {arguments.codec}, microbatches of {arguments.microbatch_ms} ms"
     lines = [
         f"{arguments.peers} peers in cohorts of up to {arguments.cohort_size}, {figures['minutes']:.1f} minutes, "
         f"something every {arguments.every_s:g} s; {exchange}; {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
@@ -283,8 +283,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=15, help="(default: %(default)s)")
     parser.add_argument("--every-s", type=float, default=5, help="seconds from one strike to the next (default: %(default)s)")
     parser.add_argument("--on-time", type=float, default=95, help="percent of the rounds that have to be (default: %(default)s)")
-    parser.add_argument("--lots", type=int, default=LOTS, help="of a peer and local step that the run aims at (default: %(default)s)")
-    parser.add_argument("--lot-ms", type=int, default=100, help="how long a lot takes (default: %(default)s)")
+    parser.add_argument(
+        "--microbatches", type=int, default=MICROBATCHES, help="of a peer and local step that the run aims at (default: %(default)s)"
+    )
+    parser.add_argument("--microbatch-ms", type=int, default=100, help="how long a microbatch takes (default: %(default)s)")
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="(default: %(default)s)")
     parser.add_argument("--codec", type=codec, default=_THIN.codec, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of what happens (default: %(default)s)")
@@ -292,7 +294,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
-    if min(arguments.peers, arguments.cohort_size, arguments.lots, arguments.lot_ms, arguments.local_steps) < 1 or arguments.minutes <= 0:
+    if (
+        min(arguments.peers, arguments.cohort_size, arguments.microbatches, arguments.microbatch_ms, arguments.local_steps) < 1
+        or arguments.minutes <= 0
+    ):
         parser.error("at least one of each")
     if arguments.peers < 2 * arguments.cohort_size:
         parser.error("--peers: two cohorts at least")

@@ -63,7 +63,7 @@ class StruckSwarm:
     """A swarm, its strikes, and what is seen. Not for several threads."""
 
     def __init__(
-        self, swarm: Swarm, num_peers: int, cohorts: Mapping[str, str], tokens: Mapping[str, str], lot_s: float, seed: int
+        self, swarm: Swarm, num_peers: int, cohorts: Mapping[str, str], tokens: Mapping[str, str], microbatch_s: float, seed: int
     ) -> None:
         """Take over a swarm that has started.
 
@@ -72,7 +72,7 @@ class StruckSwarm:
             num_peers: that there are meant to be.
             cohorts: the cohort of each peer.
             tokens: the token of each cohort.
-            lot_s: how long a newcomer's lots take.
+            microbatch_s: how long a newcomer's microbatches take.
             seed: of what happens.
         """
         self.seen = Seen()
@@ -80,7 +80,7 @@ class StruckSwarm:
         self._num_peers = num_peers
         self._cohorts = dict(cohorts)
         self._tokens = dict(tokens)
-        self._lot_s = lot_s
+        self._microbatch_s = microbatch_s
         self._chance = random.Random(seed)
         firsts = {cohort: name for name, cohort in reversed(self._cohorts.items())}
         self.spared = sorted(firsts.values())[:NUM_SPARED]
@@ -159,7 +159,7 @@ class StruckSwarm:
             self._cohorts[name] = min(self._tokens, key=lambda cohort: (living[cohort], cohort))
         cohort = self._cohorts[name]
         place = Place(self._swarm.directory / name, cohort=cohort, token=self._tokens[cohort])
-        self._swarm.start_peer(name, place, self._lot_s)
+        self._swarm.start_peer(name, place, self._microbatch_s)
         self._alive.add(name)
         return f"join {name} {cohort}{' again' if back else ''}"
 

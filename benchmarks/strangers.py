@@ -1,8 +1,8 @@
 """What a run suffers by strangers: each attack of ``tests/faults/strangers`` for some minutes, beside three honest peers.
 
 For each attack an aggregator and three of the volunteers' programs are started on this computer (their microbatches are pauses of
-``--lot-ms`` that end in noise), left alone for ``--quiet-minutes``, then attacked for ``--minutes`` by a program with free keys. A line for
-each of the two times says
+``--microbatch-ms`` that end in noise), left alone for ``--quiet-minutes``, then attacked for ``--minutes`` by a program with free keys. A
+line for each of the two times says
 
 - the memory that the attacked program and its daemon share with nobody, and their open files: the most that was seen;
 - how long its event loop stood still at most, and how often a minute it did for 50 ms or more;
@@ -82,11 +82,18 @@ def swarm_of(arguments: argparse.Namespace, directory: Path, attack: str) -> Swa
         name: Place(directory / name, gateway=("127.0.0.1:0",) if attack == GATEWAY_ATTACK and name == GATEWAY_PEER else ())
         for name in PEERS
     }
-    lot_s = arguments.lot_ms / 1000
+    microbatch_s = arguments.microbatch_ms / 1000
     config = run_config(
-        "strangers", len(PEERS), ENDLESS, lots=arguments.lots, lot_s=lot_s, supernet="classifier-tiny", local_steps=1, codec=arguments.codec
+        "strangers",
+        len(PEERS),
+        ENDLESS,
+        microbatches=arguments.microbatches,
+        microbatch_s=microbatch_s,
+        supernet="classifier-tiny",
+        local_steps=1,
+        codec=arguments.codec,
     )
-    return Swarm(directory, config, places, dict.fromkeys(PEERS, lot_s), Place(directory / "aggregator"))
+    return Swarm(directory, config, places, dict.fromkeys(PEERS, microbatch_s), Place(directory / "aggregator"))
 
 
 @contextlib.contextmanager
@@ -216,8 +223,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--attacks", nargs="+", choices=attacks(), default=attacks(), help="(default: all)")
     parser.add_argument("--minutes", type=float, default=5, help="of each attack (default: %(default)s)")
     parser.add_argument("--quiet-minutes", type=float, default=1, help="before each (default: %(default)s)")
-    parser.add_argument("--lots", type=int, default=4, help="of a peer and round that the run aims at (default: %(default)s)")
-    parser.add_argument("--lot-ms", type=int, default=400, help="how long a microbatch takes (default: %(default)s)")
+    parser.add_argument("--microbatches", type=int, default=4, help="of a peer and round that the run aims at (default: %(default)s)")
+    parser.add_argument("--microbatch-ms", type=int, default=400, help="how long a microbatch takes (default: %(default)s)")
     parser.add_argument("--codec", default="int16", help="of contributions (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     parser.add_argument("--json", type=Path, help="file for the figures")
@@ -235,7 +242,9 @@ def main() -> None:
                 found[attack] = suffer(arguments, directory, attack, lambda line: print(line, file=sys.stderr, flush=True))
             print(report({attack: found[attack]}), file=sys.stderr)
     load = os.getloadavg()[0]
-    print(f"{len(PEERS)} honest peers, microbatches of {arguments.lot_ms} ms, {arguments.codec}; {os.cpu_count()} cores, load {load:.1f}")
+    print(
+        f"{len(PEERS)} honest peers, microbatches of {arguments.microbatch_ms} ms, {arguments.codec}; {os.cpu_count()} cores, load {load:.1f}"
+    )
     print(report(found))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -4,7 +4,7 @@
 
     .venv/bin/python benchmarks/supernet.py --against CHECKOUT [--pairs 3]
 
-With ``--against``: whole lots instead, as a peer trains them (samples and copies included), with this code and with that of
+With ``--against``: whole microbatches instead, as a peer trains them (samples and copies included), with this code and with that of
 another checkout (``git worktree add CHECKOUT COMMIT``), in turn, each in processes of its own. Prints the medians of both and of their
 ratios, pair by pair: by the clock, and by the seconds of all cores, which other work on the machine disturbs less.
 
@@ -99,22 +99,25 @@ def timed(step: Callable[[], None]) -> float:
     return 1000 * (time.process_time() - started_s)
 
 
-def lots_took(checkout: Path, arguments: argparse.Namespace, resolution: int) -> tuple[float, float, float]:
-    """Return milliseconds a lot by the clock and of all cores, and MiB at most, of a process with the code in ``checkout``."""
+def microbatches_took(checkout: Path, arguments: argparse.Namespace, resolution: int) -> tuple[float, float, float]:
+    """Return milliseconds a microbatch by the clock and of all cores, and MiB at most, of a process with the code in ``checkout``."""
     asked = [arguments.supernet, *map(str, (resolution, arguments.batch, arguments.threads, arguments.steps))]
-    command = [sys.executable, str(Path(__file__).with_name("supernet_lots.py")), *asked]
+    command = [sys.executable, str(Path(__file__).with_name("supernet_microbatches.py")), *asked]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "PYTHONPATH": str(checkout)})
     clock_ms, cores_ms, most_mib = map(float, done.stdout.split())
     return clock_ms, cores_ms, most_mib
 
 
 def against(checkout: Path, arguments: argparse.Namespace, resolution: int) -> None:
-    """Print how long lots take with the code in ``checkout`` and with this one, in turn."""
+    """Print how long microbatches take with the code in ``checkout`` and with this one, in turn."""
     pairs = []
     for number in range(arguments.pairs):
-        there, here = (lots_took(each, arguments, resolution) for each in (checkout, Path(__file__).resolve().parents[1]))
+        there, here = (microbatches_took(each, arguments, resolution) for each in (checkout, Path(__file__).resolve().parents[1]))
         pairs.append((there, here))
-        print(f"  pair {number + 1}  there {there[0]:8.1f} ms a lot  here {here[0]:8.1f} ms  ratio {there[0] / here[0]:.2f}", flush=True)
+        print(
+            f"  pair {number + 1}  there {there[0]:8.1f} ms a microbatch  here {here[0]:8.1f} ms  ratio {there[0] / here[0]:.2f}",
+            flush=True,
+        )
     for place, what in enumerate(("ms by the clock", "ms of all cores", "MiB at most")):
         before, now = (statistics.median(pair[side][place] for pair in pairs) for side in range(2))
         ratio = statistics.median(there[place] / here[place] for there, here in pairs)
@@ -173,8 +176,8 @@ def main() -> None:
     parser.add_argument("--resolution", type=int, metavar="PX", help="one of the space's  [default: the smallest]")
     parser.add_argument("--batch", type=int, default=16, metavar="N")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="or lots")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare whole lots with the code there")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="or microbatches")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare whole microbatches with the code there")
     parser.add_argument("--pairs", type=int, default=3, metavar="N", help="of runs, with --against")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -185,7 +188,9 @@ def main() -> None:
     if arguments.against is not None:
         if not (arguments.against / "automl").is_dir():
             parser.error(f"{arguments.against} is no checkout of this project")
-        print(f"{space.name} at {resolution} px, lots of {arguments.batch}, {arguments.threads} threads, {arguments.steps} lots a run")
+        print(
+            f"{space.name} at {resolution} px, microbatches of {arguments.batch}, {arguments.threads} threads, {arguments.steps} microbatches a run"
+        )
         against(arguments.against.resolve(), arguments, resolution)
         return
     print(f"{space.name} at {resolution} px, batch {arguments.batch}, {arguments.threads} threads, median of {arguments.steps} steps")

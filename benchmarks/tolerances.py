@@ -1,6 +1,6 @@
 """How far an honest microbatch, and an honest claim's mean, are from the same computed elsewhere: what audits' tolerance is chosen by.
 
-    .venv/bin/python benchmarks/tolerances.py [--supernets NAMES] [--lots 200] [--each 5] [--threads 1,2] [--taught] [--keep DIR]
+    .venv/bin/python benchmarks/tolerances.py [--supernets NAMES] [--microbatches 200] [--each 5] [--threads 1,2] [--taught] [--keep DIR]
 
 A setting is so many threads of the CPU, images in memory channels last or channels first, and the instruction sets that torch and the
 libraries below it (oneDNN, MKL) may use: SSE4, AVX2, AVX-512. Microbatches are of random architectures, some of the largest and the
@@ -14,7 +14,7 @@ what an audit allows (``automl.training.audited_step``), and how many it would n
 differ in. What false ones come to: ``benchmarks/audit_limits.py``.
 
 One process computes at a time, 2,000 microbatches in one setting. With --keep what is done stays in DIR, and the same command goes on from
-there. 100,000 comparisons are --lots 10000: of classifier-tiny about an hour of one core.
+there. 100,000 comparisons are --microbatches 10000: of classifier-tiny about an hour of one core.
 """
 
 import argparse
@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import SearchSpace, space_named
-from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.automl.training.audited_step import FP32, Part, StepGradient
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.settings import usual
 
 BASE, KEY, SEED = b"b" * 32, b"k" * 32, 1
@@ -80,28 +80,28 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What lots came to in one setting: one row a lot."""
+    """What microbatches came to in one setting: one row a microbatch."""
 
-    indices: NDArray[np.int64]  # of the lots, ascending
+    indices: NDArray[np.int64]  # of the microbatches, ascending
     sums: NDArray[np.float64]
     norms: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process is to compute: of the lots from ``first`` to before ``end`` those that are computed in its setting."""
+    """What a process is to compute: of the microbatches from ``first`` to before ``end`` those that are computed in its setting."""
 
     supernet: str
     folder: str
     setting: int  # its number
     settings: int  # how many there are
-    each: int  # of them compute a lot
+    each: int  # of them compute a microbatch
     first: int
     end: int
-    samples: int  # of a lot
+    samples: int  # of a microbatch
     threads: int
     layout: str
-    is_taught: int  # 1: lots learn from the largest network of the same weights, too
+    is_taught: int  # 1: microbatches learn from the largest network of the same weights, too
 
     @property
     def out(self) -> Path:
@@ -117,20 +117,20 @@ class Task:
 # One setting, in a process of its own.
 
 
-def lot_at(space: SearchSpace, index: int, samples: int) -> Lot:
-    """Return the lot that all settings compute as number ``index``."""
+def microbatch_at(space: SearchSpace, index: int, samples: int) -> Microbatch:
+    """Return the microbatch that all settings compute as number ``index``."""
     fixed = {0: space.largest(), 1: space.smallest()}
-    architecture = fixed.get(index % 8) or space.sample(random.Random(f"lot:{index}"))
-    return Lot(SEED, BASE, 0, KEY, index, architecture, samples)
+    architecture = fixed.get(index % 8) or space.sample(random.Random(f"microbatch:{index}"))
+    return Microbatch(SEED, BASE, 0, KEY, index, architecture, samples)
 
 
 def settings_of(index: int, settings: int, each: int) -> list[int]:
-    """Return in which of so many settings lot ``index`` is computed: those of its claim."""
+    """Return in which of so many settings microbatch ``index`` is computed: those of its claim."""
     return sorted(random.Random(f"claim:{index // CLAIM_LOTS}").sample(range(settings), each))
 
 
 def compute(task: Task) -> None:
-    """Compute lots, and write down what they came to."""
+    """Compute microbatches, and write down what they came to."""
     states = torch.from_numpy(np.load(task.weights))
     space = space_named(task.supernet)
     worker = Worker(task.supernet, load_dataset(usual(space.task).dataset))
@@ -139,7 +139,7 @@ def compute(task: Task) -> None:
     for index in indices:
         if not norms or index % CLAIM_LOTS == 0:
             _load(worker, states[index // CLAIM_LOTS % 2], task.is_taught)
-        result = worker.train(lot_at(space, index, task.samples))
+        result = worker.train(microbatch_at(space, index, task.samples))
         sums.append(sums_of(result.gradient.numpy()))
         norms.append(float(result.gradient.double().norm()))
     writing = task.out.with_suffix(".part.npz")
@@ -173,7 +173,7 @@ def be_child(task: Task) -> None:
 
 
 def run(task: Task, setting: Setting) -> Results:
-    """Have a process compute its lots, unless one has; return what came out."""
+    """Have a process compute its microbatches, unless one has; return what came out."""
     if not task.out.exists():
         subprocess.run([sys.executable, _ME, "--child", json.dumps(asdict(task))], env=setting.environment, check=True)
     with np.load(task.out) as data:
@@ -185,14 +185,16 @@ def run(task: Task, setting: Setting) -> Results:
 
 @dataclass(slots=True)
 class Compared:
-    """How far honest lots are from each other in two settings."""
+    """How far honest microbatches are from each other in two settings."""
 
     parts: list[float] = field(default_factory=list)  # of the norm
     same: int = 0  # to the bit, as far as the sums tell
-    pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = field(default_factory=list)  # differences (lots, sums), norms (lots,)
+    pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
+        default_factory=list
+    )  # differences (microbatches, sums), norms (microbatches,)
 
     def add(self, claimed: Results, own: Results) -> None:
-        """Compare the lots that both have."""
+        """Compare the microbatches that both have."""
         _, of_claimed, of_own = np.intersect1d(claimed.indices, own.indices, assume_unique=True, return_indices=True)
         apart, norms = claimed.sums[of_claimed] - own.sums[of_own], own.norms[of_own]
         parts = _rms(apart) / norms
@@ -211,7 +213,7 @@ class Compared:
         return f"{len(self.parts):,} compared, {self.same:,} the same, {refused} refused; parts of the norm {_shown(self.parts)}"
 
     def claims(self, size: int) -> str:
-        """Return how far claims of so many lots are from each other, in parts of what is allowed, none with a lot twice."""
+        """Return how far claims of so many microbatches are from each other, in parts of what is allowed, none with a microbatch twice."""
         rng, found = np.random.default_rng(size), list[float]()
         pairs = [pair for pair in self.pairs if len(pair[1]) >= size]
         for _ in range(DRAWN_CLAIMS if pairs else 0):
@@ -220,7 +222,7 @@ class Compared:
             gradient = StepGradient(NOTHING, float(np.square(norms[drawn] / size).sum()), float(norms[drawn].max() / size), NOTHING)
             found.append(float(_rms(apart[drawn].mean(axis=0))) / FP32.bound([Part(1.0, gradient)]))
         if not found:
-            return f"claims of {size}: too few lots"
+            return f"claims of {size}: too few microbatches"
         return f"claims of {size}: {sum(part > 1 for part in found)} of {len(found):,} refused; parts of what is allowed {_shown(found)}"
 
 
@@ -234,20 +236,27 @@ def _shown(parts: Sequence[float]) -> str:
 
 
 def honest(
-    supernet: str, settings: Sequence[Setting], lots: int, each: int, samples: int, folder: Path, is_taught: int, sizes: Sequence[int]
+    supernet: str,
+    settings: Sequence[Setting],
+    microbatches: int,
+    each: int,
+    samples: int,
+    folder: Path,
+    is_taught: int,
+    sizes: Sequence[int],
 ) -> None:
-    """Compute lots block by block and compare them; print what all so far come to after each block."""
+    """Compute microbatches block by block and compare them; print what all so far come to after each block."""
     together = {other.differs_in(one): Compared() for one, other in combinations(settings, 2)}
     began = time.perf_counter()
-    for first in range(0, lots, BLOCK_LOTS):
-        end = min(first + BLOCK_LOTS, lots)
+    for first in range(0, microbatches, BLOCK_LOTS):
+        end = min(first + BLOCK_LOTS, microbatches)
         found: list[Results] = []
         for number, setting in enumerate(settings):
             task = Task(supernet, str(folder), number, len(settings), each, first, end, samples, setting.threads, setting.layout, is_taught)
             found.append(run(task, setting))
         for one, other in combinations(range(len(settings)), 2):
             together[settings[other].differs_in(settings[one])].add(found[other], found[one])
-        print(f"  {end:,} lots: {sum(together.values(), Compared())} ({time.perf_counter() - began:.0f} s)", flush=True)
+        print(f"  {end:,} microbatches: {sum(together.values(), Compared())} ({time.perf_counter() - began:.0f} s)", flush=True)
     every = sum(together.values(), Compared())
     for size in sizes:
         print(f"  {every.claims(size)}")
@@ -265,7 +274,7 @@ def states_of(supernet: str, steps: int, samples: int) -> Tensor:
     weights_N, moment_N = first_N.clone(), torch.zeros_like(first_N)
     for step in range(steps):
         worker.load(weights_N)
-        gradient_N = worker.train(replace(lot_at(space, 8 * step, samples), base=BASE[::-1])).gradient
+        gradient_N = worker.train(replace(microbatch_at(space, 8 * step, samples), base=BASE[::-1])).gradient
         moment_N = 0.9 * moment_N + gradient_N / max(1.0, float(gradient_N.norm()))
         weights_N = weights_N - 0.02 * moment_N
     return torch.stack((first_N, weights_N))
@@ -275,12 +284,14 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--supernets", default="classifier-tiny,stereo-tiny", metavar="NAMES")
-    parser.add_argument("--lots", type=int, default=200, metavar="N", help="that are compared")
-    parser.add_argument("--each", type=int, default=5, metavar="N", help="settings that a lot is computed in")
-    parser.add_argument("--claims", default="1,2,5,10,20,50,100,500", metavar="NUMBERS", help="lots of the claims that are compared")
+    parser.add_argument("--microbatches", type=int, default=200, metavar="N", help="that are compared")
+    parser.add_argument("--each", type=int, default=5, metavar="N", help="settings that a microbatch is computed in")
+    parser.add_argument(
+        "--claims", default="1,2,5,10,20,50,100,500", metavar="NUMBERS", help="microbatches of the claims that are compared"
+    )
     parser.add_argument("--threads", default="1,2", metavar="NUMBERS")
     parser.add_argument("--trained", type=int, default=60, metavar="N", help="steps to the second weights")
-    parser.add_argument("--taught", action="store_true", help="lots learn from the largest network, too")
+    parser.add_argument("--taught", action="store_true", help="microbatches learn from the largest network, too")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where what is done stays, for the same command to go on from")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -289,8 +300,8 @@ def main() -> None:
         return
     is_taught = int(arguments.taught)
     settings = [Setting(int(number), *each) for number, *each in product(arguments.threads.split(","), LAYOUTS, INSTRUCTIONS)]
-    if arguments.lots < 1 or not 2 <= arguments.each <= len(settings):
-        parser.error(f"--lots is at least 1, --each between 2 and {len(settings)}")
+    if arguments.microbatches < 1 or not 2 <= arguments.each <= len(settings):
+        parser.error(f"--microbatches is at least 1, --each between 2 and {len(settings)}")
     print(f"tolerance: each {FP32.each}, one {FP32.one}; torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}")
     with tempfile.TemporaryDirectory() if arguments.keep is None else nullcontext(arguments.keep) as folder:
         try:
@@ -301,13 +312,13 @@ def main() -> None:
         except ValueError as error:
             parser.error(str(error))
         for supernet in arguments.supernets.split(","):
-            samples = usual(space_named(supernet).task).lot_samples
+            samples = usual(space_named(supernet).task).microbatch_samples
             weights = Task(supernet, str(folder), 0, 0, 0, 0, 0, samples, 1, "last", is_taught).weights
             if not weights.exists():
                 np.save(weights, states_of(supernet, arguments.trained, samples).numpy())
-            print(f"{supernet}, lots of {samples}: middle, one in a hundred, one in a thousand, farthest")
+            print(f"{supernet}, microbatches of {samples}: middle, one in a hundred, one in a thousand, farthest")
             sizes = [int(number) for number in arguments.claims.split(",")]
-            honest(supernet, settings, arguments.lots, arguments.each, samples, Path(folder), is_taught, sizes)
+            honest(supernet, settings, arguments.microbatches, arguments.each, samples, Path(folder), is_taught, sizes)
 
 
 def check_kept(folder: Path, options: str) -> None:

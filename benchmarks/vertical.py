@@ -1,7 +1,7 @@
-"""Stereo lots of two sites with a view each, in two processes over real connections, against one that has both views: loss, bytes, time.
+"""Stereo microbatches of two sites with a view each, in two processes over real connections, against one that has both views: loss, bytes, time.
 
-The sites prove one token to each other as mates do. Each trains lots of its own in turn with the other, which the left one computes again
-with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.
+The sites prove one token to each other as mates do. Each trains microbatches of its own in turn with the other, which the left one computes
+again with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.
 
 Run it from the repository: ``.venv/bin/python benchmarks/vertical.py --help``.
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from manta_swarm.automl.data.views import LEFT, RIGHT
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network.links import Links
@@ -85,15 +85,15 @@ def weights() -> torch.Tensor:
     return stereo.flat_weights_N
 
 
-def lot_of(view: str, index: int, samples: int) -> Lot:
-    """Return a lot of a site; the first architecture is the largest, then the smallest, the others are random."""
+def microbatch_of(view: str, index: int, samples: int) -> Microbatch:
+    """Return a microbatch of a site; the first architecture is the largest, then the smallest, the others are random."""
     kinds = (STEREO_TINY.largest(), STEREO_TINY.smallest())
     architecture = kinds[index] if index < len(kinds) else STEREO_TINY.sample(random.Random(index))
-    return Lot(7, BASE, 0, PEERS[view].public_key, index, architecture, samples)
+    return Microbatch(7, BASE, 0, PEERS[view].public_key, index, architecture, samples)
 
 
-async def train(crew: SiteCrew, lot: Lot) -> tuple[LotResult, float]:
-    """Train a lot as often as it takes; return what it gave, and the milliseconds of the last try."""
+async def train(crew: SiteCrew, microbatch: Microbatch) -> tuple[MicrobatchResult, float]:
+    """Train a microbatch as often as it takes; return what it gave, and the milliseconds of the last try."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if not crew.free():
@@ -101,21 +101,21 @@ async def train(crew: SiteCrew, lot: Lot) -> tuple[LotResult, float]:
                     print(line, file=sys.stderr)
                 continue
             try:
-                done = await crew.train(0, lot)
+                done = await crew.train(0, microbatch)
             except WorkerLost as error:
-                print(f"lot again: {error}", file=sys.stderr)
+                print(f"microbatch again: {error}", file=sys.stderr)
                 continue
             return done.result, done.took_ms
 
 
-async def site(view: str, lots: int, samples: int, directory: Path, address: str | None) -> None:
+async def site(view: str, microbatches: int, samples: int, directory: Path, address: str | None) -> None:
     """Be one site; the right one is started by the left one, and ends with it."""
     path = directory / f"{view}.key"
     path.write_bytes(PEERS[view].to_libp2p())
     node = await Node.start(PEERS[view], path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[] if address is None else [address])
     near, compute, both = Near(node), ComputeThread(), few_pairs(NUM_PAIRS)
     manifest = replace(
-        manifest_of(PEERS[view]), task="stereo", supernet="stereo-tiny", data_digest=both.digest, lot_samples=samples, seed=7
+        manifest_of(PEERS[view]), task="stereo", supernet="stereo-tiny", data_digest=both.digest, microbatch_samples=samples, seed=7
     )
     data = at_site(both, view)
     crew = SiteCrew(SiteWorker("stereo-tiny", data, view), data, Site.of(data, view), manifest, compute)
@@ -126,12 +126,12 @@ async def site(view: str, lots: int, samples: int, directory: Path, address: str
         await crew.start()
         if view == RIGHT:
             print("ready", flush=True)
-            for index in range(lots):
-                await train(crew, lot_of(view, index, samples))
+            for index in range(microbatches):
+                await train(crew, microbatch_of(view, index, samples))
             print("done", flush=True)
             await asyncio.to_thread(sys.stdin.read)
         else:
-            await lead(crew, near, node, lots, samples, directory)
+            await lead(crew, near, node, microbatches, samples, directory)
     finally:
         await crew.close()
         compute.close()
@@ -139,10 +139,21 @@ async def site(view: str, lots: int, samples: int, directory: Path, address: str
         await node.close()
 
 
-async def lead(crew: SiteCrew, near: Near, node: Node, lots: int, samples: int, directory: Path) -> None:
+async def lead(crew: SiteCrew, near: Near, node: Node, microbatches: int, samples: int, directory: Path) -> None:
     """Start the right site, train with it, and print what came of it."""
     address = (await node.addresses())[0]
-    arguments = ["--site", RIGHT, "--lots", str(lots), "--samples", str(samples), "--dir", str(directory), "--address", address]
+    arguments = [
+        "--site",
+        RIGHT,
+        "--microbatches",
+        str(microbatches),
+        "--samples",
+        str(samples),
+        "--dir",
+        str(directory),
+        "--address",
+        address,
+    ]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     right = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, **pipes)
     assert right.stdin is not None
@@ -153,7 +164,7 @@ async def lead(crew: SiteCrew, near: Near, node: Node, lots: int, samples: int, 
         await near.meet(PEERS[RIGHT].public_key)
         pooled = Worker("stereo-tiny", few_pairs(NUM_PAIRS))
         pooled.load(weights())
-        results = [await train(crew, lot_of(LEFT, index, samples)) for index in range(lots)]
+        results = [await train(crew, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
         async with asyncio.timeout(PATIENCE_S):
             await right.stdout.readline()
         report(crew, results, pooled, samples)
@@ -162,37 +173,37 @@ async def lead(crew: SiteCrew, near: Near, node: Node, lots: int, samples: int, 
         await right.wait()
 
 
-def report(crew: SiteCrew, results: list[tuple[LotResult, float]], pooled: Worker, samples: int) -> None:
-    """Print what the left site's lots gave and cost."""
+def report(crew: SiteCrew, results: list[tuple[MicrobatchResult, float]], pooled: Worker, samples: int) -> None:
+    """Print what the left site's microbatches gave and cost."""
     loss = gradient = pooled_ms = 0.0
     for index, (result, _) in enumerate(results):
         started = time.perf_counter()
-        expected = pooled.train(lot_of(LEFT, index, samples))
+        expected = pooled.train(microbatch_of(LEFT, index, samples))
         pooled_ms += 1000 * (time.perf_counter() - started)
         loss = max(loss, abs(result.loss - expected.loss) / expected.loss)
         gradient = max(gradient, float((result.gradient - expected.gradient).norm() / expected.gradient.norm()))
-    print(f"{crew.own.lots} and {crew.others.lots} lots of {samples} samples; compared: {len(results)}")
+    print(f"{crew.own.microbatches} and {crew.others.microbatches} microbatches of {samples} samples; compared: {len(results)}")
     print(f"largest relative difference to both views at one site: loss {loss:.1e}, gradient {gradient:.1e}")
     for whose, traffic in (("left", crew.own), ("right", crew.others)):
-        trips = traffic.exchanges / traffic.lots
-        sent, received = traffic.bytes_sent / traffic.lots / 1000, traffic.bytes_received / traffic.lots / 1000
-        print(f"a lot of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left")
+        trips = traffic.exchanges / traffic.microbatches
+        sent, received = traffic.bytes_sent / traffic.microbatches / 1000, traffic.bytes_received / traffic.microbatches / 1000
+        print(f"a microbatch of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left")
     took_ms, alone_ms = sum(took_ms for _, took_ms in results) / len(results), pooled_ms / len(results)
-    print(f"a lot of the left site takes {took_ms:.0f} ms, with that of the right one before it; with both views: {alone_ms:.0f} ms")
+    print(f"a microbatch of the left site takes {took_ms:.0f} ms, with that of the right one before it; with both views: {alone_ms:.0f} ms")
 
 
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--lots", type=int, default=8, help="of each site (default 8)")
-    parser.add_argument("--samples", type=int, default=usual("stereo").lot_samples, help="of a lot (default: a stereo run's)")
+    parser.add_argument("--microbatches", type=int, default=8, help="of each site (default 8)")
+    parser.add_argument("--samples", type=int, default=usual("stereo").microbatch_samples, help="of a microbatch (default: a stereo run's)")
     for name in ("--site", "--dir", "--address"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(options.dir or temporary)
-        asyncio.run(site(options.site or LEFT, options.lots, options.samples, directory, options.address))
+        asyncio.run(site(options.site or LEFT, options.microbatches, options.samples, directory, options.address))
 
 
 if __name__ == "__main__":

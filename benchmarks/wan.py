@@ -1,9 +1,9 @@
 """Two sites of four peers behind slow links, Manta's rounds against hivemind's averager: bytes over the links, seconds, time to compute.
 
-Everything runs on one computer, in network namespaces (Linux, root): each site behind a link of so many Mbit/s up and down, the
-aggregator at a third place behind none. hivemind averages the same vector over the same links, all eight in one flat group: at H = 1
-that is what each step costs. Manta runs its real programs: with H = 1, dense, and with several local steps, sparse. The lots of the small
-vector are trained; those of the large one are pauses of ``--lot-ms``, for eight of them would drown the processors of one computer.
+Everything runs on one computer, in network namespaces (Linux, root): each site behind a link of so many Mbit/s up and down, the aggregator
+at a third place behind none. hivemind averages the same vector over the same links, all eight in one flat group: at H = 1 that is what each
+step costs. Manta runs its real programs: with H = 1, dense, and with several local steps, sparse. The microbatches of the small vector are
+trained; those of the large one are pauses of ``--microbatch-ms``, for eight of them would drown the processors of one computer.
 
 A site is one computer with four processes: its peers pass each other their vectors through memory, not over a network.
 With ``--cohorts
@@ -41,26 +41,26 @@ from manta_swarm.automl.spaces.space import fitted_name, space_named
 from manta_swarm.automl.training.settings import thin
 
 HOSTS_A_SITE = 4
-LOTS = 4  # a step: a cohort takes whose lot fits a third of one
+MICROBATCHES = 4  # a step: a cohort takes whose microbatch fits a third of one
 SUPERNETS = {"tiny": "classifier-tiny", "base": "classifier-base"}
 DATASET = "digits"
 _THIN = thin("classification")
 _COLUMNS = (("s a round", 10), ("beside", 9), ("compute %", 11), ("up MB", 9), ("down MB", 9), ("rows", 6), ("claims", 8))
 _NOTES = (
     "beside: seconds of a round that are no work; hivemind's are its all-reduce alone, without matchmaking. up, down: of a site's link and",
-    "round, with all headers and whatever else the programs say. compute: part of the time that peers were in lots, the mean of the peers.",
+    "round, with all headers and whatever else the programs say. compute: part of the time that peers were in microbatches, the mean of the peers.",
     "Mates pass each other vectors through memory: a site is one computer with four processes.",
 )
 
 
-def vectors(names: Sequence[str], lot_s: float) -> list[Vector]:
+def vectors(names: Sequence[str], microbatch_s: float) -> list[Vector]:
     """Return the vectors of these names; the weights of the base net are as many as with this data."""
     dataset = load_dataset(DATASET)
     found = []
     for name in names:
         fitted = fitted_name(SUPERNETS[name], dataset.image_channels, dataset.num_classes)
         num_weights = build(space_named(fitted), torch.device("cpu")).num_weights
-        found.append(Vector(name, SUPERNETS[name], num_weights, 0.0 if name == "tiny" else lot_s))
+        found.append(Vector(name, SUPERNETS[name], num_weights, 0.0 if name == "tiny" else microbatch_s))
     return found
 
 
@@ -97,10 +97,10 @@ def measure(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         print(line, file=sys.stderr, flush=True)
 
     mbits = sorted(set(arguments.mbit), reverse=True)  # fast links first: rounds grow longer sooner than shorter
-    chosen = vectors(arguments.vectors, arguments.lot_ms / 1000)
+    chosen = vectors(arguments.vectors, arguments.microbatch_ms / 1000)
     known = {
-        "dense": Setting(1, "int16", arguments.lots),
-        "sparse": Setting(arguments.local_steps, arguments.codec, arguments.lots * arguments.local_steps),
+        "dense": Setting(1, "int16", arguments.microbatches),
+        "sparse": Setting(arguments.local_steps, arguments.codec, arguments.microbatches * arguments.local_steps),
     }
     settings = [replace(known[name], cohorts=cohorts) for cohorts in arguments.cohorts for name in arguments.settings]
     averaged: dict[tuple[str, float], Averaged] = {}
@@ -113,7 +113,7 @@ def measure(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
                 found = wan_manta.measure(network, vector, setting, mbits, arguments.rounds, say)
                 exchanged |= {(vector.name, setting, mbit): one for mbit, one in found.items()}
                 say(report(averaged, exchanged))
-    sizes = ", ".join(f"{each.name}: {each.num_weights:,} weights, lots {_lots(each)}" for each in chosen)
+    sizes = ", ".join(f"{each.name}: {each.num_weights:,} weights, microbatches {_microbatches(each)}" for each in chosen)
     title = f"2 sites x {HOSTS_A_SITE} peers; {sizes}; {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     as_json = {
         "vectors": {each.name: each.num_weights for each in chosen},
@@ -123,8 +123,8 @@ def measure(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     return f"{title}\n\n{report(averaged, exchanged)}", as_json
 
 
-def _lots(vector: Vector) -> str:
-    return f"of {vector.lot_s:g} s" if vector.lot_s else "trained"
+def _microbatches(vector: Vector) -> str:
+    return f"of {vector.microbatch_s:g} s" if vector.microbatch_s else "trained"
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -134,9 +134,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--vectors", nargs="+", choices=list(SUPERNETS), default=list(SUPERNETS), help="(default: both)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, of each (default: %(default)s)")
     parser.add_argument(
-        "--lots", type=int, default=2, help="of a peer and round that a run aims at, at least one a step (default: %(default)s)"
+        "--microbatches", type=int, default=2, help="of a peer and round that a run aims at, at least one a step (default: %(default)s)"
     )
-    parser.add_argument("--lot-ms", type=float, default=1500, help="how long a lot of the large vector takes (default: %(default)s)")
+    parser.add_argument(
+        "--microbatch-ms", type=float, default=1500, help="how long a microbatch of the large vector takes (default: %(default)s)"
+    )
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="H of the sparse setting (default: %(default)s)")
     parser.add_argument("--codec", type=codec, default=_THIN.codec, help="of the sparse setting (default: %(default)s)")
     parser.add_argument("--sides", nargs="+", choices=["hivemind", "manta"], default=["hivemind", "manta"], help="(default: both)")
@@ -145,8 +147,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=["labels"], help="how sites come to be cohorts (default: labels)")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
-    if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.lots, arguments.lot_ms, arguments.local_steps) < 1:
-        parser.error("speeds above 0, and at least one round, lot, millisecond and step")
+    if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.microbatches, arguments.microbatch_ms, arguments.local_steps) < 1:
+        parser.error("speeds above 0, and at least one round, microbatch, millisecond and step")
     return arguments
 
 

@@ -30,7 +30,7 @@ class Vector:
     name: str
     supernet: str
     num_weights: int
-    lot_s: float  # how long a lot takes; 0: as long as it needs, it is trained
+    microbatch_s: float  # how long a microbatch takes; 0: as long as it needs, it is trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Setting:
 
     local_steps: int
     codec: str
-    lots: int  # of a peer and round that the run aims at
+    microbatches: int  # of a peer and round that the run aims at
     cohorts: str = "labels"  # one of COHORTS
 
     @property
@@ -54,9 +54,9 @@ class Exchanged:
 
     rounds: int
     seconds: float  # a round, from commit to commit
-    computing: float  # part of the time that peers were in lots, mean of the peers
+    computing: float  # part of the time that peers were in microbatches, mean of the peers
     least: float  # that of the peer with the least
-    beside_s: float  # a round less a peer's lots in it
+    beside_s: float  # a round less a peer's microbatches in it
     up_mb: float  # over a site's link and round, mean of the sites
     down_mb: float
     contributions: float  # of a round
@@ -97,7 +97,7 @@ def measure(
             marks[mbit] = before, _mark(swarm, network, start + num_rounds)
         network.shape(None)
         end = swarm.round + 1
-        swarm.rounds(lambda line: None, end, end)  # so that no lot of the rounds that count is under way
+        swarm.rounds(lambda line: None, end, end)  # so that no microbatch of the rounds that count is under way
         logged = swarm.logged()
         return {mbit: _exchanged(swarm, logged, *pair) for mbit, pair in marks.items()}
 
@@ -120,8 +120,8 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
         "wan",
         len(places),
         ENDLESS,
-        lots=setting.lots,
-        lot_s=vector.lot_s or 1.0,
+        microbatches=setting.microbatches,
+        microbatch_s=vector.microbatch_s or 1.0,
         supernet=vector.supernet,
         local_steps=setting.local_steps,
         codec=setting.codec,
@@ -129,7 +129,7 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
     )
     server = network.server
     aggregator = Place(directory / "aggregator", listen=f"/ip4/{server.address}/tcp/{PORT}", namespace=server.namespace)
-    return Swarm(directory, config, places, dict.fromkeys(places, vector.lot_s), aggregator)
+    return Swarm(directory, config, places, dict.fromkeys(places, vector.microbatch_s), aggregator)
 
 
 def _found(swarm: Swarm, network: Network, cohorts: str) -> str:
@@ -164,15 +164,18 @@ def _exchanged(swarm: Swarm, logged: Logged, before: Mark, after: Mark) -> Excha
     count = after.round - before.round
     rounds = range(before.round + 1, after.round + 1)
     seconds = after.moment.time_s - before.moment.time_s
-    lots_s = [sum(lot.within_s(before.moment.time_s, after.moment.time_s) for lot in swarm.lots(name)) for name in swarm.peers]
+    microbatches_s = [
+        sum(microbatch.within_s(before.moment.time_s, after.moment.time_s) for microbatch in swarm.microbatches(name))
+        for name in swarm.peers
+    ]
     carried = after.carried - before.carried
     laps = [swarm.laps(name, rounds[0], rounds[-1]) for name in swarm.peers]
     return Exchanged(
         rounds=count,
         seconds=seconds / count,
-        computing=statistics.mean(lots_s) / seconds,
-        least=min(lots_s) / seconds,
-        beside_s=(seconds - statistics.mean(lots_s)) / count,
+        computing=statistics.mean(microbatches_s) / seconds,
+        least=min(microbatches_s) / seconds,
+        beside_s=(seconds - statistics.mean(microbatches_s)) / count,
         up_mb=_mean(carried.up.values()) / count / 1e6,
         down_mb=_mean(carried.down.values()) / count / 1e6,
         contributions=_mean(logged.rows[round_] for round_ in rounds),

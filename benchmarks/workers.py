@@ -1,12 +1,13 @@
 """What several workers in one peer gain: samples a second of crews of worker processes, against one worker in one process.
 
-    .venv/bin/python benchmarks/workers.py [--supernet classifier-tiny] [--lots 24] [--turns 4] [--workers 2] [--samples 32] [--gloo]
+    .venv/bin/python benchmarks/workers.py [--supernet classifier-tiny] [--microbatches 24] [--turns 4] [--workers 2] [--samples 32]
+    [--gloo]
 
 One worker with one thread, one worker with as many threads as there are workers, and a crew of that many with a thread each train the same
-lots (the largest, the smallest and random architectures, in turn), gradients added in the order of the lots. They take turns, so that a
-machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, samples a second of CPU
-time (which other programs disturb less), and the ratios; and whether the gradients are the same. With --gloo: what it takes to add two
-gradients of this length by torch.distributed's all_reduce (two ranks on loopback), and from shared memory as a peer does.
+microbatches (the largest, the smallest and random architectures, in turn), gradients added in the order of the microbatches. They take
+turns, so that a machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, samples a
+second of CPU time (which other programs disturb less), and the ratios; and whether the gradients are the same. With --gloo: what it takes
+to add two gradients of this length by torch.distributed's all_reduce (two ranks on loopback), and from shared memory as a peer does.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from torch import Tensor
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
@@ -46,42 +47,42 @@ _ADDED = 50  # gradients, to measure how long adding takes
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What some lots took."""
+    """What some microbatches took."""
 
     seconds: float
     cpu_s: float
 
 
 class Counting:
-    """What a shift tells of its lots; here nothing comes of it. Stands where a ``RoundMachine`` does."""
+    """What a shift tells of its microbatches; here nothing comes of it. Stands where a ``RoundMachine`` does."""
 
-    def lot_started(self, *, to_finish: bool = False) -> None:
+    def microbatch_started(self, *, to_finish: bool = False) -> None:
         """Take note of nothing."""
 
     async def counted(self, round: int) -> None:
         """Know no round."""
 
-    def lot_trained(self, samples: int) -> bool:
-        """Count every lot."""
+    def microbatch_trained(self, samples: int) -> bool:
+        """Count every microbatch."""
         return samples > 0
 
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    """Lots of these architectures, one after the other, and time for all of them."""
+    """Microbatches of these architectures, one after the other, and time for all of them."""
 
     most: int
     samples: int
     asked: Sequence[Architecture]
     step: int = 0
 
-    def at(self, index: int) -> tuple[Lot, int]:
-        """Return the lot of an index, and the place of its architecture."""
+    def at(self, index: int) -> tuple[Microbatch, int]:
+        """Return the microbatch of an index, and the place of its architecture."""
         place = index % len(self.asked)
-        return Lot(1, _BASE, 0, _KEY, index, self.asked[place], self.samples), place
+        return Microbatch(1, _BASE, 0, _KEY, index, self.asked[place], self.samples), place
 
     @staticmethod
-    def may_start(step: int, lots: int, ends: float | None, worker: int) -> bool:
+    def may_start(step: int, microbatches: int, ends: float | None, worker: int) -> bool:
         """Return that there is time."""
         return True
 
@@ -91,13 +92,13 @@ def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
     return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
 
 
-async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: int, first: int) -> "tuple[Taken, Pile]":
-    """Return what so many lots take from ``first`` on, and their pile."""
+async def timed(crew: Crew, asked: Sequence[Architecture], microbatches: int, samples: int, first: int) -> "tuple[Taken, Pile]":
+    """Return what so many microbatches take from ``first`` on, and their pile."""
     pile = Pile(crew.num_weights, asked)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
-    shift = Shift(InTurn(lots, samples, asked), first, pile, crew, progress, seat, InTurn)
+    shift = Shift(InTurn(microbatches, samples, asked), first, pile, crew, progress, seat, InTurn)
     telling = asyncio.create_task(told(crew, shift))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
     await shift.run()
@@ -144,14 +145,16 @@ async def measure(arguments: argparse.Namespace) -> None:
                 (f"{many} workers, 1 thread each", crew, 1),
             ):
                 await compute.run(torch.set_num_threads, threads)  # they are a thread's own
-                took, pile = await timed(who, asked, arguments.lots, arguments.samples, arguments.lots * turn if turn > 0 else 0)
+                took, pile = await timed(
+                    who, asked, arguments.microbatches, arguments.samples, arguments.microbatches * turn if turn > 0 else 0
+                )
                 gradients.append(torch.from_numpy(pile.gradient()))
                 if turn >= 0:
                     taken.setdefault(name, []).append(took)
     finally:
         await crew.close()
         compute.close()
-    show(taken, gradients, arguments.lots * arguments.samples)
+    show(taken, gradients, arguments.microbatches * arguments.samples)
 
 
 def show(taken: dict[str, list[Taken]], gradients: Sequence[Tensor], samples: int) -> None:
@@ -201,12 +204,12 @@ def compare_with_gloo(count: int, store: str) -> None:
     said = [rank.communicate(timeout=120)[0] for rank in ranks]
     gloo_s = float(said[0])
     torch.set_num_threads(1)
-    total, lot, slot = torch.zeros(count), torch.ones(count), torch.zeros(count)
+    total, microbatch, slot = torch.zeros(count), torch.ones(count), torch.zeros(count)
     taken = []
     for _ in range(_ADDED):
         started_s = time.perf_counter()
         for _ in range(2):
-            slot.copy_(lot)  # the worker's part
+            slot.copy_(microbatch)  # the worker's part
             total.add_(slot, alpha=32)  # the peer's part
         taken.append(time.perf_counter() - started_s)
     memory_s = statistics.median(taken)
@@ -217,10 +220,10 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME", help="one that fits the digits, or a stereo one")
-    parser.add_argument("--lots", type=int, default=24, metavar="N")
+    parser.add_argument("--microbatches", type=int, default=24, metavar="N")
     parser.add_argument("--turns", type=int, default=4, metavar="N")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
-    parser.add_argument("--samples", type=int, default=32, metavar="N", help="of a lot")
+    parser.add_argument("--samples", type=int, default=32, metavar="N", help="of a microbatch")
     parser.add_argument("--gloo", action="store_true")
     arguments = parser.parse_args()
     try:

@@ -8,8 +8,8 @@ has bodies and snapshots, the mean and the next state of each round, bit for bit
 breaks which rule. Exit 2: there is nothing to check.
 
 It needs cbor2, cryptography and numpy. "§6" is section 6 of docs/protocol.md; what it needs of docs/training.md is in verifier_values.py.
-It does not check whether lots were trained as claims say: in an audited run it takes the auditors' word. Nothing shows that a log is the
-newest one.
+It does not check whether microbatches were trained as claims say: in an audited run it takes the auditors' word. Nothing shows that a log
+is the newest one.
 """
 
 import argparse
@@ -230,7 +230,7 @@ AUDIT_RULES = {
 ADMISSION_RULE = {"how": "open|invitation|list", "keys": (key, 0, 2048)}
 MANIFEST = {
     "name": NAME, "task": "classification|stereo", "dataset": NAME, "data_digest": DIGEST, "supernet": NAME, "seed": between(0, 2**63 - 1),
-    "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND, "lot_samples": between(1, 65_536),
+    "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND, "microbatch_samples": between(1, 65_536),
     "optimizer": OPTIMIZER, "initial_state": DIGEST, "exchange": EXCHANGE, "reward_pool": between(1, 2**48),
     "costs": ([r"(?s).{1,40}", between(0, 2**62 - 1)], 0, 4096), "operators": (key, 1, 7), "cohorts": "consent|affinity",
     "data": "shared|private", "private": (PRIVATE_DATA, 0, 1), "recipe": RECIPE, "shards": (SHARDS, 0, 1), "audits": (AUDIT_RULES, 0, 1),
@@ -243,7 +243,7 @@ STEP_MEAN = {"mean": DIGEST, "counted": between(1, 2**32 - 1)}
 CLAIM = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
     "steps": (CLAIM_STEP, 1, 512),
-    "work": (between(0, 2**32), 1, 32), "given": {0, 32}, "residual": {0, 32}, "lot_ms": between(1, 3_600_000), "shards": between(0, 6999),
+    "work": (between(0, 2**32), 1, 32), "given": {0, 32}, "residual": {0, 32}, "microbatch_ms": between(1, 3_600_000), "shards": between(0, 6999),
     "partner": {0, 32},
 }  # fmt: skip
 CONTRIBUTION = {
@@ -287,7 +287,7 @@ LOW_ORDER = {0, 1, P - 1, _ORDER_8, P - _ORDER_8}
 
 
 def work_of(claim: SimpleNamespace) -> tuple[int, ...]:
-    """§4, §14: how many lots of each architecture the indices of a claim's steps are."""
+    """§4, §14: how many microbatches of each architecture the indices of a claim's steps are."""
     count, work, before = len(claim.work), [0] * len(claim.work), -1
     for step in claim.steps:
         trained = range(step.first, step.last + 1, step.every)
@@ -344,7 +344,7 @@ def open_manifest(data: bytes) -> tuple[bytes, SimpleNamespace]:
         "codec": codec.kept <= (2048 if codec.is_sparse else 4096),
         "optimizer": float(o.beta1) < 1 > float(o.beta2) and float(o.outer_rate) > 0 and float(o.outer_momentum) < 1,
         "epsilon": o.name == "sgd" or float(o.epsilon) > 0,
-        "samples": m.lot_samples <= x.weight_cap <= x.max_claim_samples >= m.lot_samples * x.local_steps,
+        "samples": m.microbatch_samples <= x.weight_cap <= x.max_claim_samples >= m.microbatch_samples * x.local_steps,
         "open_ms": x.min_open_ms <= x.first_open_ms <= x.max_open_ms,
         "sums that leave 62 bits": bits <= 62,
         "a gene that is priced twice": len(dict(m.costs)) == len(m.costs),
@@ -629,12 +629,12 @@ class Ledger:
         hold("E25", not self.listed or self.listed[-1].founder < said.founder, "unsorted")
         samples, weights, costs = [], [], self.costs(said.round, cohort)
         for claim in claims:
-            s = sum(claim.work) * m.lot_samples
-            w = sum(lots * cost for lots, cost in zip(claim.work, costs, strict=True)) * m.lot_samples
+            s = sum(claim.work) * m.microbatch_samples
+            w = sum(microbatches * cost for microbatches, cost in zip(claim.work, costs, strict=True)) * m.microbatch_samples
             samples.append(min(s, cap))
             weights.append(w if s <= cap else w * cap // s)
         of_work = self.round + 1 - said.round, self.course.role(said.round, cohort), cohort, said.body, keys
-        payouts, counted = tuple(claim.payout for claim in claims), sum(sum(claim.work) for claim in claims) * m.lot_samples
+        payouts, counted = tuple(claim.payout for claim in claims), sum(sum(claim.work) for claim in claims) * m.microbatch_samples
         of_pay = payouts, counted, tuple(samples), tuple(weights), tuple(map(self.is_proven, keys))
         listed = Listed(digest_of(header.contribution), said.founder, said.round, *of_work, *of_pay)
         self.listed.append(listed.without_pay(unpaid))
@@ -645,10 +645,10 @@ class Ledger:
         hold("E19", len(claim.steps) <= h and (is_whole or may_drop_out), "local steps")
         hold("E19", is_whole if claim.given else may_drop_out and not claim.residual, "what it gives")
         hold("E20", len(claim.work) == len(self.costs(claim.round, claim.cohort)), "architectures")
-        hold("E20", claim.work == work_of(claim), "lots of other architectures than its indices are of")
+        hold("E20", claim.work == work_of(claim), "microbatches of other architectures than its indices are of")
         hold("E21", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")
         hold("E21", not claim.partner or (m.task == "stereo" and claim.partner != claim.key), "a partner")
-        hold("E21", sum(claim.work) * m.lot_samples <= m.exchange.max_claim_samples, "samples")
+        hold("E21", sum(claim.work) * m.microbatch_samples <= m.exchange.max_claim_samples, "samples")
 
     def unpaid_in(self, said: SimpleNamespace, claims: list[SimpleNamespace]) -> set[bytes]:
         """The keys whose claims stand unpaid: of members, where several local steps are audited."""

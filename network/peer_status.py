@@ -44,7 +44,7 @@ class PeerStatus:
     pid: int = field(default_factory=os.getpid)
     round: int = 0  # the newest committed round whose state it holds
     state: str = ""
-    teacher: str = ""  # digest of the state that its lots learn from too
+    teacher: str = ""  # digest of the state that its microbatches learn from too
     phase: str = STARTING
     waiting_for: str = ""
     left_ms: float | None = None  # until the headers of the open round close, when somebody looked last; so are the node's bytes
@@ -80,7 +80,7 @@ class PeerStatus:
     credit_rounds: int = 0
     credit_fault: str = ""  # how the log's word and its claims differ
     verdict: str = ""  # what audits found this peer guilty of, in words: it takes part no more
-    is_unaudited: bool = False  # credit for lots that nobody else can compute again
+    is_unaudited: bool = False  # credit for microbatches that nobody else can compute again
     earned_round: int = 0  # the newest round that counted this peer and of which it is known what it paid, and what
     earned: int = 0
     earned_checked: bool = False  # computed here; else as the log says
@@ -98,7 +98,7 @@ class PeerStatus:
     own_smallest: float | None = None
     epsilon: float | None = None  # of differential privacy, where noise is added: what was given away so far, at ``delta``
     delta: float | None = None
-    workers: int = 0  # that are there: each computes a lot at a time
+    workers: int = 0  # that are there: each computes a microbatch at a time
     sent_bytes: int = 0  # by its node, since the start
     received_bytes: int = 0
     measured_for_others: int = 0  # architectures, since the start

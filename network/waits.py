@@ -14,7 +14,7 @@ ENTER_DHT_S = 5.0  # for a look at the nodes nearest to the own id; others are m
 GOODBYE_S = 5.0  # to leave the DHT
 DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each
 STREAM_S = 60.0  # for the caller of a large call to be behind the slowest pace at which it may send, or take the answer
-STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that have sent a lot lately, and everybody
+STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that have sent a microbatch lately, and everybody
 
 # One call of another node, by what it asks for; it may have to be connected to first.
 CALL_S = 20.0  # a short answer from memory: a manifest, a contribution
@@ -82,7 +82,7 @@ NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the w
 # Two sites with a view each.
 VIEWS_EXCHANGE_S = 20.0  # for what the other one computes next; its one thread may be busy with a state first
 VIEWS_MATCH_S = 2.0  # until both are at the same weights: they learn of a commit at about the same time
-VIEWS_LOT_S = 120.0  # for a lot that the right site asks the left one for, which may be in the middle of one of its own
+VIEWS_LOT_S = 120.0  # for a microbatch that the right site asks the left one for, which may be in the middle of one of its own
 VIEWS_AGAIN_S = (0.5, 30.0)  # first and longest pause before the left site looks for the other one again
 
 # Asking members how good architectures are.

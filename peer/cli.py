@@ -36,7 +36,7 @@ def main() -> None:
 @main.command(name="join")
 @click.option("--gpus", metavar="all|none|0,2", help="GPUs to use, by index; without one the CPU computes.  [default: all]")
 @click.option("--workers", type=int, metavar="N", help="Share the CPU's threads among N processes.")
-@click.option("--cuda-graphs", is_flag=True, default=None, help="Record lots on GPUs and replay them; no GPU has run this yet.")
+@click.option("--cuda-graphs", is_flag=True, default=None, help="Record microbatches on GPUs and replay them; no GPU has run this yet.")
 @INITIAL_PEERS
 @RUN
 @click.option("--invitation", metavar="FILE|TEXT", help="What its operator gave you, where a run takes invited peers only.")
@@ -65,14 +65,16 @@ def main() -> None:
 )
 @click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
 @click.option(
-    "--gateway", multiple=True, metavar="HOST:PORT", help="Lease lots to light contributors here.  [with --light: a gateway's URL]"
+    "--gateway", multiple=True, metavar="HOST:PORT", help="Lease microbatches to light contributors here.  [with --light: a gateway's URL]"
 )
 @click.option(
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
-@click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
+@click.option(
+    "--light", is_flag=True, default=None, help="Lease single microbatches from a --gateway: no data, no open port, little memory."
+)
 @click.option("--audit-only", is_flag=True, default=None, help="Train nothing: audit what others hand in, with all that the limits allow.")
 @limit_options
 @click.option("--plain", is_flag=True, help="A line a round, as where there is no terminal.")
@@ -196,7 +198,7 @@ def _contribute(config: "PeerConfig", voice: "Voice") -> None:
         is_over = asyncio.run(contribute(config, voice))
     sys.stdout.flush()
     if not is_over:
-        os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
+        os._exit(0)  # the person left: what else Python does at its end waits for the microbatch under way
 
 
 def _voice_of(config: "PeerConfig", *, is_plain: bool) -> "Voice":
@@ -233,7 +235,7 @@ def _join(config: "PeerConfig", voice: "Voice") -> None:
     except Stopped:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()
-        os._exit(130)  # all is closed; what else Python does at its end waits for the lot under way
+        os._exit(130)  # all is closed; what else Python does at its end waits for the microbatch under way
     finally:
         end_soon()
 

@@ -102,16 +102,18 @@ class PeerConfig(Limits):
     workers: int | None = Field(
         default=None, ge=1, le=256, description="processes that share the CPU's threads; default: none, the peer's own"
     )
-    cuda_graphs: bool = Field(default=False, description="GPUs record lots and replay them; nobody has run that on a GPU yet")
-    light: bool = Field(default=False, description="lease single lots from a gateway: no data set, no open port, little memory")
+    cuda_graphs: bool = Field(default=False, description="GPUs record microbatches and replay them; nobody has run that on a GPU yet")
+    light: bool = Field(default=False, description="lease single microbatches from a gateway: no data set, no open port, little memory")
     gateway: tuple[str, ...] = Field(
-        default=(), description="HOST:PORT to lease lots to light contributors at; with light the URLs of gateways"
+        default=(), description="HOST:PORT to lease microbatches to light contributors at; with light the URLs of gateways"
     )
     gateway_cert: Path | None = Field(
         default=None, description="PEM file of the gateway's certificate; without one a proxy does TLS, or nobody"
     )
     gateway_key: Path | None = Field(default=None, description="PEM file of its key")
-    lease_only: bool = Field(default=False, description="a gateway: of its own one lot a local step, and only for what came back of leases")
+    lease_only: bool = Field(
+        default=False, description="a gateway: of its own one microbatch a local step, and only for what came back of leases"
+    )
     audit_only: bool = Field(
         default=False, description="train nothing: compute contributions of others again, with all that the limits allow"
     )
@@ -183,7 +185,7 @@ class PeerConfig(Limits):
 
     @property
     def gateways(self) -> tuple[GatewayUrl, ...]:
-        """Where a light contributor leases lots.
+        """Where a light contributor leases microbatches.
 
         Raises:
             UserError: one is no URL; not after ``check_join``.
@@ -350,7 +352,7 @@ def _check_light(config: PeerConfig) -> None:
     if not config.gateway:
         raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
     if idle := _flags(config, _NO_USE_TO_LIGHT):
-        raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {idle} out")
+        raise UserError(f"--light takes its microbatches and their data from a gateway, and computes in one process: leave {idle} out")
     THIS_COMPUTER.check(config.limits)
     _ = config.gateways
 

@@ -16,7 +16,7 @@ from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.course import RunCourse
-from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network import waits
@@ -74,7 +74,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class MakeWorker(Protocol):
-    """Makes what computes microbatches in this process (``automl.training.lots.Worker``)."""
+    """Makes what computes microbatches in this process (``automl.training.microbatches.Worker``)."""
 
     def __call__(self, supernet_name: str, dataset: Dataset, device: str) -> Worker:
         """Return a worker on the device that torch calls so."""
@@ -106,7 +106,7 @@ class _Met:
 async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
     """Take part in a run until it is finished or the person leaves.
 
-    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for;
+    ``make_worker`` makes what computes the microbatches in this process; ``sensors`` say what limits ask for;
     ``voice`` says what happens.
 
     Raises:
@@ -174,7 +174,7 @@ async def _enter(
 def _make_crew(
     own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
 ) -> tuple[Crew, Dataset]:
-    """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    """Return what trains this peer's microbatches, and the data set: where there are worker processes, as it lies in the memory that all share."""
     if own.config.audit_only:
         return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
     if (crew := PLUGGED_IN.make_crew(own.config, manifest, dataset, devices, compute)) is not None:
@@ -260,7 +260,9 @@ def _introduce(config: PeerConfig, context: RunContext, membership: Membership, 
         if (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, context.num_weights)) >= _WORTH_SAYING:
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
     if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
-        board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
+        board.say(
+            f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: microbatches that need them are left out"
+        )
     if board.status.account:
         board.say(f"its credit adds up to account {board.status.account}")
 
@@ -303,8 +305,8 @@ def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, feat
         return None
     latencies = None if table is None else LatencyTable.from_bytes(table)
     if latencies is not None and latencies.conditions.runtime != TORCH:
-        latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
-    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, helped=features)
+        latencies = None  # microbatches are trained by torch: another runtime's times say little of them, and soon they are measured
+    return Sizing(Plan.of(manifest), manifest.microbatch_samples, given=config.size, table=latencies, helped=features)
 
 
 def _in_cohort(choice: Choice, cohort: str) -> str:

@@ -107,7 +107,7 @@ class PeerStore:
 
     def sealed(self, run: bytes) -> AtomicFile:
         """Return the file of the newest contribution that this peer sealed, a ``Kept``."""
-        remedy = "check the disk, then delete the file: the lots of one round are lost with it"
+        remedy = "check the disk, then delete the file: the microbatches of one round are lost with it"
         return AtomicFile(self.run_path(run) / "sealed", _MAX_VECTOR_BYTES, remedy)
 
     def residuals(self, run: bytes) -> AtomicFile:

@@ -48,12 +48,12 @@ def weighing_of(
 
 def capped_samples(manifest: Manifest, claim: Claim) -> int:
     """Return how many samples of a claim weigh."""
-    return min(claim.lots * manifest.lot_samples, manifest.exchange.weight_cap)
+    return min(claim.microbatches * manifest.microbatch_samples, manifest.exchange.weight_cap)
 
 
 def reward_weight(manifest: Manifest, course: Course, claim: Claim) -> int:
     """Return what a claim weighs in the rewards of its round."""
-    return claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, manifest.exchange.weight_cap)
+    return claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.microbatch_samples, manifest.exchange.weight_cap)
 
 
 def shares_of(manifest: Manifest, weights: Mapping[bytes, int]) -> dict[bytes, int]:

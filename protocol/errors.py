@@ -2,7 +2,7 @@
 
 MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
-│   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the lots that need it
+│   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the microbatches that need it
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
 │   ├── NoSuchFile            a copy of a log has no file of that name (aggregator.log.copies)
 │   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
@@ -36,10 +36,10 @@ MantaError
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
 │   │   └── Busy                  by its own word: it may soon (network.rpc)
-│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.features.two_views.views)
+│   ├── NotYet                a site is not at a microbatch's weights yet, or not any more (peer.features.two_views.views)
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
-│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.workers.crew)
-├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.features.light.work)
+│   └── WorkerLost            a worker died, hung or was stopped in the middle of a microbatch (peer.workers.crew)
+├── NoUse                 nobody's: what a lease's microbatches gave is not finite (peer.features.light.work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.sync.check)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
 ├── FoundGuilty           the person's, or their computer's: audits found that the peer's work is not what it says; stop, exit code 4

@@ -26,8 +26,8 @@ CLIP = 4  # a contribution's norm counts up to so many times the threshold
 MAX_COHORT = 32  # members of a cohort, and so claims of a contribution
 MAX_ROWS = 1024  # contributions of a table, whatever the manifest says
 MAX_OPEN_MS = 86_400_000  # a round is open for a day at most
-MAX_LOT_MS = 3_600_000  # a lot's duration is believed up to an hour
-LOTS_A_STEP = 4  # a round is open for at least so many median lots a step
+MAX_LOT_MS = 3_600_000  # a microbatch's duration is believed up to an hour
+LOTS_A_STEP = 4  # a round is open for at least so many median microbatches a step
 MAX_LOCAL_STEPS = 512
 
 # A round's length may change by so much from one to the next, and waits for bodies so long after its deadline.
@@ -122,20 +122,20 @@ def sum_bits(codec: str, max_rows: int) -> int:
     return coded.bits + coded.window - 1 + DRIFT + WEIGHT_BITS + (max_rows - 1).bit_length()
 
 
-def next_open_ms(exchange: Exchange, open_ms: int, counted: int, lots_ms: Sequence[int]) -> int:
+def next_open_ms(exchange: Exchange, open_ms: int, counted: int, microbatches_ms: Sequence[int]) -> int:
     """Return how long the next round is open.
 
-    It aims at the target batch, by a third at a time, but leaves time for some median lots, within the manifest's bounds.
+    It aims at the target batch, by a third at a time, but leaves time for some median microbatches, within the manifest's bounds.
 
     Args:
         exchange: the manifest's.
         open_ms: how long this round was open.
         counted: samples of its table, before anybody's weight was capped.
-        lots_ms: the duration that each of its claims names for a lot; at least one.
+        microbatches_ms: the duration that each of its claims names for a microbatch; at least one.
     """
     wanted = open_ms * exchange.target_batch // max(counted, 1)
     lower, upper = open_ms * SHRINK[0] // SHRINK[1], open_ms * GROW[0] // GROW[1]
-    median = sorted(lots_ms)[(len(lots_ms) - 1) // 2]
+    median = sorted(microbatches_ms)[(len(microbatches_ms) - 1) // 2]
     enough = max(min(max(wanted, lower), upper), LOTS_A_STEP * exchange.local_steps * median)
     return min(max(enough, exchange.min_open_ms), exchange.max_open_ms)
 

@@ -189,7 +189,7 @@ def _header(local_steps: int) -> Header:
         work=(25 * local_steps,) * 4,
         given=digest,
         residual=digest,
-        lot_ms=2000,
+        microbatch_ms=2000,
     )
     signed = Signed.sign(claim, key)
     made = Contribution(digest, 10_000, digest, key.public_key, (signed.digest,), 1, (StepMean(digest, 1),) * local_steps, digest, digest)

@@ -1,8 +1,8 @@
 """Who has which lease of a gateway, and for how long: pure bookkeeping, bounded in all that strangers can make it keep. Times are ms.
 
-The lots of a lease follow from its key, so nobody else can do them: what is handed out again, once a lease has expired, is its place in the
-contribution. What comes back late is taken as long as there is a place for it. An address whose leases expire gets fewer of them at a time,
-and more again with each one that comes back in time.
+The microbatches of a lease follow from its key, so nobody else can do them: what is handed out again, once a lease has expired, is its
+place in the contribution. What comes back late is taken as long as there is a place for it. An address whose leases expire gets fewer of
+them at a time, and more again with each one that comes back in time.
 """
 
 from collections import OrderedDict, deque
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from manta_swarm.protocol.exchange import MAX_COHORT
 
-TARGET_MS = 7_500  # that the lots of a lease take: between 5 and 10 s
+TARGET_MS = 7_500  # that the microbatches of a lease take: between 5 and 10 s
 MAX_PLACES = MAX_COHORT - 1  # one is the gateway's own
 _SPARE = (5, 4)  # a device may be slower than it was: so many times the time that it says fits into what is left
 _FIRST_MS = 60_000  # the first lease of a device, whose speed nobody knows, is good for so long
@@ -29,7 +29,7 @@ class Leased:
 
     key: bytes
     address: str
-    lots_a_step: int
+    microbatches_a_step: int
     until_ms: float
     longest_ms: float  # good until then, if all were due later
     given_back: bytes | None = None  # the name of the return that was taken
@@ -55,7 +55,7 @@ class Leases:
 
     local_steps: int
     places: int = MAX_PLACES
-    max_lots: int = 0  # of a lease, over all steps; 0 before the first base
+    max_microbatches: int = 0  # of a lease, over all steps; 0 before the first base
     _base: bytes = b""
     _due_ms: float = 0.0
     _is_open: bool = False
@@ -65,7 +65,7 @@ class Leases:
     _leases: dict[bytes, Leased] = field(default_factory=dict)  # of this base, by key, those that expired included
     _addresses: OrderedDict[str, _Address] = field(default_factory=OrderedDict)
 
-    def open(self, base: bytes, *, now_ms: float, due_ms: float, next_ms: float, max_lots: int) -> None:
+    def open(self, base: bytes, *, now_ms: float, due_ms: float, next_ms: float, max_microbatches: int) -> None:
         """Hand out leases for work on ``base``; what was leased before is void.
 
         Args:
@@ -73,7 +73,7 @@ class Leases:
             now_ms: the time.
             due_ms: when all has to be back.
             next_ms: when the next base is expected.
-            max_lots: of a lease, over all steps.
+            max_microbatches: of a lease, over all steps.
         """
         self._expire(now_ms)
         for lease in self._leases.values():
@@ -81,7 +81,7 @@ class Leases:
         self._leases.clear()
         if self._base != base:
             self._before.append(self._base)
-        self._base, self._due_ms, self._next_ms, self.max_lots = base, due_ms, next_ms, max_lots
+        self._base, self._due_ms, self._next_ms, self.max_microbatches = base, due_ms, next_ms, max_microbatches
         self._is_open, self._goes_on = True, False
 
     def go_on(self, *, now_ms: float, due_ms: float, next_ms: float) -> None:
@@ -123,7 +123,7 @@ class Leases:
         """Return whether a lease is out that may still come back in time."""
         return bool(self.out(now_ms))
 
-    def ask(self, key: bytes, address: str, *, lot_ms: int, way_ms: int, now_ms: float) -> Leased | No:
+    def ask(self, key: bytes, address: str, *, microbatch_ms: int, way_ms: int, now_ms: float) -> Leased | No:
         """Return the key's lease on this base, the same one until it has expired, however often it asks; or why it has none."""
         self._expire(now_ms)
         later = No("the round's work is over here: there is more after its commit", self._wait_ms(now_ms))
@@ -140,16 +140,16 @@ class Leases:
             return No("all places are taken", _AWAY_MS)
         if known.has >= known.may_have:
             return No("too many leases for one address", _AWAY_MS)
-        lots = self._lots(lot_ms, way_ms, self._due_ms - now_ms)
-        if not lots:
+        microbatches = self._microbatches(microbatch_ms, way_ms, self._due_ms - now_ms)
+        if not microbatches:
             return No(
-                f"what is left of the round is too short for this device: {self.local_steps} lots of {lot_ms} ms at least, "
+                f"what is left of the round is too short for this device: {self.local_steps} microbatches of {microbatch_ms} ms at least, "
                 f"and {way_ms} ms for the way",
                 self._wait_ms(now_ms),
             )
-        takes_ms = lots * self.local_steps * lot_ms + way_ms
-        good_ms = max(_PATIENCE * takes_ms, _LEAST_GOOD_MS) if lot_ms else _FIRST_MS
-        lease = self._leases[key] = Leased(key, address, lots, min(self._due_ms, now_ms + good_ms), now_ms + good_ms)
+        takes_ms = microbatches * self.local_steps * microbatch_ms + way_ms
+        good_ms = max(_PATIENCE * takes_ms, _LEAST_GOOD_MS) if microbatch_ms else _FIRST_MS
+        lease = self._leases[key] = Leased(key, address, microbatches, min(self._due_ms, now_ms + good_ms), now_ms + good_ms)
         known.has += 1
         self._addresses[address] = known
         self._forget_addresses()
@@ -183,15 +183,15 @@ class Leases:
         self._end(lease, 1)
         return True
 
-    def _lots(self, lot_ms: int, way_ms: int, left_ms: float) -> int:
-        """Return how many lots of each step fit; 0: none, but where the work goes on for want of anybody in time it is one at least."""
+    def _microbatches(self, microbatch_ms: int, way_ms: int, left_ms: float) -> int:
+        """Return how many microbatches of each step fit; 0: none, but where the work goes on for want of anybody in time it is one at least."""
         if left_ms <= 0:
             return 0
-        if not lot_ms:
+        if not microbatch_ms:
             return 1
-        step_ms = lot_ms * self.local_steps
+        step_ms = microbatch_ms * self.local_steps
         fitting = int((left_ms * _SPARE[1] / _SPARE[0] - way_ms) // step_ms)
-        return max(int(self._goes_on), min(max(1, TARGET_MS // step_ms), fitting, max(1, self.max_lots // self.local_steps)))
+        return max(int(self._goes_on), min(max(1, TARGET_MS // step_ms), fitting, max(1, self.max_microbatches // self.local_steps)))
 
     def _taken(self, now_ms: float) -> int:
         return sum(lease.given_back is not None or not self._is_over(lease, now_ms) for lease in self._leases.values())

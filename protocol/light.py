@@ -1,9 +1,8 @@
 """What a light contributor and its gateway say to each other: a lease, and what comes back of it. HTTP carries it; nothing here does.
 
-A *lease* is the whole work of one claim: lots of one architecture on one base, for a key of the contributor's own. With it come the weights
-that this architecture covers and the samples of these lots, both named by digest. Back comes the claim, what was learnt as a body of the
-covered weights. Requests and leases are signed, so that it does not matter
-through whose hands they go.
+A *lease* is the whole work of one claim: microbatches of one architecture on one base, for a key of the contributor's own. With it come the
+weights that this architecture covers and the samples of these microbatches, both named by digest. Back comes the claim, what was learnt as
+a body of the covered weights. Requests and leases are signed, so that it does not matter through whose hands they go.
 """
 
 from dataclasses import dataclass
@@ -84,13 +83,13 @@ class LeaseRequest:
     run: bytes
     gateway: bytes  # its key
     key: bytes
-    lot_ms: int  # how long a lot takes lately; 0: not known yet
+    microbatch_ms: int  # how long a microbatch takes lately; 0: not known yet
     way_ms: int  # how long all else of a lease takes lately, the way to the gateway and back included; 0: not known yet
 
     def __post_init__(self) -> None:
         for what in ("run", "gateway", "key"):
             check_digest(getattr(self, what), what)
-        if not (0 <= self.lot_ms <= MAX_LOT_MS and 0 <= self.way_ms <= MAX_OPEN_MS):
+        if not (0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.way_ms <= MAX_OPEN_MS):
             raise ValueError("durations out of range")
 
 
@@ -108,13 +107,13 @@ class Lease:
     floor: int  # of the exponents of bodies on that base
     cohort: str  # the gateway's
     architecture: str
-    lots_a_step: int
+    microbatches_a_step: int
     good_ms: int  # from this answer on what comes back has so long
     weights: bytes  # SHA-256 of the weights that the architecture covers, binary32 in their order
     weights_bytes: int
-    samples: bytes  # SHA-256 of the lots' samples
+    samples: bytes  # SHA-256 of the microbatches' samples
     samples_bytes: int
-    num_train: int  # samples of the whole set: what the lots' are drawn from
+    num_train: int  # samples of the whole set: what the microbatches' are drawn from
     residual: bytes  # that the claim names: its gateway adds a part of it; empty: zeros
 
     def __post_init__(self) -> None:
@@ -123,8 +122,8 @@ class Lease:
         check_name(self.cohort, "cohort")
         if not (1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR and 0 <= self.good_ms <= MAX_OPEN_MS):
             raise ValueError("round, floor or time out of range")
-        if not (1 <= self.lots_a_step <= MAX_LEASE_LOTS and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
-            raise ValueError("too many lots, or no architecture")
+        if not (1 <= self.microbatches_a_step <= MAX_LEASE_LOTS and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
+            raise ValueError("too many microbatches, or no architecture")
         if not (1 <= self.weights_bytes <= MAX_BLOB_BYTES and 1 <= self.samples_bytes <= MAX_BLOB_BYTES):
             raise ValueError("weights or samples that are too large")
         if not 1 <= self.num_train < 2**40:
@@ -153,12 +152,12 @@ class LightReturn:
     """What came of a lease."""
 
     claim: Signed[Claim]
-    counts: tuple[int, ...]  # lots of each local step that there was time for: of the lease's the first ones, at least one
+    counts: tuple[int, ...]  # microbatches of each local step that there was time for: of the lease's the first ones, at least one
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_LOTS:
-            raise ValueError("more lots or steps than a lease has, or a step without lots")
+            raise ValueError("more microbatches or steps than a lease has, or a step without microbatches")
 
     @property
     def name(self) -> Digest:

@@ -10,8 +10,8 @@ from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
-from manta_swarm.protocol.lots import work_of
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, Contribution, Round
 from manta_swarm.protocol.reputation import Work
 from manta_swarm.protocol.revocation import Revocation
@@ -37,7 +37,7 @@ class Listed:
     payouts: tuple[bytes, ...]  # the accounts that they name
     claims: tuple[bytes, ...]  # their digests
     counted: int  # samples, uncapped
-    lots_ms: tuple[int, ...]  # one a claim
+    microbatches_ms: tuple[int, ...]  # one a claim
     samples: tuple[int, ...]  # of each claim, that weigh in the mean; 0: it is listed unpaid
     weights: tuple[int, ...]  # what each claim weighs in the pay; 0: likewise
     proven: tuple[bool, ...]  # which of the keys are proven
@@ -126,8 +126,8 @@ def listed_in(
         keys=tuple(claim.key for claim in claims),
         payouts=tuple(claim.payout for claim in claims),
         claims=contribution.claims,
-        counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
-        lots_ms=tuple(claim.lot_ms for claim in claims),
+        counted=sum(claim.microbatches for claim in claims) * manifest.microbatch_samples,
+        microbatches_ms=tuple(claim.microbatch_ms for claim in claims),
         samples=tuple(capped_samples(manifest, claim) for claim in claims),
         weights=tuple(reward_weight(manifest, course, claim) for claim in claims),
         proven=tuple(proven),
@@ -149,7 +149,9 @@ def paid_once(listed: Sequence[Listed]) -> list[Listed]:
 
 def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) -> int:
     """Return how long the round after a table of these should be open, which was open for ``open_ms`` itself."""
-    return next_open_ms(exchange, open_ms, sum(one.counted for one in listed), [lot_ms for one in listed for lot_ms in one.lots_ms])
+    return next_open_ms(
+        exchange, open_ms, sum(one.counted for one in listed), [microbatch_ms for one in listed for microbatch_ms in one.microbatches_ms]
+    )
 
 
 def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
@@ -165,21 +167,21 @@ def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
 
 def trained_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
     """Return why a claim, up to whichever step, says what none may of what was trained; None: it does not."""
-    exchange, lots = manifest.exchange, claim.lots
+    exchange, microbatches = manifest.exchange, claim.microbatches
     if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
     if any(step.every not in (1, len(claim.work)) for step in claim.steps):
         return "indices that are of some of its architectures only"
     if claim.work != work_of(len(claim.work), claim.base, claim.key, claim.steps):
-        return "it counts other lots of its architectures than its indices are of"
+        return "it counts other microbatches of its architectures than its indices are of"
     if claim.shards and claim.shards >= manifest.train_shards:
-        return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
+        return f"microbatches of {claim.shards} of the {manifest.train_shards} shards that travel"
     if claim.partner and manifest.task != "stereo":
         return "it names who had the other view, in a run whose samples have one"
     if claim.residual and not codec_named(exchange.codec).is_sparse:
         return NO_RESIDUALS
-    if lots * manifest.lot_samples > exchange.max_claim_samples:
-        return f"{lots * manifest.lot_samples} samples where a claim has at most {exchange.max_claim_samples}"
+    if microbatches * manifest.microbatch_samples > exchange.max_claim_samples:
+        return f"{microbatches * manifest.microbatch_samples} samples where a claim has at most {exchange.max_claim_samples}"
     return None
 
 

@@ -68,7 +68,7 @@ class Manifest:
     algorithm: str  # one of ALGORITHMS: who trains what in a round
     schedule: str  # one of SCHEDULES: what there is to train, round by round
     num_rounds: int
-    lot_samples: int  # samples of one lot
+    microbatch_samples: int  # samples of one microbatch
     optimizer: Optimizer
     initial_state: bytes  # digest of the state of round 0
     exchange: Exchange
@@ -78,7 +78,7 @@ class Manifest:
     cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
-    recipe: Recipe = USUAL  # how lots are augmented, and what decays
+    recipe: Recipe = USUAL  # how microbatches are augmented, and what decays
     shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
     audits: tuple[AuditRules, ...] = ()  # one where contributions are audited; none: all weigh alike, and a round is paid at once
     admission: AdmissionRule = EVERYBODY  # who may take part
@@ -95,11 +95,11 @@ class Manifest:
         require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
         require(1 <= self.num_rounds <= MAX_ROUND, f"num_rounds is 1 to {MAX_ROUND}")
         require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")
-        require(1 <= self.lot_samples <= 65_536, "lot_samples is at least 1 and at most 65536")
-        require(self.lot_samples <= self.exchange.weight_cap, "weight_cap is at least one lot")
+        require(1 <= self.microbatch_samples <= 65_536, "microbatch_samples is at least 1 and at most 65536")
+        require(self.microbatch_samples <= self.exchange.weight_cap, "weight_cap is at least one microbatch")
         require(self.schedule == "sandwich" or self.recipe.taught_percent == 0, "the phases of shrinking have a teacher of their own")
-        least = self.lot_samples * self.exchange.local_steps
-        require(least <= self.exchange.max_claim_samples, f"max_claim_samples is at least one lot a local step, {least}")
+        least = self.microbatch_samples * self.exchange.local_steps
+        require(least <= self.exchange.max_claim_samples, f"max_claim_samples is at least one microbatch a local step, {least}")
         require(len(self.costs) <= MAX_COSTS, f"a manifest has at most {MAX_COSTS} prices")
         require(all(0 < len(key) <= MAX_GENE_TEXT for key, _ in self.costs), f"what is priced has 1 to {MAX_GENE_TEXT} characters")
         require(len({key for key, _ in self.costs}) == len(self.costs), "nothing is priced twice")
@@ -120,7 +120,7 @@ class Manifest:
 
     @property
     def is_private(self) -> bool:
-        """Whether each peer trains on images of its own: nobody can compute its lots again, so credits are unaudited."""
+        """Whether each peer trains on images of its own: nobody can compute its microbatches again, so credits are unaudited."""
         return self.data == PRIVATE
 
     @property

@@ -1,6 +1,6 @@
 """What a run says of images that stay with their peers: the names of their classes, how they are augmented, what work on them may earn.
 
-Nobody but their peer has them, so nobody can compute its lots again: its credits are unaudited for good, and capped.
+Nobody but their peer has them, so nobody can compute its microbatches again: its credits are unaudited for good, and capped.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ class PrivateData:
     """What peers need to know to prepare images of their own for one run, and what these may earn them."""
 
     classes: tuple[str, ...]  # names of the classes' folders, in the order of the labels
-    mirrored: int  # 1: a mirrored image is of the same class, and lots mirror them; else 0
+    mirrored: int  # 1: a mirrored image is of the same class, and microbatches mirror them; else 0
     credit_percent: int  # of a round's pool that one key earns at most; rounded up
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How a run's lots and updates are made, where there is a choice: what the manifest fixes beside the optimizer.
+"""How a run's microbatches and updates are made, where there is a choice: what the manifest fixes beside the optimizer.
 
 Pure integers and names: what a percentage does to pixels, and which weights are matrices, is automl's affair.
 """
@@ -27,10 +27,10 @@ class Recipe:
         if self.decay not in DECAYS:
             raise ValueError(f"what decays is one of {', '.join(DECAYS)}")
         if not 0 <= self.taught_percent <= ALL_PERCENT:
-            raise ValueError(f"lots are taught in 0 to {ALL_PERCENT} percent of the rounds")
+            raise ValueError(f"microbatches are taught in 0 to {ALL_PERCENT} percent of the rounds")
 
     def strength(self, round: int, num_rounds: int, *, is_largest: bool) -> int:
-        """Return the percentage of the usual augmentation that a lot of a round (1 to ``num_rounds``) has."""
+        """Return the percentage of the usual augmentation that a microbatch of a round (1 to ``num_rounds``) has."""
         change = (self.last_percent - self.first_percent) * (round - 1) // max(num_rounds - 1, 1)
         percent = self.first_percent + change
         return percent if is_largest else percent * self.smaller_percent // 100

@@ -91,23 +91,27 @@ class ClaimStep:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A peer's statement of its lots on one base, made once: whoever hands it in, and when, does not change its bytes."""
+    """A peer's statement of its microbatches on one base, made once: whoever hands it in, and when, does not change its bytes."""
 
     signing: ClassVar[Signing] = Signing("claim", MAX_CLAIM_BYTES, by="key")
 
     run: bytes
     round: int  # the round after the base
-    base: bytes  # digest of the commit whose state the lots were trained on; the run's id before the first
+    base: bytes  # digest of the commit whose state the microbatches were trained on; the run's id before the first
     key: bytes
     payout: bytes  # the public key that this claim's credit adds up to: the account; ``key`` itself where its person names no other
     founder: bytes  # the key that convenes the cohort: naming it is the consent; a peer alone names itself
     cohort: str  # the name, with the size, that model-parallel's architectures follow from
     steps: tuple[ClaimStep, ...]  # its local steps from the first on: all of the round's, or up to where it dropped out
-    work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order: what the steps' indices come to
+    work: tuple[
+        int, ...
+    ]  # microbatches of each architecture that the round asks of the cohort, in that order: what the steps' indices come to
     given: bytes  # SHA-256 of what it gives for the body, float32: what it learnt, with a part of its residual; up to a step: empty
     residual: bytes  # SHA-256 of that residual; empty: of zeros; up to a step: empty
-    lot_ms: int  # median duration of its lots
-    shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
+    microbatch_ms: int  # median duration of its microbatches
+    shards: int = (
+        0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.microbatches.held_shards``; else 0
+    )
     partner: bytes = b""  # of a stereo run, whose key had the other view of its samples, and computed with it; empty: it had both
 
     def __post_init__(self) -> None:
@@ -120,17 +124,17 @@ class Claim:
         in_order = all(before.last < step.first for before, step in pairwise(self.steps))
         require(in_order, "the indices of a step come after those of the step before")
         require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
-        require(all(0 <= lots <= MAX_LOTS for lots in self.work), "lots out of range")
-        require(sum(self.work) == sum(step.count for step in self.steps), "a claim counts as many lots as its steps have")
+        require(all(0 <= microbatches <= MAX_LOTS for microbatches in self.work), "microbatches out of range")
+        require(sum(self.work) == sum(step.count for step in self.steps), "a claim counts as many microbatches as its steps have")
         require({len(self.given), len(self.residual)} <= {0, 32}, "the digest of a vector has 32 bytes, or none")
         require(bool(self.given) or not self.residual, "a residual is a part of what is given")
-        require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
+        require(1 <= self.microbatch_ms <= MAX_LOT_MS, f"a microbatch takes 1 to {MAX_LOT_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
         require(len(self.partner) in (0, 32) and self.partner != self.key, "a partner is another key, or none")
 
     @property
-    def lots(self) -> int:
-        """Lots over all architectures."""
+    def microbatches(self) -> int:
+        """Microbatches over all architectures."""
         return sum(self.work)
 
 

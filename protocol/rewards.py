@@ -66,18 +66,18 @@ def _place(gene: str) -> str:
     return place if colon or letters is None else letters.group()
 
 
-def claim_weight(work: Sequence[int], costs: Sequence[int], lot_samples: int, max_samples: int) -> int:
+def claim_weight(work: Sequence[int], costs: Sequence[int], microbatch_samples: int, max_samples: int) -> int:
     """Return what a claim's ``work`` weighs in its round's rewards: MACs over its samples.
 
     A claim of more than ``max_samples`` is scaled down to them, each of its architectures alike; rounded down.
 
     Args:
-        work: lots of each architecture.
+        work: microbatches of each architecture.
         costs: MACs of each, in the same order.
-        lot_samples: samples of a lot.
+        microbatch_samples: samples of a microbatch.
     """
-    samples = sum(work) * lot_samples
-    weight = sum(lots * cost for lots, cost in zip(work, costs, strict=True)) * lot_samples
+    samples = sum(work) * microbatch_samples
+    weight = sum(microbatches * cost for microbatches, cost in zip(work, costs, strict=True)) * microbatch_samples
     return weight if samples <= max_samples else weight * max_samples // samples
 
 

@@ -14,7 +14,7 @@ from manta_swarm.protocol.signing import PublicKey
 
 _REMEMBERED = 8  # durations
 SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is not waited for
-_PART = 3  # of a step: so much a lot may take, and so long a late member is waited for
+_PART = 3  # of a step: so much a microbatch may take, and so long a late member is waited for
 _CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
 _LEAST_PATIENCE_MS = 200.0
 _HEADER_BYTES = 60_000  # of a contribution with its claims: one entry
@@ -59,13 +59,13 @@ def choose_founder(own: PublicKey, mates: Iterable[PublicKey], silence: Silence,
     return min([own, *(mate for mate in mates if not silence.covers(mate, round))])
 
 
-def fits(lot_ms: int, left_ms: float, local_steps: int) -> bool:
-    """Return whether a peer with lots of this duration can keep up with a roster: a lot takes at most a third of a step.
+def fits(microbatch_ms: int, left_ms: float, local_steps: int) -> bool:
+    """Return whether a peer with microbatches of this duration can keep up with a roster: a microbatch takes at most a third of a step.
 
-    Steps here are those of the whole round, of which about three quarters are left by now: a round is open for four median lots a step at
-    least, and whoever has those has to fit.
+    Steps here are those of the whole round, of which about three quarters are left by now: a round is open for four median microbatches a
+    step at least, and whoever has those has to fit.
     """
-    return lot_ms * _PART * local_steps * 3 <= left_ms * 4
+    return microbatch_ms * _PART * local_steps * 3 <= left_ms * 4
 
 
 def convening_ms(left_ms: float) -> float:

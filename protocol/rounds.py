@@ -1,13 +1,13 @@
 """The round as one peer sees it: a pure state machine.
 
-The caller says what happened (a lot trained, a contribution sealed, a ticket or a commit received), the answer says what it means. No
-I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
+The caller says what happened (a microbatch trained, a contribution sealed, a ticket or a commit received), the answer says what it means.
+No I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
 
     BEHIND ──caught_up──> WORKING ──seal, restore──> SEALED ──ticketed, accepted──> TICKETED ──committed──> BEHIND of the next round
     FINISHED: the state of the last round is held
 
 A commit that comes while there is work that has no ticket takes nothing away: the work stays what it is, on its old base, and is handed in
-for a later round, until it is too old. So a slow peer's lots count too.
+for a later round, until it is too old. So a slow peer's microbatches count too.
 
 What is sealed is this peer's contribution alone, which nobody else is needed for. Its claim may stand in the cohort's as well, whatever the
 cohort does with it: the ticket of either is a promise that the claim is in a table, once (``accepted``).
@@ -88,7 +88,7 @@ class Commit:
     is_news: bool  # else nothing changed
     standing: Standing
     promised: Sealed | None  # its ticket was for this round or one before: its claim has to be in the log
-    samples_lost: int  # of contributions and lots that no round can take any more
+    samples_lost: int  # of contributions and microbatches that no round can take any more
     ticket: Ticket | None = None  # of what was promised
 
 
@@ -109,7 +109,7 @@ class RoundMachine:
         self._missing: tuple[Standing, ...] = () if held else (Standing.start(manifest, run),)  # commits after ``held``, oldest first
         self._base: Standing | None = held  # of the work under way
         self._samples = 0
-        self._under_way = 0  # lots that were started and have not come back
+        self._under_way = 0  # microbatches that were started and have not come back
         self._begun_at = 0  # the newest round when that work began
         self._fetch_took_long = False  # so long that there are newer commits than the one held: work on that one before the next fetch
         self._least_base = 0  # the round of a commit that the next contribution may stand on
@@ -173,7 +173,7 @@ class RoundMachine:
 
     @property
     def is_overdue(self) -> bool:
-        """Is there work, or a lot on its way, from before the newest commit: to be sealed once it is whole and no other one waits."""
+        """Is there work, or a microbatch on its way, from before the newest commit: to be sealed once it is whole and no other one waits."""
         return self._begun_at < self.newest.round and (self._samples > 0 or self._under_way > 0)
 
     @property
@@ -192,30 +192,34 @@ class RoundMachine:
         is_aged = self._sealed is not None and self._sealed.opened.round < self.round
         return self.phase is Phase.TICKETED and is_aged and not self.is_overdue
 
-    # Lots and contributions.
+    # Microbatches and contributions.
 
-    def lot_started(self, *, to_finish: bool = False) -> Standing:
-        """WORKING, or working ahead: return the commit whose state the lot is to be trained on, or the first local step was.
+    def microbatch_started(self, *, to_finish: bool = False) -> Standing:
+        """WORKING, or working ahead: return the commit whose state the microbatch is to be trained on, or the first local step was.
 
         Several may be under way, of the same work.
 
         Args:
-            to_finish: work is under way that is not whole without this lot, for each local step has one: it may be started in any phase.
+            to_finish: work is under way that is not whole without this microbatch, for each local step has one: it may be started in any
+                phase.
 
         Raises:
-            RuntimeError: another phase, or work that is overdue would have to wait for this lot.
+            RuntimeError: another phase, or work that is overdue would have to wait for this microbatch.
         """
         may_begin = (self.phase is Phase.WORKING or self.may_work_ahead) and not self.is_overdue
         if not may_begin and not (to_finish and self._samples > 0):
-            raise RuntimeError(f"no lot is to be started while {self.phase.value}")
+            raise RuntimeError(f"no microbatch is to be started while {self.phase.value}")
         if self._samples == 0 and self._under_way == 0:
             self._base, self._begun_at = self._held, self.newest.round
         self._under_way += 1
         assert self._base is not None
         return self._base
 
-    def lot_trained(self, samples: int) -> bool:
-        """Count a lot that was started; False: its base is too old by now, and its gradient must be dropped. ``samples`` 0: it failed."""
+    def microbatch_trained(self, samples: int) -> bool:
+        """Count a microbatch that was started; False: its base is too old by now, and its gradient must be dropped.
+
+        ``samples`` 0: it failed.
+        """
         self._under_way = max(0, self._under_way - 1)
         if self._base is None or (self._samples == 0 and not self._fits(self._base.round + 1)):
             return False
@@ -229,23 +233,24 @@ class RoundMachine:
         return lost
 
     def seal(self, header: Header) -> bool:
-        """WORKING -> SEALED, with the lots trained so far. False: they are too old by now, and already reported as lost.
+        """WORKING -> SEALED, with the microbatches trained so far. False: they are too old by now, and already reported as lost.
 
         From here on they are untouchable. Store the contribution durably before its header is sent.
 
         Raises:
-            RuntimeError: there is another one that waits, a lot is under way, or the header is not of exactly the lots trained, alone.
+            RuntimeError: there is another one that waits, a microbatch is under way, or the header is not of exactly the microbatches
+                trained, alone.
         """
         sealed = self._of(header)
         if self._sealed is not None:
             raise RuntimeError("a contribution waits already")
         if self._under_way:
-            raise RuntimeError("a lot is under way")
+            raise RuntimeError("a microbatch is under way")
         if self._base is None or self._samples == 0:
             return False
         base = (sealed.opened.round, sealed.opened.base)
         if base != (self._base.round + 1, self._base.commit) or sealed.samples != self._samples:
-            raise RuntimeError("the contribution is not of the lots that were trained")
+            raise RuntimeError("the contribution is not of the microbatches that were trained")
         self._sealed, self._ticket, self._samples = sealed, None, 0
         self._least_base = self._base.round
         self._fetch_took_long = False
@@ -261,7 +266,7 @@ class RoundMachine:
         """
         sealed = self._of(header)
         if self._sealed is not None or self._samples:
-            raise RuntimeError("a contribution is restored before lots are trained")
+            raise RuntimeError("a contribution is restored before microbatches are trained")
         if self._fits(sealed.opened.round):
             self._sealed, self._ticket = sealed, None
         self._least_base = sealed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
@@ -371,7 +376,7 @@ class RoundMachine:
         opened, claims = header.contribution.open(), [signed.open() for signed in header.claims]
         if opened.run != self._run or opened.founder != self._key or [claim.key for claim in claims] != [self._key]:
             raise RuntimeError("the contribution is another run's or another peer's, or not of this peer alone")
-        return Sealed(header, opened, header.claims[0].digest, claims[0].lots * self._manifest.lot_samples)
+        return Sealed(header, opened, header.claims[0].digest, claims[0].microbatches * self._manifest.microbatch_samples)
 
     def _check_history(self, round_: Round, standing: Standing) -> None:
         if round_.run != self._run:

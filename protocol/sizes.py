@@ -1,7 +1,7 @@
 """A cohort's size, in model-parallel: how large the architectures are that it trains. It is said by the end of the cohort's name.
 
 The name is in each claim, so whoever has the log knows which architecture a contribution is of. A size is its
-peers' own choice: credit pays for what the architecture costs, and the lots can be computed again whatever the size.
+peers' own choice: credit pays for what the architecture costs, and the microbatches can be computed again whatever the size.
 """
 
 import re

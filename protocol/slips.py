@@ -47,7 +47,7 @@ class ProvenSlip:
     head: TreeHead  # that it is under
     key: bytes  # who earned
     account: bytes  # that it adds up to
-    lots: int  # of its claim
+    microbatches: int  # of its claim
     earned: int | None  # what its claim was paid; None: the slip has not got the claims that it takes
 
 
@@ -92,7 +92,7 @@ def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenS
     if amount is not None and slip.paid not in ((), (amount,)):
         raise ProofError(f"it says that the round paid {slip.paid[0]}, and its claims come to {amount}")
     return ProvenSlip(
-        proven.round, proven.commit, slip.listing.receipt.index, proven.tree_head, claim.key, claim.payout, claim.lots, amount
+        proven.round, proven.commit, slip.listing.receipt.index, proven.tree_head, claim.key, claim.payout, claim.microbatches, amount
     )
 
 

@@ -37,7 +37,7 @@ class Turns(Generic[Process]):
         return self.share > 0 and not self.is_paused
 
     def limit(self, share: int, duty: int) -> None:
-        """Let it work at most so many hundredths of the time, and no more than lots may."""
+        """Let it work at most so many hundredths of the time, and no more than microbatches may."""
         self.share = min(share, duty) / 100
         self.changed.set()
 

@@ -1,9 +1,9 @@
-"""The steps of claims that tests make up: indices that come to so many lots of each architecture, and what a contribution says of them."""
+"""The steps of claims that tests make up: indices that come to so many microbatches of each architecture, and what a contribution says of them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim, ClaimStep, StepMean
 from manta_swarm.protocol.signing import sha256
 
@@ -11,7 +11,7 @@ VECTOR, MEAN = sha256(b"vector of a step"), sha256(b"mean of a step")
 
 
 def steps_of(work: Sequence[int], base: bytes, key: bytes, *, steps: int = 1, vector: bytes = VECTOR) -> tuple[ClaimStep, ...]:
-    """Return the steps of a claim of so many lots of each architecture, the first indices that there are; each step has a lot at least.
+    """Return the steps of a claim of so many microbatches of each architecture, the first indices that there are; each step has a microbatch at least.
 
     Raises:
         ValueError: a claim cannot have these: they are too uneven.
@@ -20,7 +20,7 @@ def steps_of(work: Sequence[int], base: bytes, key: bytes, *, steps: int = 1, ve
     if steps == 1 and len(set(work)) == 1:  # any number of them
         return (ClaimStep(0, count * work[0] - 1, (), vector),)
     while sum(left):
-        place = place_of_lot(count, base, key, index)
+        place = place_of_microbatch(count, base, key, index)
         if left[place]:
             left[place] -= 1
             found.append(index)

@@ -20,7 +20,7 @@ def claim_of(
     identity: Identity,
     *,
     round: int | None = None,
-    lots: tuple[int, ...] = (2, 2),
+    microbatches: tuple[int, ...] = (2, 2),
     cohort: str = "here",
     **changes: Any,
 ) -> Signed[Claim]:
@@ -28,12 +28,12 @@ def claim_of(
 
     Args:
         round: the round after its base; None: the ledger's next one.
-        lots: of each architecture.
+        microbatches: of each architecture.
         changes: of the claim.
     """
     round = ledger.round + 1 if round is None else round
     base = ledger.commit_at(round - 1) or sha256(b"a commit that this log does not have")
-    steps = changes.get("steps") or steps_of(lots, base, identity.public_key, steps=ledger.manifest.exchange.local_steps)
+    steps = changes.get("steps") or steps_of(microbatches, base, identity.public_key, steps=ledger.manifest.exchange.local_steps)
     claim = Claim(
         run=ledger.run,
         round=round,
@@ -43,10 +43,10 @@ def claim_of(
         founder=identity.public_key,
         cohort=cohort,
         steps=steps,
-        work=lots,
+        work=microbatches,
         given=sha256(b"given") if len(steps) == ledger.manifest.exchange.local_steps else b"",
         residual=b"",
-        lot_ms=10,
+        microbatch_ms=10,
     )
     return Signed.sign(replace(claim, **changes), identity)
 

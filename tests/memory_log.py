@@ -49,8 +49,8 @@ from tests.runs import EXCHANGE, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 PEERS = [Identity(bytes([seed]) * 32) for seed in range(11, 15)]
-LOT = 16  # samples
-LOTS = 2  # that a claim has at most
+MICROBATCH = 16  # samples
+MICROBATCHES = 2  # that a claim has at most
 DEADLINE_S = 240.0
 
 
@@ -61,12 +61,12 @@ def start_of(plan: Plan) -> State:
 
 
 CLAIMS_PAGE = 2  # contributions
-SMALL_EXCHANGE = replace(EXCHANGE, max_claim_samples=LOTS * LOT, weight_cap=LOTS * LOT)
+SMALL_EXCHANGE = replace(EXCHANGE, max_claim_samples=MICROBATCHES * MICROBATCH, weight_cap=MICROBATCHES * MICROBATCH)
 
 
 def signed_manifest(**changes: Any) -> SignedManifest:
-    """Return the manifest of a small run with real prices and a real first state; claims have at most ``LOTS`` lots."""
-    settings = {"exchange": SMALL_EXCHANGE, "num_rounds": 100, "lot_samples": LOT, **changes}
+    """Return the manifest of a small run with real prices and a real first state; claims have at most ``MICROBATCHES`` microbatches."""
+    settings = {"exchange": SMALL_EXCHANGE, "num_rounds": 100, "microbatch_samples": MICROBATCH, **changes}
     keys = tuple(each.public_key for each in settings.pop("operators", (OPERATOR,)))
     quorum = len(keys) // 2 + 1
     manifest = manifest_of(OPERATOR, costs=cost_table(space_named("classifier-tiny")), operators=keys, quorum=quorum, **settings)
@@ -176,7 +176,7 @@ class MemoryLog:
         codec = self.manifest.exchange.codec
         blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
         work = (self.manifest.exchange.local_steps,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
-        header = header_of(self.ledger, peer, round=base + 1, lots=work, body=blob.root, **changes)
+        header = header_of(self.ledger, peer, round=base + 1, microbatches=work, body=blob.root, **changes)
         digest = header.contribution.digest
         self.handed[digest], self.rounds[digest] = (header, blob), self.ledger.round + 1
         return digest

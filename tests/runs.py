@@ -55,7 +55,7 @@ def manifest_of(operator: Identity, **changes: Any) -> Manifest:
         algorithm="data-parallel",
         schedule="sandwich",
         num_rounds=4,
-        lot_samples=16,
+        microbatch_samples=16,
         optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, outer_rate="0.9", outer_momentum="0.5"),
         initial_state=sha256(b"initial"),
         exchange=EXCHANGE,

@@ -40,9 +40,9 @@ from manta_swarm.protocol.encoding import Value, pack, to_value
 from manta_swarm.protocol.encoding import encode as encode_value
 from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
 from manta_swarm.protocol.exchange import Exchange, next_open_ms
-from manta_swarm.protocol.lots import lot_seed, sample_indices, work_of
 from manta_swarm.protocol.manifest import Manifest, Optimizer, SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, leaf_hash, root
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices, work_of
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.private import PrivateData
 from manta_swarm.protocol.records import (
@@ -108,7 +108,7 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
 }
 TOLD = {  # records that the document tells in a sentence
     "manta_swarm.peer.features.two_views.partner": "Site",
-    "manta_swarm.peer.features.two_views.views": "LotName Begin",
+    "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin",
     "manta_swarm.protocol.admission": "Pass",
     "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
     "manta_swarm.protocol.histories": "Histories",
@@ -139,7 +139,7 @@ MANIFEST = Manifest(
     algorithm="data-parallel",
     schedule="sandwich",
     num_rounds=4,
-    lot_samples=16,
+    microbatch_samples=16,
     optimizer=OPTIMIZER,
     initial_state=ZEROS,
     exchange=EXCHANGE,
@@ -177,7 +177,7 @@ CLAIM = Claim(
     work=(1, 1, 1, 1),
     given=ZEROS,
     residual=b"",
-    lot_ms=250,
+    microbatch_ms=250,
 )
 SIGNED_CLAIM = Signed.sign(CLAIM, KEY)
 CONTRIBUTION = Signed.sign(
@@ -263,11 +263,11 @@ def written(value: Value) -> str:
 
 def rows() -> Iterator[tuple[str, str]]:
     """Yield each vector of the document that is computed fast: what it is, and its value."""
-    lot = (0, ZEROS, 0, COUNTING, 0)
-    yield 'CBOR of `["lot seed", 0, Z, 0, bytes 00..1f, 0]`', f"`{encode_value(('lot seed', *lot)).hex()}`"
-    yield "its lot seed", str(lot_seed(*lot))
-    yield "the first 8 samples of that lot, S = 1440", numbers(sample_indices(*lot, 1440, 8))
-    yield "7 samples of that lot, S = 5", numbers(sample_indices(*lot, 5, 7))
+    microbatch = (0, ZEROS, 0, COUNTING, 0)
+    yield 'CBOR of `["microbatch seed", 0, Z, 0, bytes 00..1f, 0]`', f"`{encode_value(('microbatch seed', *microbatch)).hex()}`"
+    yield "its microbatch seed", str(microbatch_seed(*microbatch))
+    yield "the first 8 samples of that microbatch, S = 1440", numbers(sample_indices(*microbatch, 1440, 8))
+    yield "7 samples of that microbatch, S = 5", numbers(sample_indices(*microbatch, 5, 7))
     yield (
         "default cohort of host `example-host` (`host-` and 12 hex digits of its name's SHA-256)",
         f"`{cohort_name(None, 'example-host')}`",
@@ -328,7 +328,7 @@ def rows() -> Iterator[tuple[str, str]]:
     offer = Signed.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (
-        "D after a round of D = 1000 with 144 samples and `lot_ms` 250, 20, 100, the exchange being the manifest's",
+        "D after a round of D = 1000 with 144 samples and `microbatch_ms` 250, 20, 100, the exchange being the manifest's",
         str(next_open_ms(EXCHANGE, 1000, 144, (250, 20, 100))),
     )
     shares = share_out(1000, {b"a": 3, b"b": 3, b"c": 1})

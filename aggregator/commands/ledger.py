@@ -128,7 +128,9 @@ def _say_credits(found: "Verification | Shown") -> None:
     if words := settled_in_words(found.reputation, found.num_rounds, is_settled=found.is_settled):
         click.echo(words)
     if found.is_unaudited:
-        click.echo("unaudited: the data are private, so nobody but a peer can compute its lots again; its share of a round was capped")
+        click.echo(
+            "unaudited: the data are private, so nobody but a peer can compute its microbatches again; its share of a round was capped"
+        )
 
 
 @ledger.command()

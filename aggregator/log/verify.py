@@ -40,7 +40,7 @@ class Verification:
     finished: bool  # the manifest's last round among them
     is_settled: bool  # all that the run pays is paid
     reputation: Reputation  # who is proven, what was found out, and what everybody has earned
-    is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
+    is_unaudited: bool  # nobody can ever compute the microbatches again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
 

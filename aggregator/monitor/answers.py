@@ -81,7 +81,7 @@ class Answers:
             "num_rounds": manifest.num_rounds,
             "local_steps": manifest.exchange.local_steps,
             "codec": manifest.exchange.codec,
-            "lot_samples": manifest.lot_samples,
+            "microbatch_samples": manifest.microbatch_samples,
             "target_batch": manifest.exchange.target_batch,
             "reward_pool": manifest.reward_pool,
             "is_unaudited": manifest.is_private,

@@ -40,8 +40,8 @@ _FORM = f"manta view 3, {sys.byteorder}, {version('manta-swarm')}"  # another ve
 _HASHED_AT_A_TIME = 512  # 32 MiB of the largest ones
 _MUCH = 16_384  # entries: three seconds
 _EVERY_S, _SHARE = 60.0, 0.02  # of the time, at most, for keeping
-_PEER_NUMBERS = ("claims", "lots", "samples", "first_round")
-_CLAIM_NUMBERS = ("index", "round", "base_round", "lots", "samples", "lot_ms", "weight")
+_PEER_NUMBERS = ("claims", "microbatches", "samples", "first_round")
+_CLAIM_NUMBERS = ("index", "round", "base_round", "microbatches", "samples", "microbatch_ms", "weight")
 _KEY_BYTES, _NUMBER_BYTES, _DIGEST_BYTES = 32, 8, 32
 
 Value = TypeVar("Value", bytes, str)

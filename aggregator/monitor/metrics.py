@@ -93,7 +93,7 @@ def _of_log(sight: Sight) -> list[Metric]:
         _one("manta_round_claims", "Claims of the newest table.", row.claims if row else None),
         _one("manta_round_seconds", "Mean time of the newest 32 rounds.", recent_ms / 1000 if recent_ms is not None else None),
         _one("manta_round_open_seconds", "How long the open round is open.", row.open_ms / 1000 if row else None),
-        _one("manta_lot_seconds", "Median of what claims say a lot took.", row.lot_ms / 1000 if row else None),
+        _one("manta_microbatch_seconds", "Median of what claims say a microbatch took.", row.microbatch_ms / 1000 if row else None),
     ]
 
 

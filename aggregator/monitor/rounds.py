@@ -21,7 +21,7 @@ class RoundSeen:
     claims: int
     counted: int
     open_ms: int  # of the round that follows
-    lot_ms: int
+    microbatch_ms: int
     train_ms: int
     floor: int
     state: bytes
@@ -42,13 +42,13 @@ class Series:
     claims: list[float]
     round_ms: list[float | None]
     open_ms: list[float]
-    lot_ms: list[float]
+    microbatch_ms: list[float]
 
 
 class Rounds:
     """Rounds 1 to ``newest``."""
 
-    _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "lot_ms", "train_ms", "floor")
+    _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "microbatch_ms", "train_ms", "floor")
     _DIGESTS = ("state", "mean", "weights")
 
     def __init__(self) -> None:
@@ -89,7 +89,16 @@ class Rounds:
     def append(self, table: TableSeen) -> None:
         """Take the next round."""
         said, counted = table.said, sum(claim.samples for claim in table.claims)
-        values = (table.index, said.contributions, len(table.claims), counted, said.open_ms, table.lot_ms, table.train_ms, said.floor)
+        values = (
+            table.index,
+            said.contributions,
+            len(table.claims),
+            counted,
+            said.open_ms,
+            table.microbatch_ms,
+            table.train_ms,
+            said.floor,
+        )
         for name, value in zip(self._NUMBERS, values, strict=True):
             self._numbers[name].append(value)
         for name in self._DIGESTS:
@@ -120,7 +129,7 @@ class Rounds:
             claims=numbers["claims"][place],
             counted=numbers["counted"][place],
             open_ms=numbers["open_ms"][place],
-            lot_ms=numbers["lot_ms"][place],
+            microbatch_ms=numbers["microbatch_ms"][place],
             train_ms=numbers["train_ms"][place],
             floor=numbers["floor"][place],
             state=self._digest("state", round_),
@@ -155,7 +164,7 @@ class Rounds:
             claims=means("claims"),
             round_ms=[_mean(some) if some else None for some in times],
             open_ms=means("open_ms"),
-            lot_ms=means("lot_ms"),
+            microbatch_ms=means("microbatch_ms"),
         )
 
     def _digest(self, name: str, round_: int) -> bytes:

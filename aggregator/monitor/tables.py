@@ -24,9 +24,9 @@ class ClaimSeen:
     base_round: int
     cohort: str
     founder: bytes  # of the contribution
-    lots: int
+    microbatches: int
     samples: int
-    lot_ms: int
+    microbatch_ms: int
     weight: int  # in the pay of its round; 0: it is listed unpaid
     credit: int | None  # that its round paid for it; None: it is not paid yet, or what it paid is not in these entries
 
@@ -70,14 +70,14 @@ class TableSeen:
         return [claim for one in self.contributions for claim in one.claims]
 
     @property
-    def lot_ms(self) -> int:
-        """The median of what the claims say that a lot took."""
-        return median_low(claim.lot_ms for claim in self.claims)
+    def microbatch_ms(self) -> int:
+        """The median of what the claims say that a microbatch took."""
+        return median_low(claim.microbatch_ms for claim in self.claims)
 
     @property
     def train_ms(self) -> int:
-        """The median of what the claims say that their lots took together."""
-        return median_low(claim.lot_ms * claim.lots for claim in self.claims)
+        """The median of what the claims say that their microbatches took together."""
+        return median_low(claim.microbatch_ms * claim.microbatches for claim in self.claims)
 
 
 def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course: Course, listed_as: Sequence[Listed] = ()) -> TableSeen:
@@ -136,9 +136,9 @@ def _seen(
             base_round=claim.round - 1,
             cohort=claim.cohort,
             founder=one.said.founder,
-            lots=claim.lots,
-            samples=claim.lots * manifest.lot_samples,
-            lot_ms=claim.lot_ms,
+            microbatches=claim.microbatches,
+            samples=claim.microbatches * manifest.microbatch_samples,
+            microbatch_ms=claim.microbatch_ms,
             weight=weight,
             credit=None if paid is None else paid.get(claim.key, 0),
         )

@@ -32,7 +32,7 @@ class PeerSeen:
     key: bytes
     name: str
     claims: int = 0
-    lots: int = 0
+    microbatches: int = 0
     samples: int = 0
     first_round: int = 0
     newest: deque[ClaimSeen] = field(default_factory=lambda: deque(maxlen=KEPT_CLAIMS))
@@ -50,7 +50,7 @@ class PeerSeen:
     def take(self, claim: ClaimSeen) -> None:
         """One more claim."""
         self.claims += 1
-        self.lots += claim.lots
+        self.microbatches += claim.microbatches
         self.samples += claim.samples
         self.first_round = self.first_round or claim.round
         self.newest.append(claim)

@@ -79,11 +79,13 @@ class RunConfig(Section):
     @classmethod
     def of(cls, settings: Settings) -> "RunConfig":
         """Return a run file with these settings."""
-        batch, lot = settings.target_batch, settings.lot_samples
+        batch, microbatch = settings.target_batch, settings.microbatch_samples
         return cls(
             run=RunSection(name=settings.dataset, rounds=settings.num_rounds),
             data=DataSection(dataset=settings.dataset, supernet=settings.supernet),
-            round=RoundSection(target_batch=batch, lot_samples=lot, weight_cap=max(batch // 2, lot), max_claim_samples=16 * batch),
+            round=RoundSection(
+                target_batch=batch, microbatch_samples=microbatch, weight_cap=max(batch // 2, microbatch), max_claim_samples=16 * batch
+            ),
             optimizer=OptimizerSection.model_validate(asdict(settings.optimizer)),
             exchange=ExchangeSection(
                 local_steps=settings.local_steps,
@@ -138,7 +140,7 @@ class RunConfig(Section):
                 algorithm=plan.algorithm,
                 schedule=plan.schedule,
                 num_rounds=plan.num_rounds,
-                lot_samples=self.round.lot_samples,
+                microbatch_samples=self.round.microbatch_samples,
                 optimizer=plan.optimizer,
                 initial_state=nothing,
                 exchange=self.exchange_settings(),
@@ -257,7 +259,7 @@ class RunConfig(Section):
             raise UserError(reason)
         if self.recipe.taught_percent == ALL_PERCENT:
             raise UserError(
-                "a gateway has nothing for light contributors where all lots learn from the largest network, which they do not hold: "
+                "a gateway has nothing for light contributors where all microbatches learn from the largest network, which they do not hold: "
                 "make [recipe] taught_percent smaller, or leave the gateway out"
             )
 

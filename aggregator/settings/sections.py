@@ -136,8 +136,8 @@ class RoundSection(Section):
     target_batch: int = Field(
         default=_USUAL.target_batch, ge=2, description="samples of the whole swarm that a round aims at: its length adapts by itself"
     )
-    lot_samples: int = Field(
-        default=_USUAL.lot_samples, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture"
+    microbatch_samples: int = Field(
+        default=_USUAL.microbatch_samples, ge=2, le=65536, description="samples of one microbatch: one micro-batch through one architecture"
     )
     weight_cap: int = Field(
         default=_USUAL.target_batch // 2, ge=2, description="samples: nobody weighs more in a round's mean and rewards, however many it has"
@@ -235,7 +235,7 @@ class RecipeSection(Section):
         default=USUAL.taught_percent,
         ge=0,
         le=ALL_PERCENT,
-        description="of the rounds, the last ones, in which each lot learns from the largest network of the state that its round begins "
+        description="of the rounds, the last ones, in which each microbatch learns from the largest network of the state that its round begins "
         "with, too; light contributors have nothing to do in these",
     )
 
@@ -262,7 +262,7 @@ class RewardsSection(Section):
         default=25,
         ge=1,
         le=100,
-        description="private data, whose lots nobody can compute again: of a round's pool, what one key earns at most",
+        description="private data, whose microbatches nobody can compute again: of a round's pool, what one key earns at most",
     )
 
 

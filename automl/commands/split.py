@@ -12,7 +12,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 _MAX_PARTS = 1000
-_LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual lot
+_LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual microbatch
 
 
 @click.command()

@@ -45,7 +45,7 @@ class Wishes:
     cohorts: int
     codec: str | None
     residual_percent: int | None
-    lot_samples: int | None
+    microbatch_samples: int | None
     target_batch: int | None
     learning_rate: str | None
     augmentation: int | None
@@ -89,7 +89,7 @@ class Wishes:
 @click.option(
     "--residual-percent", type=int, metavar="P", help="Of what a sparse codec left out, given with the next exchange.  [default: 100]"
 )
-@click.option("--lot-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
+@click.option("--microbatch-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
 @click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update, of all cohorts together.")
 @click.option("--learning-rate", metavar="DECIMAL", help="Peak of the rate.")
 @click.option(
@@ -109,7 +109,7 @@ class Wishes:
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
 )
 @DEVICE
-@click.option("--cuda-graphs", is_flag=True, help="Record lots on the GPU and replay them; no GPU has run this yet.")
+@click.option("--cuda-graphs", is_flag=True, help="Record microbatches on the GPU and replay them; no GPU has run this yet.")
 @THREADS
 def train(**options: Any) -> None:
     """Train a supernet in this process. The same command goes on after a break."""
@@ -184,14 +184,14 @@ def _train(wishes: Wishes) -> None:
     settings = dataclasses.replace(
         usually,
         supernet=wishes.supernet or usually.supernet,
-        lot_samples=wishes.lot_samples or usually.lot_samples,
+        microbatch_samples=wishes.microbatch_samples or usually.microbatch_samples,
         target_batch=wishes.target_batch or usually.target_batch,
     ).with_local_steps(wishes.local_steps)
     settings = dataclasses.replace(settings, num_rounds=wishes.rounds or settings.num_rounds)
     plan = _plan(settings, wishes, data)
     check_fit(data, plan.space)
     percent = 100 if wishes.residual_percent is None else wishes.residual_percent
-    swarm = SimulatedSwarm(settings.lot_samples, settings.target_batch, wishes.cohorts, wishes.codec, percent)
+    swarm = SimulatedSwarm(settings.microbatch_samples, settings.target_batch, wishes.cohorts, wishes.codec, percent)
     trainer = Trainer(plan, data, swarm, device=device, recorder=CudaGraphs() if wishes.cuda_graphs else None)
     _run(trainer, TrainingDirectory(wishes.directory, trainer, data))
 

@@ -1,4 +1,4 @@
-"""What a lot's seed does to its images: numbers from SHAKE-256, applied with integers, so the same pixels come out on every machine.
+"""What a microbatch's seed does to its images: numbers from SHAKE-256, applied with integers, so the same pixels come out on every machine.
 
 Shapes: B images of a batch, C channels, H and W as stored, R the resolution, T tables.
 """
@@ -43,7 +43,7 @@ def around(word: Integers, limit: Integers | int) -> Integers:
 
 
 def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
-    """Return each image moved, turned, sheared and scaled a little, as a lot's 64-bit seed says; what comes in from outside is 0.
+    """Return each image moved, turned, sheared and scaled a little, as a microbatch's 64-bit seed says; what comes in from outside is 0.
 
     ``strength``: percent of the usual limits; at 0 the images are as they are.
     """
@@ -67,15 +67,15 @@ def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
 
 
 def mirrored(count: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which of a lot's ``count`` images are mirrored left to right, about every second one, as its 64-bit seed says."""
+    """Return which of a microbatch's ``count`` images are mirrored left to right, about every second one, as its 64-bit seed says."""
     chosen: npt.NDArray[np.bool_] = below(words("flip", seed, count), 2) == 1
     return chosen
 
 
 def jitter_tables(count: int, white: int, seed: int, strength: int = 100) -> Pixels:
-    """Return the (count, white + 1) tables from old levels to new ones of a lot's images, with a little more or less contrast and light.
+    """Return the (count, white + 1) tables from old levels to new ones of a microbatch's images, with a little more or less contrast and light.
 
-    ``seed`` is the lot's, of 64 bits; ``strength`` as in ``augment``.
+    ``seed`` is the microbatch's, of 64 bits; ``strength`` as in ``augment``.
     """
     limits = np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]) * strength // 100
     changes_B2 = around(words("jitter", seed, count, 2), limits)

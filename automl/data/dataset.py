@@ -54,18 +54,18 @@ class Batch:
 
 
 class TrainingSet(Protocol):
-    """What lots are drawn from."""
+    """What microbatches are drawn from."""
 
     @property
     def num_train(self) -> int:
-        """What a lot's sample indices are drawn from."""
+        """What a microbatch's sample indices are drawn from."""
 
     def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Return these training samples, augmented: a function of the arguments alone, the same bits on every machine.
 
-        ``seed`` is of 64 bits, see protocol.lots; ``strength`` is a percentage of the usual augmentation. Which half of the images is
-        mirrored, and which window of a picture is taken, does not depend on it. The inputs are on ``device`` where that can
-        make them faster than the CPU, which then does not touch them, and else on the CPU.
+        ``seed`` is of 64 bits, see protocol.microbatches; ``strength`` is a percentage of the usual augmentation. Which half of the images
+        is mirrored, and which window of a picture is taken, does not depend on it. The inputs are on ``device`` where that can make them
+        faster than the CPU, which then does not touch them, and else on the CPU.
         """
 
 

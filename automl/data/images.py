@@ -1,4 +1,4 @@
-"""Labelled images as integers, and what a network is fed of them: exactly resized, augmented from a lot's seed.
+"""Labelled images as integers, and what a network is fed of them: exactly resized, augmented from a microbatch's seed.
 
 Shapes: N images of the set, B of a batch, C channels, H and W as stored, R the resolution.
 """

@@ -2,7 +2,7 @@
 
 On the CPU numpy does it, a part at a time that stays in the cache. For another device the stored pixels, a byte each, are copied there and
 torch does the same to them: integer sums, which come out the same in whatever order, and one division of doubles. Whether a device keeps to
-that is tried before it is believed (``automl.training.lots``).
+that is tried before it is believed (``automl.training.microbatches``).
 
 Shapes: N images, C channels, H and W before, R and S rows and columns after, L levels of a pixel, T taps of each new row or column.
 """

@@ -51,7 +51,7 @@ def private_folder(folder: Path, classes: Sequence[str], *, channels: int, side:
     if num_train < least:
         raise UserError(
             f"{folder} has {num_train} images to train with, beside {len(labels) - num_train} that are held out to measure by; "
-            f"a lot of this run has {least}: add images"
+            f"a microbatch of this run has {least}: add images"
         )
     images = of_one_size(pictures, side_of(pictures), channels)
     parts = (images[~held_out], labels[~held_out], images[held_out], labels[held_out])

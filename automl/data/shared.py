@@ -1,4 +1,4 @@
-"""Data sets that several processes share: what lots need of them, the training samples, once for all of them.
+"""Data sets that several processes share: what microbatches need of them, the training samples, once for all of them.
 
 Images in memory are put there at once. Stereo pairs are read or made when they are asked for, and kept where all processes find them.
 Nobody locks: a place is written as it comes, and believed only if a digest over all of it fits. So what another process is writing at the

@@ -1,4 +1,4 @@
-"""The samples of a few lots, cut out of a data set as they are stored, so that whoever gets them has the same pixels after augmentation.
+"""The samples of a few microbatches, cut out of a data set as they are stored, so that whoever gets them has the same pixels after augmentation.
 
 Bytes in both directions, bounded and parsed strictly; compressed by zlib, which costs nothing in digits and halves pictures. What a
 snippet knows of its data set is what augmentation needs. Labels and pixels are the set's own: a snippet shows them to whoever gets it.
@@ -61,7 +61,7 @@ def _check_sides(sides: tuple[int, ...]) -> None:
 class Snippet:
     """Some training samples of a data set; an ``automl.data.dataset.TrainingSet`` whose other samples are not here."""
 
-    num_train: int  # of the whole set: what a lot's samples are drawn from
+    num_train: int  # of the whole set: what a microbatch's samples are drawn from
     _places: dict[int, int] = field(repr=False)
     _samples: "ImageDataset | StereoDataset" = field(repr=False)
 

@@ -1,4 +1,6 @@
-"""Stereo pairs and what a network is fed of them: windows of both views, resized exactly, augmented from a lot's seed. Reads no file.
+"""Stereo pairs and what a network is fed of them: windows of both views, resized exactly, augmented from a microbatch's seed.
+
+Reads no file.
 
 A pair is rectified: what left shows at (y, x), right shows at (y, x - d), where d >= 0 is the left view's disparity.
 

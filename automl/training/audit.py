@@ -22,8 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.coverage import coverage_of
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.audited_step import (
     FP32,
     Microbatches,
@@ -34,6 +32,8 @@ from manta_swarm.automl.training.audited_step import (
     rounding_of,
     skipped_cheap,
 )
+from manta_swarm.automl.training.coverage import coverage_of
+from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
@@ -292,7 +292,7 @@ class Recomputation:
 
     def _weight_of(self, count: int) -> int:
         """Return what so many microbatches weigh in a cohort."""
-        return min(count * self._manifest.lot_samples, self._manifest.exchange.weight_cap)
+        return min(count * self._manifest.microbatch_samples, self._manifest.exchange.weight_cap)
 
     # The body.
 
@@ -307,7 +307,7 @@ class Recomputation:
             if gave is None:
                 self._find(self._founder, Judged(Outcome.UNPAID, "nobody knows the vectors that its body was made of"))
                 return
-            whole = _mean_of(gave, [self._weight_of(submission.claims[place].lots) for place in self._giving])
+            whole = _mean_of(gave, [self._weight_of(submission.claims[place].microbatches) for place in self._giving])
         is_finite = whole is not None and bool(np.isfinite(whole).all())  # of what is not finite no body follows
         if whole is None or not is_finite or encode(codec, covered(whole, self._coverage), submission.floor) != submission.body:
             self._find(self._founder, Judged(Outcome.VOID, "its body is not what follows from the vectors that its members gave"))

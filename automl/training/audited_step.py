@@ -22,11 +22,11 @@ from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset, TrainingSet
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.codec.residuals import Vector
-from manta_swarm.protocol.lots import held_shards, place_of_lot
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import held_shards, place_of_microbatch
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rewards import architecture_cost
 
@@ -155,11 +155,11 @@ class Microbatches:
         """Return whether a microbatch of a step comes to a finite gradient on these weights."""
         return self._worker_of(claim, weights, teacher).train(self._microbatch(claim, step, index)).is_finite
 
-    def _microbatch(self, claim: Claim, step: int, index: int) -> Lot:
+    def _microbatch(self, claim: Claim, step: int, index: int) -> Microbatch:
         manifest, architectures = self._manifest, self._plan.architectures(claim.round, claim.cohort)
-        architecture = architectures[place_of_lot(len(architectures), claim.base, claim.key, index)]
+        architecture = architectures[place_of_microbatch(len(architectures), claim.base, claim.key, index)]
         strength = self._plan.augmentation(claim.round, architecture)
-        return Lot(manifest.seed, claim.base, step, claim.key, index, architecture, manifest.lot_samples, strength)
+        return Microbatch(manifest.seed, claim.base, step, claim.key, index, architecture, manifest.microbatch_samples, strength)
 
     def _worker_of(self, claim: Claim, weights: Tensor, teacher: Tensor | None) -> Worker:
         worker = self._whole
@@ -218,12 +218,12 @@ def skipped_cheap(manifest: Manifest, plan: Plan, claim: Claim, step: int) -> in
     contributors train the cheapest one's alone.
     """
     last = claim.steps[-1].last
-    if claim.lots + _FREE > last:
+    if claim.microbatches + _FREE > last:
         return None
     costs = [architecture_cost(each.text, manifest.cost_table()) for each in plan.architectures(claim.round, claim.cohort)]
     count = len(costs)
     sweeps, rest = divmod(last + 1, count)  # an index may be any number: nothing here may take as long as it is large
-    begun = {place_of_lot(count, claim.base, claim.key, index) for index in range(rest)}
+    begun = {place_of_microbatch(count, claim.base, claim.key, index) for index in range(rest)}
     due = [sweeps + (place in begun) for place in range(count)]
     shares = [done / of if of else 1.0 for done, of in zip(claim.work, due, strict=True)]
     picked = {
@@ -236,4 +236,4 @@ def skipped_cheap(manifest: Manifest, plan: Plan, claim: Claim, step: int) -> in
     skipped = trained.skipped
     if trained.every > 1:  # of each sweep all the others: the first one shows them
         skipped = tuple(index for index in range(trained.first, min(trained.last, trained.first + count)) if index not in trained)
-    return next((index for index in skipped if place_of_lot(count, claim.base, claim.key, index) in picked), None)
+    return next((index for index in skipped if place_of_microbatch(count, claim.base, claim.key, index) in picked), None)

@@ -1,4 +1,4 @@
-"""What a light contributor is leased, by the rules of lots: which lots of a key are of one architecture, and the weights that it covers.
+"""What a light contributor is leased, by the rules of microbatches: which microbatches of a key are of one architecture, and the weights that it covers.
 
 Both sides compute the same: the gateway to hand it out and to check what comes back, the contributor to do it.
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.lots import place_of_lot, sample_indices
+from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 
 Places = tuple[tuple[int, int], ...]
 
@@ -23,10 +23,16 @@ def cheapest(architectures: Sequence[Architecture], costs: Sequence[int]) -> Arc
     return architectures[min(range(len(costs)), key=lambda place: costs[place])]
 
 
-def leased_lots(
-    architectures: Sequence[Architecture], architecture: Architecture, base: bytes, key: bytes, *, local_steps: int, lots_a_step: int
+def leased_microbatches(
+    architectures: Sequence[Architecture],
+    architecture: Architecture,
+    base: bytes,
+    key: bytes,
+    *,
+    local_steps: int,
+    microbatches_a_step: int,
 ) -> Places:
-    """Return step and index of each lot of a lease, equally many a step: the first indices whose lots are of ``architecture``.
+    """Return step and index of each microbatch of a lease, equally many a step: the first indices whose microbatches are of ``architecture``.
 
     Where a round asks for it more than once, they are those of its first place, so that they are equally far apart.
 
@@ -36,19 +42,19 @@ def leased_lots(
     if architecture not in architectures:
         raise ValueError("an architecture that the round does not ask for")
     count = len(architectures)
-    first = (architectures.index(architecture) - place_of_lot(count, base, key, 0)) % count
-    return tuple((number // lots_a_step, first + number * count) for number in range(local_steps * lots_a_step))
+    first = (architectures.index(architecture) - place_of_microbatch(count, base, key, 0)) % count
+    return tuple((number // microbatches_a_step, first + number * count) for number in range(local_steps * microbatches_a_step))
 
 
-def done_lots(places: Places, counts: Sequence[int]) -> Places:
-    """Return those of a lease's lots that were done: of each step the first ``counts`` of it."""
+def done_microbatches(places: Places, counts: Sequence[int]) -> Places:
+    """Return those of a lease's microbatches that were done: of each step the first ``counts`` of it."""
     by_step = [[place for place in places if place[0] == step] for step in range(len(counts))]
     return tuple(place for of_step, count in zip(by_step, counts, strict=True) for place in of_step[:count])
 
 
-def leased_samples(places: Places, *, seed: int, base: bytes, key: bytes, num_train: int, lot_samples: int) -> tuple[int, ...]:
-    """Return the training samples of the lots of a lease, each once, in order; ``num_train`` is how many there are."""
-    drawn = (sample_indices(seed, base, step, key, index, num_train, lot_samples) for step, index in places)
+def leased_samples(places: Places, *, seed: int, base: bytes, key: bytes, num_train: int, microbatch_samples: int) -> tuple[int, ...]:
+    """Return the training samples of the microbatches of a lease, each once, in order; ``num_train`` is how many there are."""
+    drawn = (sample_indices(seed, base, step, key, index, num_train, microbatch_samples) for step, index in places)
     return tuple(sorted({sample for samples in drawn for sample in samples}))
 
 

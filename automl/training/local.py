@@ -30,7 +30,7 @@ class LocalSteps:
 
     @property
     def weights(self) -> Tensor:
-        """What the next step's lots are trained on, (N,) fp32, CPU. Nobody writes into it: a step makes a new one."""
+        """What the next step's microbatches are trained on, (N,) fp32, CPU. Nobody writes into it: a step makes a new one."""
         return self._weights_N
 
     @property

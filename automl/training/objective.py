@@ -1,6 +1,6 @@
 """What training makes small: the losses of the two tasks, each with or without a teacher (the full network, for distillation).
 
-Every loss is a mean over the batch, so that the mean of the gradients of equal lots is the gradient of them all.
+Every loss is a mean over the batch, so that the mean of the gradients of equal microbatches is the gradient of them all.
 
 Shapes: B batch, K classes, H and W the full resolution, h and w that of one prediction.
 """

@@ -1,8 +1,8 @@
-"""Steps of a network that are recorded, one for each architecture and size of a lot, and replayed for the lots that follow.
+"""Steps of a network that are recorded, one for each architecture and size of a microbatch, and replayed for the microbatches that follow.
 
-A lot's inputs are copied to where those of the recorded one lay. A recording is used if, the first time, it gives the bits that the step
-itself gave; or, of a step that gives others each time (some kernels add in whatever order), what is as near as honest work is. Where one
-cannot be made, or gives something else, none is ever used again.
+A microbatch's inputs are copied to where those of the recorded one lay. A recording is used if, the first time, it gives the bits that the
+step itself gave; or, of a step that gives others each time (some kernels add in whatever order), what is as near as honest work is. Where
+one cannot be made, or gives something else, none is ever used again.
 """
 
 import logging
@@ -16,24 +16,24 @@ from manta_swarm.automl.graphs import Recorded, Recorder
 from manta_swarm.automl.spaces.space import Architecture
 
 MOST_KEPT = 16  # recordings: those of a round's architectures, and of some before
-_MOST_SEEN = 256  # kinds of lots that are remembered, each of which came once
+_MOST_SEEN = 256  # kinds of microbatches that are remembered, each of which came once
 _MOST_SAID = 200  # characters of an error
 _FAR = 0.01  # of a gradient's norm, where it is never the same: a twentieth of what audits allow of one (docs/training.md, section 14)
 _LOSS_FAR = 0.0005  # of a loss, there
 
-logger = logging.getLogger("manta.lots")
+logger = logging.getLogger("manta.microbatches")
 
 
 class Stepping(Protocol):
     """A network that is trained."""
 
     def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
-        """Return the loss of a lot, and leave its gradient where it always lies."""
+        """Return the loss of a microbatch, and leave its gradient where it always lies."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What all lots have in common that one recording is for."""
+    """What all microbatches have in common that one recording is for."""
 
     architecture: Architecture
     inputs: torch.Size
@@ -98,7 +98,7 @@ class Replays:
         self._kept.clear()
 
     def loss(self, inputs: Tensor, targets: Tensor, architecture: Architecture, read: tuple[Tensor, ...]) -> Tensor:
-        """Return the loss of a lot, and leave its gradient, as the step does; the loss is good until the next call.
+        """Return the loss of a microbatch, and leave its gradient, as the step does; the loss is good until the next call.
 
         Args:
             inputs: on the device.
@@ -140,18 +140,18 @@ class Replays:
             replayed = _Made(self._gradient_N, recorded.made)
             is_good = replayed.is_same(expected) or (not is_repeated and replayed.is_near(expected))
         except RuntimeError as error:  # of torch: something in the step cannot be recorded, or there is no memory for it
-            self._give_up(f"a lot cannot be recorded ({' '.join(str(error).split())[:_MOST_SAID]})")
+            self._give_up(f"a microbatch cannot be recorded ({' '.join(str(error).split())[:_MOST_SAID]})")
             is_good = False
         else:
             if not is_good:
-                self._give_up("a recorded lot gave another gradient than the lot itself")
+                self._give_up("a recorded microbatch gave another gradient than the microbatch itself")
         self._gradient_N.copy_(expected.gradient_N)
         if is_good:
             self._kept[kind] = _Kept(step.inputs, step.targets, recorded)
             _drop_first(self._kept, MOST_KEPT)
 
     def _give_up(self, why: str) -> None:
-        logger.warning("lots are not recorded from now on: %s", why)
+        logger.warning("microbatches are not recorded from now on: %s", why)
         self._recorder = None  # with its memory
         self._kept.clear()
 

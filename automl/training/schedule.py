@@ -3,7 +3,7 @@
 Two schedules:
 
 - *sandwich* (arXiv:1903.05134): every step trains the largest, the smallest and two random architectures. In the last part of the rounds,
-  where the recipe has one, each lot learns from the largest network of the state that its round begins with, too (*taught*; in-place
+  where the recipe has one, each microbatch learns from the largest network of the state that its round begins with, too (*taught*; in-place
   distillation, ibid., section 3.2).
 - *shrinking*, progressive shrinking (arXiv:1908.09791, section 3.2): first the full network alone, at every resolution; then smaller
   kernels join, then smaller depths, then smaller widths, a choice at a time. Each of these phases has the sandwich of the part of the
@@ -31,7 +31,7 @@ from manta_swarm.protocol.sizes import ALL, size_of
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")
-_MAX_SWEEPS = 8  # of a round: claims count lots by architecture, so there are not to be many
+_MAX_SWEEPS = 8  # of a round: claims count microbatches by architecture, so there are not to be many
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round
 _SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
 _LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
@@ -46,7 +46,7 @@ class Phase:
     last: int
     space: SearchSpace  # the part that is trained
     peak: float  # of its rate, in the optimiser's peaks
-    distils: bool  # whether its lots learn from a teacher too
+    distils: bool  # whether its microbatches learn from a teacher too
     teaches_itself: bool = False  # the teacher is the state that the round begins with; else that of an earlier round
 
 
@@ -117,7 +117,7 @@ class Plan:
         return any(before.last == round and before.name != "width" == after.name for before, after in pairwise(self.phases))
 
     def architectures(self, round: int, cohort: str) -> tuple[Architecture, ...]:
-        """Return the architectures of a round in a cohort; see ``place_of_lot`` for which lot trains which."""
+        """Return the architectures of a round in a cohort; see ``place_of_microbatch`` for which microbatch trains which."""
         space = self.phase(round).space
         if self.algorithm == "data-parallel":
             roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)
@@ -136,7 +136,7 @@ class Plan:
         return _KINDS.index("random" if role == "largest" and size_of(cohort) < ALL else role)
 
     def augmentation(self, round: int, architecture: Architecture) -> int:
-        """Return how strongly the images of a round's lot of an architecture are changed, in percent of the usual strength."""
+        """Return how strongly the images of a round's microbatch of an architecture are changed, in percent of the usual strength."""
         largest = replace(self.space.largest(), resolution=architecture.resolution)
         return self.recipe.strength(round, self.num_rounds, is_largest=architecture == largest)
 

@@ -14,7 +14,7 @@ class Settings:
     supernet: str
     dataset: str
     num_rounds: int  # exchanges between cohorts
-    lot_samples: int
+    microbatch_samples: int
     target_batch: int  # samples of one round, over all cohorts and local steps
     optimizer: Optimizer
     local_steps: int = 1  # of one round

@@ -1,10 +1,10 @@
-"""Trains a supernet in one process: the lots, the mean and the update of a swarm with one peer a cohort, by the same code.
+"""Trains a supernet in one process: the microbatches, the mean and the update of a swarm with one peer a cohort, by the same code.
 
 With one cohort and one local step a round nothing is coded. Otherwise contributions are, their table has a mean, and what sparse coding
 leaves out comes with the next contribution, as between strangers (``automl.training.cohorts``).
 
-With a directory it keeps snapshots there, and goes on from the newest one after whatever ended it: the same lots, the same losses. On the
-same machine, with as many threads, it ends on the same bits as without the break.
+With a directory it keeps snapshots there, and goes on from the newest one after whatever ended it: the same microbatches, the same losses.
+On the same machine, with as many threads, it ends on the same bits as without the break.
 
 DIR/training.json                   the settings, so that nobody goes on with others
 DIR/exchange-00000040.safetensors   residuals, exponents and norms after a round, where contributions are coded; older than its state
@@ -25,13 +25,13 @@ from manta_swarm.automl.graphs import Recorder
 from manta_swarm.automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
 from manta_swarm.automl.training.coverage import coverage_of
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import StorageError, UserError
-from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.runtime.disk import write_durably
 from manta_swarm.runtime.round_folder import RoundFolder
@@ -67,8 +67,10 @@ class SimulatedSwarm:
         ValueError: no or too many cohorts, or a percentage out of range.
     """
 
-    lot_samples: int  # of one lot
-    target_batch: int  # samples of a round; each local step of each cohort has as many lots as its share of them needs, at least one
+    microbatch_samples: int  # of one microbatch
+    target_batch: (
+        int  # samples of a round; each local step of each cohort has as many microbatches as its share of them needs, at least one
+    )
     cohorts: int = 1
     codec: str | None = None  # of what they exchange; None: int16, but with one cohort and one local step nothing is coded
     residual_percent: int = 100  # of a residual that comes with the next contribution
@@ -100,10 +102,10 @@ class Trainer:
         Args:
             plan: what to train.
             dataset: on what.
-            swarm: by how many cohorts, in which lots.
-            device: where lots are computed.
+            swarm: by how many cohorts, in which microbatches.
+            device: where microbatches are computed.
             parts: what each cohort trains on in place of the data set, as where data are private; empty: all on the data set.
-            recorder: of the device, where lots are to be recorded and replayed.
+            recorder: of the device, where microbatches are to be recorded and replayed.
 
         Raises:
             ValueError: there is not a part for each cohort, or the codec is unknown.
@@ -113,7 +115,7 @@ class Trainer:
         self.plan = plan
         self.swarm = swarm
         self.state = initial_state(plan)
-        self._num_lots = -(-swarm.target_batch // (swarm.lot_samples * swarm.cohorts * plan.local_steps))
+        self._num_microbatches = -(-swarm.target_batch // (swarm.microbatch_samples * swarm.cohorts * plan.local_steps))
         self._worker = Worker(plan.supernet, dataset, device, recorder=recorder)
         self._teacher: State | None = None
         self._cohorts = [Cohort.numbered(number) for number in range(swarm.cohorts)]
@@ -162,7 +164,7 @@ class Trainer:
         plan, round_ = self.plan, self.state.round + 1
         self._prepare_teacher()
         base = sha256(encode(("local round", self.state.round)))  # there is no log whose commit could stand here
-        losses: list[float] = []  # of the lots, in order
+        losses: list[float] = []  # of the microbatches, in order
         learnt = [self._learn(cohort, base, losses) for cohort in self._cohorts]
         self.state = next_state(self.state, self._mean(learnt), plan)
         if self._exchange is not None and plan.sorts_after(round_):
@@ -182,24 +184,26 @@ class Trainer:
         return local.learnt()
 
     def _gradient(self, cohort: Cohort, base: bytes, step: int, weights_N: Tensor, losses: list[float]) -> Tensor:
-        """Return a cohort's mean gradient in one local step; the lots' losses are added to ``losses``."""
+        """Return a cohort's mean gradient in one local step; the microbatches' losses are added to ``losses``."""
         worker = self._workers[cohort.name]
         worker.load(weights_N)
         architectures = self.plan.architectures(self.state.round + 1, cohort.name)
         total = torch.zeros(self._worker.num_weights)
-        for index in range(self._num_lots * step, self._num_lots * (step + 1)):
-            architecture = architectures[place_of_lot(len(architectures), base, cohort.key, index)]
+        for index in range(self._num_microbatches * step, self._num_microbatches * (step + 1)):
+            architecture = architectures[place_of_microbatch(len(architectures), base, cohort.key, index)]
             strength = self.plan.augmentation(self.state.round + 1, architecture)
-            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self.swarm.lot_samples, strength))
+            result = worker.train(
+                Microbatch(self.plan.seed, base, step, cohort.key, index, architecture, self.swarm.microbatch_samples, strength)
+            )
             total += result.gradient
             losses.append(result.loss)
-        return total / self._num_lots
+        return total / self._num_microbatches
 
     def _mean(self, learnt: list[Tensor]) -> Tensor:
         """Return the round's mean (N,) of what each cohort learnt."""
         if self._exchange is None:
             return learnt[0]
-        samples, round_ = self.swarm.lot_samples * self._num_lots * self.plan.local_steps, self.state.round + 1
+        samples, round_ = self.swarm.microbatch_samples * self._num_microbatches * self.plan.local_steps, self.state.round + 1
         every = []
         for cohort, values in zip(self._cohorts, learnt, strict=True):
             mask = coverage_of(self.plan, round_, cohort.name)

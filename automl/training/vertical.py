@@ -1,14 +1,14 @@
-"""A stereo lot at two sites, one of which has the left views and the disparities, the other the right views of the same scenes.
+"""A stereo microbatch at two sites, one of which has the left views and the disparities, the other the right views of the same scenes.
 
 Each runs the units that both views share on its own views. Their BatchNorms take the statistics of both (``automl.models.linked``), so the
 two compute what one would that has both views, but for the last bits. The right site gives the left one what views are compared by, at
 three scales, and gets its gradient; the left site computes all the rest, and the loss. Views and disparities go nowhere.
 
-Each site ends with a share of the lot's gradient: of the weights that both views share both have one, of all others the left site
-alone. The sum is the lot's, and it is made at the site in whose name the lot is, which so has what any lot gives. What an architecture
-does not use has no gradient and is not sent.
+Each site ends with a share of the microbatch's gradient: of the weights that both views share both have one, of all others the left site
+alone. The sum is the microbatch's, and it is made at the site in whose name the microbatch is, which so has what any microbatch gives. What
+an architecture does not use has no gradient and is not sent.
 
-Shapes: B samples of the lot, C channels, H and W height and width of a view or of features, N all weights.
+Shapes: B samples of the microbatch, C channels, H and W height and width of a view or of features, N all weights.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.coverage import coverage
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 
 
 class SiteWorker(Worker):
@@ -55,14 +55,14 @@ class SiteWorker(Worker):
         for name, (start, stop) in self._supernet.slices().items():
             self._is_shared_N[start:stop] = name.startswith(shared)
 
-    def train_site(self, lot: Lot, link: Link, *, is_own: bool) -> LotResult | None:
-        """Do this site's part of a lot, at the loaded parameters; return what the lot gave if it is this site's, else None.
+    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+        """Do this site's part of a microbatch, at the loaded parameters; return what the microbatch gave if it is this site's, else None.
 
         Raises:
-            RemoteFault: the other site sent what it should not; the lot came to nothing.
+            RemoteFault: the other site sent what it should not; the microbatch came to nothing.
             Weather: it does not answer.
         """
-        batch, supernet = self._batch_of(lot), self._supernet
+        batch, supernet = self._batch_of(microbatch), self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()
         view_BCHW = batch.inputs.chunk(len(VIEWS), 1)[self._place]
@@ -70,10 +70,10 @@ class SiteWorker(Worker):
         loss = view_BCHW.new_zeros(())
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             if self.is_left:
-                loss = self._lead(view_BCHW, batch.targets.to(self._device), lot.architecture, link)
+                loss = self._lead(view_BCHW, batch.targets.to(self._device), microbatch.architecture, link)
             else:
-                self._follow(view_BCHW, lot.architecture, link)
-        return self._add_shares(lot, loss.detach().cpu(), link, is_own=is_own)
+                self._follow(view_BCHW, microbatch.architecture, link)
+        return self._add_shares(microbatch, loss.detach().cpu(), link, is_own=is_own)
 
     def _lead(self, left_BCHW: Tensor, targets: Tensor, architecture: Architecture, link: Link) -> Tensor:
         """Leave the left site's share of the gradient in the supernet; return the loss."""
@@ -118,10 +118,10 @@ class SiteWorker(Worker):
         if self._teacher is not None:
             yield _stereo(self._teacher).train(), replace(self._space.largest(), resolution=architecture.resolution)
 
-    def _add_shares(self, lot: Lot, loss: Tensor, link: Link, *, is_own: bool) -> LotResult | None:
+    def _add_shares(self, microbatch: Microbatch, loss: Tensor, link: Link, *, is_own: bool) -> MicrobatchResult | None:
         """Give this site's share of gradient and loss, or take the other's and return the whole."""
         share_N = self._supernet.flat_gradient_N.cpu().clone()
-        used_N = coverage(self._space, lot.architecture)
+        used_N = coverage(self._space, microbatch.architecture)
         shared_N = used_N & self._is_shared_N  # of these alone the right site has a share
         given_N, taken_N = (torch.tensor(mask) for mask in ((used_N, shared_N) if self.is_left else (shared_N, used_N)))
         if not is_own:
@@ -129,7 +129,7 @@ class SiteWorker(Worker):
             return None
         values = take_values(link, (int(taken_N.sum()) + 1,), share_N, "share of a gradient")
         share_N[taken_N] += values[:-1]
-        return LotResult(share_N, (loss + values[-1]).item(), lot.samples)
+        return MicrobatchResult(share_N, (loss + values[-1]).item(), microbatch.samples)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -126,12 +126,12 @@ class Cohort:
         members = self._group.members
         return tuple(key for key in self._desk.mates.fresh() if members is None or key in members)
 
-    async def convene(self, base: Standing, lot_ms: int, left_ms: float, group: Group | None = None) -> Seat:
+    async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> Seat:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
 
         Args:
             base: whose state this peer holds.
-            lot_ms: median duration of its lots; 0 or 1: not known.
+            microbatch_ms: median duration of its microbatches; 0 or 1: not known.
             left_ms: until what was learnt has to be gathered, to be coded and handed in.
             group: the cohort, for all of this work; None: that at present.
         """
@@ -141,7 +141,9 @@ class Cohort:
         before = self._seat
         if self._desk is None or left_ms <= 0:
             return before
-        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group)
+        seat = await self._rosters.find(
+            base, min(max(microbatch_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
+        )
         if self._seat is before:
             self._seat = seat
         else:

@@ -156,7 +156,7 @@ class FounderSeat(Seat):
 
     # Who takes part.
 
-    def admit(self, key: PublicKey, lot_ms: int) -> JoinAnswer:
+    def admit(self, key: PublicKey, microbatch_ms: int) -> JoinAnswer:
         """Answer a mate that asks for a place: there are some until the first step is over, or was due."""
         now_ms = self._desk.now_ms()
         self._came.add(key)
@@ -164,7 +164,7 @@ class FounderSeat(Seat):
         self._desk.silence.forgive(key)
         if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= self._most - 1:
             return JoinAnswer(int(Place.LATE))
-        if not fits(lot_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
+        if not fits(microbatch_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
             return JoinAnswer(int(Place.TOO_SLOW))
         self._others.add(key)
         self._took_part.add(key)
@@ -364,7 +364,7 @@ class FounderSeat(Seat):
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
             return Word((), BAD_CLAIM)
-        samples = claim.lots * self._desk.manifest.lot_samples
+        samples = claim.microbatches * self._desk.manifest.microbatch_samples
         self._take(collection, caller, handed.vector, samples, handed.claim, names=claim.given)
         await self._until_over(collection)
         taken = collection.taken.get(caller)

@@ -30,7 +30,7 @@ class Place(IntEnum):
 
     TAKEN = 0
     ELSEWHERE = 1  # it asks another one itself
-    TOO_SLOW = 2  # the asker's lots do not fit the roster's steps
+    TOO_SLOW = 2  # the asker's microbatches do not fit the roster's steps
     NO_FOUNDER = 3  # it is alone itself
     LATE = 4  # the roster is closed, or full, or it works on something newer
     NOT_YET = 5  # it does not work on that base yet, and the asker's patience is over
@@ -43,14 +43,14 @@ class Join:
 
     base: bytes
     round: int  # the one after the base
-    lot_ms: int  # median duration of a lot
+    microbatch_ms: int  # median duration of a microbatch
     patience_ms: int  # the asker waits so long
     cohort: str  # that its claim will name
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and 0 <= self.lot_ms <= MAX_LOT_MS and 0 <= self.patience_ms <= MAX_OPEN_MS):
+        if not (1 <= self.round <= MAX_ROUND and 0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.patience_ms <= MAX_OPEN_MS):
             raise ValueError("round, duration or patience out of range")
 
 

@@ -60,14 +60,14 @@ class Rosters:
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
-    async def find(self, base: Standing, lot_ms: int, left_ms: float, group: Group) -> Seat:
+    async def find(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group) -> Seat:
         """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
         search = self._search = object()
         self._round, self._base, self._group = base.round + 1, base.commit, group
         self._founder, self._roster, self._settled = None, None, None
         seat: Seat | None = None
         try:
-            seat = await self._look(search, base, lot_ms, left_ms, self._desk.now_ms() + convening_ms(left_ms))
+            seat = await self._look(search, base, microbatch_ms, left_ms, self._desk.now_ms() + convening_ms(left_ms))
         except TROUBLE as error:
             logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
         finally:
@@ -83,14 +83,14 @@ class Rosters:
 
     # Asking a founder.
 
-    async def _look(self, search: object, base: Standing, lot_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+    async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
         desk = self._desk
         others: set[PublicKey] = set()  # who are of another cohort, as they say
         founder = choose_founder(self._key, self._mates(), desk.silence, self._round)
         for _ in range(_TRIES):
             if founder == self._key:
-                return self._found(base, lot_ms, left_ms, until_ms)
-            answer = await self._ask(founder, base, lot_ms, until_ms)
+                return self._found(base, microbatch_ms, left_ms, until_ms)
+            answer = await self._ask(founder, base, microbatch_ms, until_ms)
             if self._search is not search:
                 return None
             if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
@@ -109,12 +109,12 @@ class Rosters:
                 return self._answered(base, founder, answer)
         return None
 
-    async def _ask(self, founder: PublicKey, base: Standing, lot_ms: int, until_ms: float) -> JoinAnswer | None:
+    async def _ask(self, founder: PublicKey, base: Standing, microbatch_ms: int, until_ms: float) -> JoinAnswer | None:
         """Ask for a place; None: no answer."""
         self._founder = founder
         self._answer_all()
         patience_ms = max(0, round(until_ms - self._desk.now_ms()))
-        request = pack(Join(base.commit, base.round + 1, lot_ms, patience_ms, self._group.name))
+        request = pack(Join(base.commit, base.round + 1, microbatch_ms, patience_ms, self._group.name))
         try:
             answer = await self._desk.links.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
@@ -136,10 +136,10 @@ class Rosters:
 
     # Being the founder.
 
-    def _found(self, base: Standing, lot_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+    def _found(self, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
         """Take the founder's place; members may come until the first step is over."""
         desk, steps, now_ms = self._desk, self._desk.manifest.exchange.local_steps, self._desk.now_ms()
-        if not fits(lot_ms, left_ms, steps):
+        if not fits(microbatch_ms, left_ms, steps):
             self._settled = Place.NO_FOUNDER
             return None
         expected = {key for key in self._mates() if not desk.silence.covers(key, self._round)}
@@ -178,7 +178,7 @@ class Rosters:
             asking.say(_OTHER_COHORT)
         elif self._roster is not None:
             if not asking.answer.done():
-                asking.say(self._roster.admit(asking.key, join.lot_ms))
+                asking.say(self._roster.admit(asking.key, join.microbatch_ms))
         elif self._founder is not None:
             asking.say(JoinAnswer(int(Place.ELSEWHERE), (self._founder,)))
         elif self._settled is not None:

@@ -158,7 +158,7 @@ class Desk:
 
     def samples_of(self, step: ClaimStep) -> int:
         """Return how many samples a claim's step is of."""
-        return step.count * self.manifest.lot_samples
+        return step.count * self.manifest.microbatch_samples
 
     def weight_of(self, samples: int) -> int:
         """Return what so many samples weigh."""
@@ -220,7 +220,7 @@ class Seat:
         return vector
 
     def work_over(self) -> None:
-        """The last lot is trained: from here on what was learnt is sealed, and then gathered."""
+        """The last microbatch is trained: from here on what was learnt is sealed, and then gathered."""
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """Founder: return what the members hand over in time, with its own; None: nobody did. What comes of it is said by ``tell``."""
@@ -304,7 +304,8 @@ class MemberSeat(Seat):
         if self._is_alone:
             return vector
         desk, now_ms = self._desk, self._desk.now_ms()
-        # The founder may be late by a lot, waits for others as long, then for parts and for sums, perhaps twice: each is a third of a step.
+        # The founder may be late by a microbatch, waits for others as long, then for parts and for sums, perhaps twice: each is a third of
+        # a step.
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S
         reducing = self._begin(step, vector)
         try:

@@ -163,7 +163,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
         yield f"  round {one.round:<8} {amount:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
     yield f"total {_sums(run.rounds)}"
     if run.is_unaudited:
-        yield "unaudited: nobody else can compute lots of private data again"
+        yield "unaudited: nobody else can compute microbatches of private data again"
     if verify and run.rounds:
         whole = sum(one.by == CLAIMS for one in run.rounds)
         rounds = f"{len(run.rounds)} rounds are in the run's log and count this peer"
@@ -244,7 +244,13 @@ def _proof(one: "Earned") -> dict[str, Any]:
     slip = one.slip
     if slip is None:
         return {}
-    return {"index": slip.index, "tree_size": slip.head.size, "root": slip.head.root.hex(), "commit": slip.commit.hex(), "lots": slip.lots}
+    return {
+        "index": slip.index,
+        "tree_size": slip.head.size,
+        "root": slip.head.root.hex(),
+        "commit": slip.commit.hex(),
+        "microbatches": slip.microbatches,
+    }
 
 
 def _plain_word(word: "CreditWord") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from manta_swarm.protocol.errors import UserError
 
 _IDLE = "5min"  # of --when-idle without a time
 _DUTY = "Share of the time to compute in, as 60%. (A cap on a GPU's power needs root; this does without.)"
-_EVALUATION = "Share of the time to measure networks for others in, beside the lots; 0% refuses.  [default: 10%]"
+_EVALUATION = "Share of the time to measure networks for others in, beside the microbatches; 0% refuses.  [default: 10%]"
 
 _AUDIT = "Share of the time to compute contributions of others again in, for the run, which pays for it.  [default: 0%]"
 
@@ -20,7 +20,7 @@ def limit_options(command: Command) -> Command:
     flags = (
         click.option("--duty", metavar="PERCENT", help=_DUTY),
         click.option("--cpu-threads", "--threads", metavar="N", help="CPU threads to compute with.  [default: all cores]"),
-        click.option("--gpu-memory", metavar="SIZE", help="Most memory for the lots on each GPU, as 6GB."),
+        click.option("--gpu-memory", metavar="SIZE", help="Most memory for the microbatches on each GPU, as 6GB."),
         click.option("--max-temperature", metavar="CELSIUS", help="Pause while CPU or GPU are hotter, as 80."),
         click.option("--max-upload", metavar="RATE", help="Send at most so much a second, as 10Mbit or 2MB."),
         click.option("--max-download", metavar="RATE", help="Receive at most so much a second."),

@@ -81,7 +81,7 @@ def _lines_of_full(status: PeerStatus, state: str, *, runs: bool) -> Iterator[st
     if status.audits:
         yield f"audited {status.audits} contributions of others; {status.audits_against} were not what they say"
     if status.leases_at:
-        yield f"leases lots to light contributors at {status.leases_at}"
+        yield f"leases microbatches to light contributors at {status.leases_at}"
     if status.near:
         yield f"near you: {status.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
     if status.operator:
@@ -111,7 +111,7 @@ def _lines_of_credit(status: PeerStatus) -> Iterator[str]:
         )
     else:
         voucher = "as the log says; none of it checked here"
-    unaudited = ", unaudited: nobody else can compute lots of private data again" if status.is_unaudited else ""
+    unaudited = ", unaudited: nobody else can compute microbatches of private data again" if status.is_unaudited else ""
     yield f"credit: {status.credit:,} up to round {status.credit_round} ({voucher}{unaudited})"
     if status.credit_pending:
         words = pending_words(status.credit_until, status.num_rounds)

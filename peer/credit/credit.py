@@ -2,7 +2,8 @@
 
 Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
 fetched the more rarely the dearer it is, as means are checked (``peer.sync.check``): in a small run for each round, in a large one for
-some, by lot. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so do the
+some, by microbatch. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so
+do the
 proofs: a pay slip for each round that counted this peer (``peer.credit.slips``), which ``manta-peer credits`` checks without the log.
 """
 
@@ -161,7 +162,7 @@ class Credit:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
         earned = shares_by(self._manifest, self._course, claims).get(self._key, 0)
-        return _Computed(found, earned, sum(claim.lots for claim in claims) * self._manifest.lot_samples)
+        return _Computed(found, earned, sum(claim.microbatches for claim in claims) * self._manifest.microbatch_samples)
 
     def _proven(self, round_: int) -> ProvenRound | None:
         """Return a round under the tree head that its slip has, if there is one; None: the round is not known here any more."""
@@ -171,7 +172,7 @@ class Credit:
         return None if commitment is None else commitment.proven
 
     def _most_bytes(self) -> float:
-        """Return, by lot, how many bytes of contributions are worth it this time; see the module."""
+        """Return, by microbatch, how many bytes of contributions are worth it this time; see the module."""
         return self._mean_bytes / (SHARE * (1 - self._rng.random()))
 
     def _take(self, round_: int, word: CreditWord, computed: _Computed | None) -> None:

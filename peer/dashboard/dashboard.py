@@ -38,7 +38,7 @@ _HELP = """\
  up, down, Page Up, Page Down   older lines below
  ?, Esc  close this
 
- TRAINING   lots are computed
+ TRAINING   microbatches are computed
  AVERAGING  what was learnt is on its way into the round
  WAITING    for what the line says
  PAUSED     by you, or by a limit: the line says which

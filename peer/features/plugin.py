@@ -76,7 +76,7 @@ class Plugin:
         return None
 
     def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
-        """Return what trains this peer's lots in place of the usual workers; None: these do. Raises as ``check``."""
+        """Return what trains this peer's microbatches in place of the usual workers; None: these do. Raises as ``check``."""
         return None
 
     def features(self, of: Setting) -> Sequence[Feature]:
@@ -122,7 +122,7 @@ class Plugins:
         return load_checked(manifest, root)
 
     def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
-        """Return what the first plugin gives that trains this peer's lots; None: none does."""
+        """Return what the first plugin gives that trains this peer's microbatches; None: none does."""
         crews = (plugin.make_crew(config, manifest, dataset, devices, compute) for plugin in self._all)
         return next((crew for crew in crews if crew is not None), None)
 

@@ -34,9 +34,9 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    duty: int = Field(default=100, ge=1, le=100, description="share of the time that it computes lots, as 60%; in between it rests")
+    duty: int = Field(default=100, ge=1, le=100, description="share of the time that it computes microbatches, as 60%; in between it rests")
     cpu_threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
-    gpu_memory: int | None = Field(default=None, ge=256_000_000, description="memory that the lots may take on each GPU, as 6GB")
+    gpu_memory: int | None = Field(default=None, ge=256_000_000, description="memory that the microbatches may take on each GPU, as 6GB")
     max_temperature: int | None = Field(
         default=None, ge=30, le=120, description=f"pause while CPU or GPU are hotter, as 80C, until they are {COOLER_C} degrees cooler"
     )

@@ -39,7 +39,7 @@ class Own:
     given: Vector  # (N,): what was learnt and the part of the residual, before coding
 
 
-def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, residual: Residual, lot_ms: int) -> Own | None:
+def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, residual: Residual, microbatch_ms: int) -> Own | None:
     """Return this peer's own contribution of what was learnt, whose claim may stand in one of ``founder``'s too.
 
     None: its values are not finite.
@@ -48,8 +48,8 @@ def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, re
     whole = given(learnt.vector, residual.values, exchange.residual_percent, learnt.coverage)
     if not bool(np.isfinite(whole).all()):
         return None
-    vector = vector_digest(learnt.vector) if work.pile.step_lots else b""  # of one local step it is what was learnt
-    claim = claim_of(context.terms, work, vector, founder, lot_ms, given=vector_digest(whole), residual=residual.digest)
+    vector = vector_digest(learnt.vector) if work.pile.step_microbatches else b""  # of one local step it is what was learnt
+    claim = claim_of(context.terms, work, vector, founder, microbatch_ms, given=vector_digest(whole), residual=residual.digest)
     return Own(made_of(context.terms, exchange.codec, learnt, [claim], whole), claim, whole)
 
 

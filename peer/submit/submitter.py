@@ -159,7 +159,7 @@ class Submitter:
         False: it is too old by now, or its values are not finite.
 
         Args:
-            learnt: of all these lots.
+            learnt: of all these microbatches.
             seat: this peer's place in its cohort.
 
         Raises:
@@ -172,8 +172,8 @@ class Submitter:
         seat.work_over()
         if is_alone := seat.hands_in_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
-        residual, lot_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.lot_ms
-        own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, lot_ms)
+        residual, microbatch_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.microbatch_ms
+        own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, microbatch_ms)
         if own is None or not machine.seal(own.made.header):
             return False
         made, claim, contribution = own.made, own.claim.unchecked(), own.made.header.contribution

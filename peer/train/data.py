@@ -22,7 +22,7 @@ class Held:
     claimed: int = 0  # what claims say of that (``Claim.shards``)
 
     def part_of(self, dataset: Dataset) -> Dataset:
-        """Return the data set as lots of this peer are drawn from it."""
+        """Return the data set as microbatches of this peer are drawn from it."""
         if self.train:
             assert isinstance(dataset, ShardedImages | ShardedPairs)
             return dataset.with_part(self.train)

@@ -59,7 +59,7 @@ class TrainingLoop:
         self._pace = progress.pace
 
     async def work(self) -> None:
-        """Train lots until it is time to hand in, or a commit came; then seal what there is."""
+        """Train microbatches until it is time to hand in, or a commit came; then seal what there is."""
         base = self._machine.held
         assert base is not None
         if not await self._load_weights(base):
@@ -100,7 +100,7 @@ class TrainingLoop:
         if (seat := await self._features.take_seat(base, group, kept_ms)) is not None:
             return seat
         left_ms = self._pace.left_ms(context.clock.now_ms()) - kept_ms
-        return await self._others.cohort.convene(base, self._pace.lot_ms, left_ms, group)
+        return await self._others.cohort.convene(base, self._pace.microbatch_ms, left_ms, group)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""

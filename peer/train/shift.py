@@ -1,8 +1,8 @@
-"""The lots of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
+"""The microbatches of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
 
-So the sum is the same whoever was faster. A lot whose worker was lost is done again, under the same index, as long as there is time; where
-there is none, or if it takes worker after worker with it, it is dropped, and the others count without it. So
-is a lot that needs samples which this computer has not got.
+So the sum is the same whoever was faster. A microbatch whose worker was lost is done again, under the same index, as long as there is time;
+where there is none, or if it takes worker after worker with it, it is dropped, and the others count without it. So is a microbatch that
+needs samples which this computer has not got.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from typing import Any, Protocol
 
 import torch
 
-from manta_swarm.automl.training.lots import Lot
+from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.train.work import Pile
 from manta_swarm.peer.workers.crew import Crew, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 
-_FAILURES = 3  # lots in a row whose gradient is not finite, or that nobody could train, before a step is given up
-_MISSES = 64  # lots in a row that need samples which are not here, before it is no use to go on
-_LOSSES = 3  # workers that were lost with a lot, before it is dropped: it may be what ends them
-_LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time for a lot
+_FAILURES = 3  # microbatches in a row whose gradient is not finite, or that nobody could train, before a step is given up
+_MISSES = 64  # microbatches in a row that need samples which are not here, before it is no use to go on
+_LOSSES = 3  # workers that were lost with a microbatch, before it is dropped: it may be what ends them
+_LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time for a microbatch
 
 logger = logging.getLogger("manta.peer")
 
 
-class Lots(Protocol):
-    """The lots of one local step (``peer.train.trainer.StepLots``)."""
+class Microbatches(Protocol):
+    """The microbatches of one local step (``peer.train.trainer.StepMicrobatches``)."""
 
     @property
     def step(self) -> int:
@@ -38,25 +38,25 @@ class Lots(Protocol):
 
     @property
     def most(self) -> int:
-        """How many lots the pile may have at the end of the step."""
+        """How many microbatches the pile may have at the end of the step."""
 
-    def at(self, index: int) -> tuple[Lot, int]:
-        """Return the lot of an index, and the place of its architecture."""
+    def at(self, index: int) -> tuple[Microbatch, int]:
+        """Return the microbatch of an index, and the place of its architecture."""
 
 
 class MayStart(Protocol):
-    """Decides whether there is time for another lot (``peer.train.timing.Timing``)."""
+    """Decides whether there is time for another microbatch (``peer.train.timing.Timing``)."""
 
-    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
-        """Return whether a worker is to start another lot of a step, which has so many and ends then as its cohort says."""
+    def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another microbatch of a step, which has so many and ends then as its cohort says."""
 
 
 class Shift:
-    """One local step's lots on a crew."""
+    """One local step's microbatches on a crew."""
 
     def __init__(
         self,
-        lots: Lots,
+        microbatches: Microbatches,
         first: int,
         pile: Pile,
         crew: Crew,
@@ -64,11 +64,11 @@ class Shift:
         seat: "asyncio.Future[Seat]",
         timing: MayStart,
     ) -> None:
-        """Prepare; ``first`` is the index of the step's first lot, ``progress`` is told of each microbatch.
+        """Prepare; ``first`` is the index of the step's first microbatch, ``progress`` is told of each microbatch.
 
-        ``seat`` is waited for once the first lot is done, while those that are under way go on.
+        ``seat`` is waited for once the first microbatch is done, while those that are under way go on.
         """
-        self._lots = lots
+        self._microbatches = microbatches
         self._pile = pile
         self._crew = crew
         self._machine = progress.machine
@@ -76,12 +76,12 @@ class Shift:
         self._seat = seat
         self._timing = timing
         self._next = self._to_add = first
-        self._again: list[int] = []  # indices of lots whose worker was lost, the least first
+        self._again: list[int] = []  # indices of microbatches whose worker was lost, the least first
         self._losses: Counter[int] = Counter()  # by index
         self._under_way: dict[asyncio.Task[Done], tuple[int, int]] = {}  # index and worker
         self._ready: dict[int, Done | None] = {}  # by index; None: dropped
         self._failures = 0
-        self._missed: set[int] = set()  # indices of lots that need samples which are not here
+        self._missed: set[int] = set()  # indices of microbatches that need samples which are not here
         self._misses = 0  # of them in a row
         self._has_first = len(pile) > 0
         self._changed = asyncio.Event()
@@ -89,23 +89,23 @@ class Shift:
 
     @property
     def next_index(self) -> int:
-        """The index of the next step's first lot."""
+        """The index of the next step's first microbatch."""
         return self._next
 
     def look_again(self) -> None:
-        """Something changed: a worker may be free, or a lot may not be started any more that might have been."""
+        """Something changed: a worker may be free, or a microbatch may not be started any more that might have been."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Train lots until no more is to be started and all that were have come back.
+        """Train microbatches until no more is to be started and all that were have come back.
 
         Raises:
-            SamplesMissing: of many lots in a row samples are not here.
+            SamplesMissing: of many microbatches in a row samples are not here.
         """
         try:
             while True:
                 self._changed.clear()
-                self._start_lots()
+                self._start_microbatches()
                 if not self._under_way and not self._awaits_seat and not self._awaits_worker():
                     break
                 await self._next_event()
@@ -120,7 +120,7 @@ class Shift:
 
     # Starting.
 
-    def _start_lots(self) -> None:
+    def _start_microbatches(self) -> None:
         for worker in sorted(self._crew.free(), key=self._pace.usual_ms):
             if self._could_start(worker):
                 self._start(worker)
@@ -130,31 +130,31 @@ class Shift:
             index = heapq.heappop(self._again)
         else:
             index, self._next = self._next, self._next + 1
-        self._machine.lot_started(to_finish=self._lots.step > 0)
-        lot, _ = self._lots.at(index)
-        training = asyncio.ensure_future(self._crew.train(worker, lot))
+        self._machine.microbatch_started(to_finish=self._microbatches.step > 0)
+        microbatch, _ = self._microbatches.at(index)
+        training = asyncio.ensure_future(self._crew.train(worker, microbatch))
         self._under_way[training] = (index, worker)
 
     def _could_start(self, worker: int) -> bool:
         begun = len(self._under_way) + sum(done is not None for done in self._ready.values())
-        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._lots.most:
+        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._microbatches.most:
             return False
-        ends = self._seat.result().step_ends(self._lots.step) if self._seat.done() else None
-        return self._timing.may_start(self._lots.step, self._pile.step_lots + begun, ends, worker)
+        ends = self._seat.result().step_ends(self._microbatches.step) if self._seat.done() else None
+        return self._timing.may_start(self._microbatches.step, self._pile.step_microbatches + begun, ends, worker)
 
     @property
     def _awaits_seat(self) -> bool:
         return self._has_first and not self._seat.done()
 
     def _awaits_worker(self) -> bool:
-        """Would there be another lot, if a worker were there that is not."""
+        """Would there be another microbatch, if a worker were there that is not."""
         free = self._crew.free()
         return any(self._could_start(worker) for worker in range(self._crew.size) if worker not in free)
 
     # Collecting.
 
     async def _next_event(self) -> None:
-        """Wait until a lot comes back, the place in the cohort is known, or it is to be looked again what may be started."""
+        """Wait until a microbatch comes back, the place in the cohort is known, or it is to be looked again what may be started."""
         changed = asyncio.create_task(self._changed.wait())
         waiting: set[asyncio.Future[Any]] = {changed, *self._under_way, *([self._seat] if self._awaits_seat else [])}
         try:
@@ -169,35 +169,35 @@ class Shift:
             try:
                 done = training.result()
             except WorkerLost as error:
-                logger.info("lot to be done again index=%d worker=%d reason=%s", index, worker, error)
-                self._machine.lot_trained(0)
+                logger.info("microbatch to be done again index=%d worker=%d reason=%s", index, worker, error)
+                self._machine.microbatch_trained(0)
                 self._lose(index)
                 continue
             except SamplesMissing as error:
                 self._miss(index, error)
                 continue
             self._misses = 0
-            self._pace.lot_took(done.took_ms, worker)
+            self._pace.microbatch_took(done.took_ms, worker)
             self._ready[index] = done
             self._has_first = True
         self._add_ready()
 
     def _lose(self, index: int) -> None:
-        """A worker was lost with this lot."""
+        """A worker was lost with this microbatch."""
         self._losses[index] += 1
         if self._losses[index] < _LOSSES:
             heapq.heappush(self._again, index)
             return
-        logger.error("lot dropped: %d workers were lost with it index=%d", _LOSSES, index)
+        logger.error("microbatch dropped: %d workers were lost with it index=%d", _LOSSES, index)
         self._ready[index] = None
 
     def _miss(self, index: int, error: SamplesMissing) -> None:
-        """A lot needs samples that this computer has not got."""
-        self._machine.lot_trained(0)
+        """A microbatch needs samples that this computer has not got."""
+        self._machine.microbatch_trained(0)
         self._misses += 1
         if self._misses == _MISSES:
-            raise SamplesMissing(f"{_MISSES} lots in a row need samples that are not here, of the last one: {error}") from error
-        logger.warning("lot dropped: %s index=%d", str(error), index)  # no frames, and no memory, are to hang on a line
+            raise SamplesMissing(f"{_MISSES} microbatches in a row need samples that are not here, of the last one: {error}") from error
+        logger.warning("microbatch dropped: %s index=%d", str(error), index)  # no frames, and no memory, are to hang on a line
         self._missed.add(index)
         self._ready[index] = None
 
@@ -212,22 +212,22 @@ class Shift:
             self._to_add += 1
 
     def _add(self, index: int, done: Done) -> bool:
-        """Add a lot that was trained; False: it is of no use."""
+        """Add a microbatch that was trained; False: it is of no use."""
         result = done.result
         is_finite = result.is_finite
         if self._pile.is_blind and not is_finite:  # what is counted must not depend on the samples
             result, is_finite = replace(result, gradient=torch.zeros_like(result.gradient), loss=0.0), True
         if not is_finite:
-            logger.error("lot dropped: its gradient is not finite index=%d", index)
-            self._machine.lot_trained(0)
+            logger.error("microbatch dropped: its gradient is not finite index=%d", index)
+            self._machine.microbatch_trained(0)
             return False
-        lot, place = self._lots.at(index)
-        if not self._pile.has_room(lot.index):
-            logger.warning("lot dropped: too many before it were index=%d", index)
-            self._machine.lot_trained(0)
+        microbatch, place = self._microbatches.at(index)
+        if not self._pile.has_room(microbatch.index):
+            logger.warning("microbatch dropped: too many before it were index=%d", index)
+            self._machine.microbatch_trained(0)
             return False
-        if not self._machine.lot_trained(result.samples):
+        if not self._machine.microbatch_trained(result.samples):
             self.samples_dropped += result.samples
             return False
-        self._pile.add(lot, place, result, done.partner)
+        self._pile.add(microbatch, place, result, done.partner)
         return True

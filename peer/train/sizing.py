@@ -1,8 +1,9 @@
-"""Which size this peer's device is fast enough for, in model-parallel: found by how long its lots take, or said by its person.
+"""Which size this peer's device is fast enough for, in model-parallel: found by how long its microbatches take, or said by its person.
 
-A cohort's size is the least of its members' (``peer.cohort.company``), so that its architecture suits its slowest device. A device is
-fast enough for a size if a lot of the dearest architecture of it takes a third of a local step at most, as whoever has a place in a
-roster has to (``protocol.rosters.fits``). What a lot takes grows with its price: MACs, or milliseconds in a latency table of this device.
+A cohort's size is the least of its members' (``peer.cohort.company``), so that its architecture suits its slowest device. A device is fast
+enough for a size if a microbatch of the dearest architecture of it takes a third of a local step at most, as whoever has a place in a
+roster has to (``protocol.rosters.fits``). What a microbatch takes grows with its price: MACs, or milliseconds in a latency table of this
+device.
 """
 
 from collections import deque
@@ -16,9 +17,9 @@ from manta_swarm.automl.training.cohort_sizes import bound_macs, drawn
 from manta_swarm.automl.training.schedule import Phase, Plan
 from manta_swarm.protocol.sizes import ALL, NUM_SIZES
 
-PART = 3  # a lot takes one part in so many of a step at most
+PART = 3  # a microbatch takes one part in so many of a step at most
 LIGHT = 1  # the size of a cohort in which light contributors are
-_REMEMBERED = 8  # bases that were worked on: a size below is kept for about so many rounds after the lot that led to it
+_REMEMBERED = 8  # bases that were worked on: a size below is kept for about so many rounds after the microbatch that led to it
 _SPARE = 0.75  # of that part what a larger size is expected to take at most
 _RESTS = 4  # bases between two steps up: in so many a cohort goes through its roles
 _TRAINING = 3.0  # forward and backward in forwards alone, where nothing but a table is known
@@ -30,7 +31,7 @@ class _Work:
     """A base that was worked on."""
 
     price: float  # of its architecture
-    share: float  # of the longest that a lot may take: above 1 it was too slow
+    share: float  # of the longest that a microbatch may take: above 1 it was too slow
 
 
 class Helped(Protocol):
@@ -47,7 +48,7 @@ class Sizing:
     def __init__(
         self,
         plan: Plan,
-        lot_samples: int,
+        microbatch_samples: int,
         *,
         given: int | None = None,
         table: LatencyTable | None = None,
@@ -57,13 +58,13 @@ class Sizing:
 
         Args:
             plan: of a run of model-parallel.
-            lot_samples: of its lots.
+            microbatch_samples: of its microbatches.
             given: the size that the person wants; None: it is measured.
             table: this device's latencies; None: they are taken to go with MACs.
             helped: says whether light contributors are here, whose devices are small.
         """
         self._plan = plan
-        self._lot_samples = lot_samples
+        self._microbatch_samples = microbatch_samples
         self._given = given
         self._table = table
         self._helped = helped
@@ -98,22 +99,22 @@ class Sizing:
         if self._is_guessed or self._table is None:
             return
         self._is_guessed = True
-        batches, phase = self._lot_samples / self._table.conditions.batch, self._plan.phase(round_)
+        batches, phase = self._microbatch_samples / self._table.conditions.batch, self._plan.phase(round_)
         shares = {size: _TRAINING * batches * self._dearest(size, phase) / self._longest_ms(open_ms) for size in range(1, NUM_SIZES + 1)}
         self._measured = max((size for size, share in shares.items() if share <= 1), default=1)
         self._why = f"by its latency table {self._shown(shares[min(self._measured + 1, ALL)])}"
 
-    def worked(self, round_: int, architecture: Architecture, lot_ms: float, open_ms: int) -> None:
-        """Note how long the lots of a base took, by their median, and see what size that leads to.
+    def worked(self, round_: int, architecture: Architecture, microbatch_ms: float, open_ms: int) -> None:
+        """Note how long the microbatches of a base took, by their median, and see what size that leads to.
 
-        Too large a size is left at once, for one that fits as far as prices go. A larger one is tried where the dearest work of late
-        says that it fits with something to spare, one step at a time: so a moment in which the computer is busy costs some rounds, and
-        what is just about fast enough does not go up and down. The first base counts for nothing: the first lot of a program takes longer.
+        Too large a size is left at once, for one that fits as far as prices go. A larger one is tried where the dearest work of late says
+        that it fits with something to spare, one step at a time: so a moment in which the computer is busy costs some rounds, and what is
+        just about fast enough does not go up and down. The first base counts for nothing: the first microbatch of a program takes longer.
 
         Args:
             round_: the one after the base.
             architecture: that was trained.
-            lot_ms: its lots' median.
+            microbatch_ms: its microbatches' median.
             open_ms: how long the round is open.
         """
         if not self._is_warm:
@@ -121,7 +122,7 @@ class Sizing:
             return
         self._is_guessed = True
         phase = self._plan.phase(round_)
-        self._works.append(_Work(self._price(architecture, phase), lot_ms / self._longest_ms(open_ms)))
+        self._works.append(_Work(self._price(architecture, phase), microbatch_ms / self._longest_ms(open_ms)))
         self._rests = max(0, self._rests - 1)
         dearest = max(self._works, key=lambda work: work.price)
         next_share = self._share(dearest, min(self._measured + 1, ALL), phase)
@@ -166,4 +167,4 @@ class Sizing:
 
     def _shown(self, share: float) -> str:
         which = "largest" if self._measured == ALL else "next larger"
-        return f"a lot of the {which} networks takes about {share:.0%} of the time that a lot may take"
+        return f"a microbatch of the {which} networks takes about {share:.0%} of the time that a microbatch may take"

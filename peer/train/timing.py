@@ -32,33 +32,33 @@ class Timing:
     @property
     def spare_s(self) -> float:
         """Seconds until headers of this round are closed, less what a microbatch takes."""
-        return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.lot_ms) / 1000
+        return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.microbatch_ms) / 1000
 
     def may_work_ahead(self) -> bool:
-        """Only where a round has no time for two lots. Whoever is faster waits for the commit, and then has a whole round:
-        a lot begun near the deadline would be late again, and so on in every round, one lot in each.
+        """Only where a round has no time for two microbatches. Whoever is faster waits for the commit, and then has a whole round:
+        a microbatch begun near the deadline would be late again, and so on in every round, one microbatch in each.
         """
-        return self._machine.may_work_ahead and 2 * self._pace.lot_ms > self._progress.open_ms(self._context.manifest)
+        return self._machine.may_work_ahead and 2 * self._pace.microbatch_ms > self._progress.open_ms(self._context.manifest)
 
-    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
-        """Return whether a worker is to start another lot of a local step; steps that were begun are finished, with a lot each at least.
+    def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another microbatch of a local step; steps that were begun are finished, with a microbatch each at least.
 
         Args:
             step: from 0.
-            lots: of it so far.
+            microbatches: of it so far.
             ends: when it ends as its cohort says; None: no cohort does.
             worker: its number.
         """
         machine, is_leaving, workers = self._machine, self._progress.leaving.is_set(), self._crew.present()
-        if step and not lots:
+        if step and not microbatches:
             return machine.samples > 0 and not (is_leaving and not workers)
         if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
             return False
-        if lots and self._features.is_lease_only:
+        if microbatches and self._features.is_lease_only:
             return False
         is_awaited = self._progress.promises.listed_in == machine.newest.round > 0
         steps = self._context.manifest.exchange.local_steps
         now_ms = self._context.clock.now_ms()
-        return self._pace.may_start_lot(
-            now_ms, lots, is_awaited=is_awaited, step=step, steps=steps, ends=ends, worker=worker, workers=workers
+        return self._pace.may_start_microbatch(
+            now_ms, microbatches, is_awaited=is_awaited, step=step, steps=steps, ends=ends, worker=worker, workers=workers
         )

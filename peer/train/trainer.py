@@ -1,6 +1,6 @@
-"""Where a peer's lots are trained: on one committed state, in one local step or several, alone or step by step with its cohort.
+"""Where a peer's microbatches are trained: on one committed state, in one local step or several, alone or step by step with its cohort.
 
-How many lots there is time for is decided by ``peer.train.timing``; what is done with what was learnt, by the caller.
+How many microbatches there is time for is decided by ``peer.train.timing``; what is done with what was learnt, by the caller.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot
+from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
 from manta_swarm.peer.cohort.cohort import Seat
@@ -23,15 +23,15 @@ from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import Learnt, Pile, Vector, Work, claim_of
 from manta_swarm.peer.workers.crew import Crew
-from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.rounds import Standing
 
 logger = logging.getLogger("manta.peer")
 
 
 @dataclass(frozen=True, slots=True)
-class StepLots:
-    """The lots of one local step of a work. Implements ``peer.train.shift.Lots``."""
+class StepMicrobatches:
+    """The microbatches of one local step of a work. Implements ``peer.train.shift.Microbatches``."""
 
     context: RunContext
     work: Work
@@ -39,18 +39,18 @@ class StepLots:
 
     @property
     def most(self) -> int:
-        """See ``Lots``: the steps to come need one each."""
+        """See ``Microbatches``: the steps to come need one each."""
         manifest = self.context.manifest
-        return manifest.exchange.max_claim_samples // manifest.lot_samples - (manifest.exchange.local_steps - 1 - self.step)
+        return manifest.exchange.max_claim_samples // manifest.microbatch_samples - (manifest.exchange.local_steps - 1 - self.step)
 
-    def at(self, index: int) -> tuple[Lot, int]:
-        """See ``Lots``."""
+    def at(self, index: int) -> tuple[Microbatch, int]:
+        """See ``Microbatches``."""
         manifest, key, base = self.context.manifest, self.context.key, self.work.base
         architectures = self.work.pile.architectures
-        place = place_of_lot(len(architectures), base.commit, key, index)
+        place = place_of_microbatch(len(architectures), base.commit, key, index)
         architecture = architectures[place]
         strength = self.context.course.plan.augmentation(base.round + 1, architecture)
-        return Lot(manifest.seed, base.commit, self.step, key, index, architecture, manifest.lot_samples, strength), place
+        return Microbatch(manifest.seed, base.commit, self.step, key, index, architecture, manifest.microbatch_samples, strength), place
 
 
 class LocalTrainer:
@@ -83,7 +83,7 @@ class LocalTrainer:
         self._open_ms = 0  # how long the round of the base is open
 
     def look_again(self) -> None:
-        """What decides whether lots are started has changed."""
+        """What decides whether microbatches are started has changed."""
         if self._shift is not None:
             self._shift.look_again()
 
@@ -111,20 +111,20 @@ class LocalTrainer:
 
     def end(self, base: Standing, cohort: str) -> None:
         """The work on this base is over, whatever came of it."""
-        if self._sizing is not None and (lot_ms := self._progress.pace.on_base_ms):
+        if self._sizing is not None and (microbatch_ms := self._progress.pace.on_base_ms):
             architectures = self._course.plan.architectures(base.round + 1, cohort)
-            self._sizing.worked(base.round + 1, architectures[0], lot_ms, self._open_ms)
+            self._sizing.worked(base.round + 1, architectures[0], microbatch_ms, self._open_ms)
 
     async def train(self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
-        None: there was no time for a lot, or what was trained is of no use by now.
+        None: there was no time for a microbatch, or what was trained is of no use by now.
 
         Args:
             base: the commit.
             state: its state, which the crew has.
             cohort: the name that model-parallel's architectures follow from, for all of this work.
-            seat: this peer's place in its cohort; it is waited for once the first lot is done.
+            seat: this peer's place in its cohort; it is waited for once the first microbatch is done.
         """
         context, round_ = self._context, base.round + 1
         architectures = self._course.plan.architectures(round_, cohort)
@@ -137,7 +137,7 @@ class LocalTrainer:
             if local is not None and step:
                 self._loaded = None
                 await self._crew.load(local.weights, self._teacher)
-            asked = StepLots(context, work, step)
+            asked = StepMicrobatches(context, work, step)
             shift = self._shift = Shift(asked, index, pile, self._crew, self._progress, seat, self._timing)
             try:
                 await shift.run()
@@ -145,7 +145,7 @@ class LocalTrainer:
                 self._shift = None
                 self._samples_dropped += shift.samples_dropped
             index = shift.next_index
-            if not pile.step_lots:
+            if not pile.step_microbatches:
                 return None
             if local is not None:
                 await self._take_step(work, local, step, seat.result())
@@ -153,7 +153,7 @@ class LocalTrainer:
         self._loaded = self._loaded if local is None else None
         vector = await self._features.on_learnt(vector)  # nothing that a blind claim hides has left so far
         if not bool(np.isfinite(vector).all()):
-            logger.error("lots dropped: what they taught is not finite round=%d", round_)
+            logger.error("microbatches dropped: what they taught is not finite round=%d", round_)
             return None
         return Learnt(work, vector, self._course.coverage(round_, work.cohort)), seat.result()
 
@@ -164,7 +164,7 @@ class LocalTrainer:
         digests = await compute.run(part_digests, gradient)
         own = of_mean = digest_of_parts(digests)
         if await seat.is_shared():
-            claim = await compute.run(claim_of, terms, work, own, seat.founder, self._progress.pace.lot_ms)
+            claim = await compute.run(claim_of, terms, work, own, seat.founder, self._progress.pace.microbatch_ms)
             mean = await seat.average(step, gradient, claim, digests)
             of_mean = own if mean is gradient else await compute.run(vector_digest, mean)
         work.pile.end_step(own, of_mean)

@@ -1,4 +1,4 @@
-"""The lots of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
+"""The microbatches of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from manta_swarm.automl.spaces.space import Architecture
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT
 from manta_swarm.protocol.rounds import Standing
@@ -32,7 +32,7 @@ now_ms = SYSTEM_CLOCK.now_ms  # for what has no context: workers, and a gateway'
 
 
 class Pile:
-    """The lots of one base at one peer: local step after local step, and what a claim says of them all."""
+    """The microbatches of one base at one peer: local step after local step, and what a claim says of them all."""
 
     def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False, every: int = 1) -> None:
         """Begin with the first step.
@@ -41,11 +41,11 @@ class Pile:
             num_weights: N.
             architectures: those that the round asks for, in order.
             is_blind: the steps in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
-            every: how far apart the indices of its lots are.
+            every: how far apart the indices of its microbatches are.
         """
         self.architectures = tuple(architectures)
         self.is_blind = is_blind
-        self.partner = b""  # the other site of the newest lot that took two
+        self.partner = b""  # the other site of the newest microbatch that took two
         self._every = every
         self._indices: list[int] = []  # of the step under way
         self._ended: list[ClaimStep] = []
@@ -60,8 +60,8 @@ class Pile:
         return sum(self._counts)
 
     @property
-    def step_lots(self) -> int:
-        """Lots of the step under way."""
+    def step_microbatches(self) -> int:
+        """Microbatches of the step under way."""
         return len(self._indices)
 
     @property
@@ -76,22 +76,22 @@ class Pile:
 
     @property
     def work(self) -> tuple[int, ...]:
-        """Lots of each architecture."""
+        """Microbatches of each architecture."""
         return tuple(self._counts)
 
     def has_room(self, index: int) -> bool:
-        """Return whether a lot of this index may be added to the step: a claim says of few indices that they were left out."""
+        """Return whether a microbatch of this index may be added to the step: a claim says of few indices that they were left out."""
         indices = self._indices
         between = (index - indices[0]) // self._every - len(indices) if indices else 0
         return between <= min(MAX_SKIPPED, MAX_LEFT_OUT - sum(len(step.skipped) for step in self._ended))
 
-    def add(self, lot: Lot, place: int, result: LotResult, partner: bytes = b"") -> None:
-        """Add a lot of the architecture at ``place``, its gradient weighted by its samples; there is room for it.
+    def add(self, microbatch: Microbatch, place: int, result: MicrobatchResult, partner: bytes = b"") -> None:
+        """Add a microbatch of the architecture at ``place``, its gradient weighted by its samples; there is room for it.
 
         ``partner``: the key of the site with the other view of its samples, which trained it too.
         """
         self.partner = partner or self.partner
-        self._indices.append(lot.index)
+        self._indices.append(microbatch.index)
         self._sum.add_(result.gradient, alpha=result.samples)
         self._loss_sum += result.loss * result.samples
         self._samples += result.samples
@@ -153,11 +153,11 @@ class ClaimTerms:
     identity: Identity
     run: bytes
     payout: PublicKey  # the account that its credit adds up to
-    shards: int = 0  # of those that lots are drawn from (``Claim.shards``)
+    shards: int = 0  # of those that microbatches are drawn from (``Claim.shards``)
 
 
 def claim_of(
-    terms: ClaimTerms, work: Work, vector: bytes, founder: PublicKey, lot_ms: int, *, given: bytes = b"", residual: bytes = b""
+    terms: ClaimTerms, work: Work, vector: bytes, founder: PublicKey, microbatch_ms: int, *, given: bytes = b"", residual: bytes = b""
 ) -> Signed[Claim]:
     """Return the claim of a work as far as it is, for a contribution of ``founder`` or one alone.
 
@@ -166,7 +166,7 @@ def claim_of(
         work: with a step under way that step is the last one.
         vector: digest of that step's mean gradient; with no step under way it is not used.
         founder: whom the claim names.
-        lot_ms: median duration of its lots.
+        microbatch_ms: median duration of its microbatches.
         given: digest of what is given for the body; empty before the end.
         residual: digest of the residual of which a part is in that.
     """
@@ -182,7 +182,7 @@ def claim_of(
         work=work.pile.work,
         given=given,
         residual=residual,
-        lot_ms=max(1, lot_ms),
+        microbatch_ms=max(1, microbatch_ms),
         shards=terms.shards,
         partner=work.pile.partner,
     )

@@ -1,4 +1,6 @@
-"""What trains a peer's lots, as its rounds see it: a crew of workers, each of which takes a lot at a time. Here: crews of one, and of none.
+"""What trains a peer's microbatches, as its rounds see it: a crew of workers, each of which takes a microbatch at a time.
+
+Here: crews of one, and of none.
 
 Workers are numbered from 0; a number stands for a device, and stays when what computes on it was started again. A crew of processes is in
 ``peer.workers.processes``.
@@ -12,20 +14,20 @@ from typing import Protocol
 from torch import Tensor
 
 from manta_swarm.automl.memory import give_back_memory
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.protocol.errors import Weather
 
 
 class WorkerLost(Weather):
-    """The worker died, hung or was stopped in the middle of a lot: whoever is free may do the lot again, and gets the same."""
+    """The worker died, hung or was stopped in the middle of a microbatch: whoever is free may do the microbatch again, and gets the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A lot that was trained."""
+    """A microbatch that was trained."""
 
-    result: LotResult  # its gradient is good until it is released
+    result: MicrobatchResult  # its gradient is good until it is released
     took_ms: float
     slot: int = 0  # of the gradient, where the crew keeps several
     partner: bytes = b""  # the key of the site that trained it too, with the other view of its samples
@@ -57,7 +59,7 @@ class Crew(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """What happened, for whoever gives out lots."""
+        """What happened, for whoever gives out microbatches."""
 
     @property
     def num_weights(self) -> int:
@@ -69,33 +71,34 @@ class Crew(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether no lot is to be started."""
+        """Whether no microbatch is to be started."""
 
     def present(self) -> Sequence[int]:
         """Return the workers that are there, busy or not; none while paused."""
 
     def free(self) -> Sequence[int]:
-        """Return those of them that could take a lot now."""
+        """Return those of them that could take a microbatch now."""
 
     async def start(self) -> None:
         """Begin; workers may come later. For who may be interrupted: ``close`` is called in any case."""
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """Take over a state's parameters (N,), and those of its teacher, for the lots to come. No lot is under way."""
+        """Take over a state's parameters (N,), and those of its teacher, for the microbatches to come. No microbatch is under way."""
 
-    async def train(self, worker: int, lot: Lot) -> Done:
-        """Return what ``worker``, which is free, made of a lot.
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+        """Return what ``worker``, which is free, made of a microbatch.
 
         Raises:
-            WorkerLost: nothing; the lot may be started again.
-            SamplesMissing: nothing; this computer has not got the lot's samples as they should be, the worker can take another lot.
+            WorkerLost: nothing; the microbatch may be started again.
+            SamplesMissing: nothing; this computer has not got the microbatch's samples as they should be, the worker can take another
+                microbatch.
         """
 
     def release(self, done: Done) -> None:
-        """Take the memory of a lot's gradient back: nobody reads it any more."""
+        """Take the memory of a microbatch's gradient back: nobody reads it any more."""
 
     async def pause(self) -> None:
-        """Start no lot until ``resume``, and give back what the workers hold, as far as they are processes of their own."""
+        """Start no microbatch until ``resume``, and give back what the workers hold, as far as they are processes of their own."""
 
     async def resume(self) -> None:
         """Go on."""
@@ -104,8 +107,8 @@ class Crew(Protocol):
         """End all workers."""
 
 
-class LotWorker(Protocol):
-    """What computes lots (``automl.training.lots.Worker``)."""
+class MicrobatchWorker(Protocol):
+    """What computes microbatches (``automl.training.microbatches.Worker``)."""
 
     @property
     def num_weights(self) -> int:
@@ -117,8 +120,8 @@ class LotWorker(Protocol):
     def teach(self, parameters: Tensor | None) -> None:
         """Take over the parameters (N,) of a teacher, or do without."""
 
-    def train(self, lot: Lot) -> LotResult:
-        """Return what a lot gave."""
+    def train(self, microbatch: Microbatch) -> MicrobatchResult:
+        """Return what a microbatch gave."""
 
 
 class CrewOfOne:
@@ -136,7 +139,7 @@ class CrewOfOne:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no lot is to be started."""
+        """Whether no microbatch is to be started."""
         return self._is_paused
 
     def present(self) -> Sequence[int]:
@@ -151,7 +154,7 @@ class CrewOfOne:
         """See ``Crew``: the gradient has memory of its own."""
 
     async def pause(self) -> None:
-        """Start no lot; the one under way is finished."""
+        """Start no microbatch; the one under way is finished."""
         self._is_paused = True
         self.changes.note()
 
@@ -162,9 +165,12 @@ class CrewOfOne:
 
 
 class InProcess(CrewOfOne):
-    """A crew of one, in this process: its lots are computed in the thread in which all else that is heavy is. Implements ``Crew``."""
+    """A crew of one, in this process: its microbatches are computed in the thread in which all else that is heavy is.
 
-    def __init__(self, worker: LotWorker, compute: ComputeThread) -> None:
+    Implements ``Crew``.
+    """
+
+    def __init__(self, worker: MicrobatchWorker, compute: ComputeThread) -> None:
         """Let ``worker`` compute in the thread of ``compute``, which somebody else closes."""
         super().__init__()
         self._worker = worker
@@ -183,12 +189,12 @@ class InProcess(CrewOfOne):
         await self._compute.run(self._worker.teach, teacher)
         await self._compute.run(self._worker.load, parameters)
 
-    async def train(self, worker: int, lot: Lot) -> Done:
-        """Return what a lot gave; it is never lost."""
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+        """Return what a microbatch gave; it is never lost."""
         self._is_busy = True
         started_ms = now_ms()
         try:
-            result = await self._compute.run(self._worker.train, lot)
+            result = await self._compute.run(self._worker.train, microbatch)
         finally:
             self._is_busy = False
         took_ms = now_ms() - started_ms
@@ -197,7 +203,7 @@ class InProcess(CrewOfOne):
         return Done(result, took_ms)
 
     async def pause(self) -> None:
-        """Start no lot; memory goes back to the system as far as none is under way, else with its end."""
+        """Start no microbatch; memory goes back to the system as far as none is under way, else with its end."""
         await super().pause()
         if not self._is_busy:
             await asyncio.to_thread(give_back_memory)
@@ -234,7 +240,7 @@ class IdleCrew:
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
         """Take over nothing."""
 
-    async def train(self, worker: int, lot: Lot) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
         """See ``Crew``: there is no worker."""
         raise WorkerLost(f"there is no worker {worker}")
 

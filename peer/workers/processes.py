@@ -1,8 +1,8 @@
-"""A crew of worker processes, one for each GPU or for each share of the CPU's threads: started, given lots, started again when they end.
+"""A crew of worker processes, one for each GPU or for each share of the CPU's threads: started, given microbatches, started again when they end.
 
 What all need lies in shared memory once: the weights and the teacher's, the data set, and a place for each gradient that is under way.
-Gradients are added by whoever asked for the lots, in the order of the lots, so the sum is the same as with one worker, and nobody waits for
-a worker that died: that is why they are not averaged by ``torch.distributed`` (docs/protocol.md, section 18).
+Gradients are added by whoever asked for the microbatches, in the order of the microbatches, so the sum is the same as with one worker, and
+nobody waits for a worker that died: that is why they are not averaged by ``torch.distributed`` (docs/protocol.md, section 18).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.shared_memory import Region, aligned
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.devices import Device
@@ -32,8 +32,8 @@ from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
 from manta_swarm.runtime.tasks import within
 
-_SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
-_REMEMBERED = 16  # lots
+_SLOTS = 32  # gradients under way for each worker: as many microbatches a fast one may be ahead of the slowest
+_REMEMBERED = 16  # microbatches
 _PAUSED = "paused"  # why a worker ended that the person does not want now
 _AGAIN = Restart(0.5, 60.0, free=1)
 _ALARMING = 3  # ends in a row, of every worker, that the person is told of
@@ -87,9 +87,9 @@ class Patience:
     """How long workers are waited for, in seconds. What is longer than anything that was ever seen is taken for a standstill."""
 
     start_s: float = 300.0  # until a worker is ready: libraries, data, the device
-    first_s: float = 600.0  # for its first lot
+    first_s: float = 600.0  # for its first microbatch
     least_s: float = 30.0  # for any other one
-    lots: int = 20  # and at least so many times the longest of its last ones
+    microbatches: int = 20  # and at least so many times the longest of its last ones
     again: Restart = _AGAIN  # before one that ended is started again
 
 
@@ -101,16 +101,16 @@ class _Post:
     device: Device
     child: Child | None = None
     is_ready: bool = False
-    slot: int | None = None  # of the lot that it is at
-    ends: int = 0  # in a row, without a lot in between
-    lots_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    slot: int | None = None  # of the microbatch that it is at
+    ends: int = 0  # in a row, without a microbatch in between
+    microbatches_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     @property
     def is_free(self) -> bool:
         return self.is_ready and self.slot is None
 
     def patience_s(self, patience: Patience) -> float:
-        return max(patience.least_s, patience.lots * max(self.lots_s)) if self.lots_s else patience.first_s
+        return max(patience.least_s, patience.microbatches * max(self.microbatches_s)) if self.microbatches_s else patience.first_s
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.device.name})"
@@ -144,7 +144,7 @@ class ProcessCrew:
     ) -> None:
         """Prepare; ``start`` starts the workers. ``data`` is closed with the crew.
 
-        On a GPU a worker takes ``gpu_memory`` bytes at most; with ``cuda_graphs`` it records lots and replays them.
+        On a GPU a worker takes ``gpu_memory`` bytes at most; with ``cuda_graphs`` it records microbatches and replays them.
 
         Raises:
             StorageError: there is no shared memory.
@@ -196,7 +196,7 @@ class ProcessCrew:
         return [post.number for post in self._posts if post.is_ready]
 
     def free(self) -> Sequence[int]:
-        """Return those of them that have no lot, as long as there is a place for its gradient."""
+        """Return those of them that have no microbatch, as long as there is a place for its gradient."""
         return [post.number for post in self._posts if post.is_free] if self._free_slots else []
 
     async def start(self) -> None:
@@ -206,9 +206,9 @@ class ProcessCrew:
             tending.add_done_callback(_tell_of_fault)
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """Put a state's parameters, and its teacher's, into shared memory; the workers take them with their next lot."""
+        """Put a state's parameters, and its teacher's, into shared memory; the workers take them with their next microbatch."""
         if any(post.slot is not None for post in self._posts):
-            raise RuntimeError("no state is loaded while a lot is under way")
+            raise RuntimeError("no state is loaded while a microbatch is under way")
         await asyncio.to_thread(self._copy, parameters, teacher)
         self._number += 1
 
@@ -218,18 +218,18 @@ class ProcessCrew:
             self._teacher_N.copy_(teacher)
         self._teacher = teacher
 
-    async def train(self, worker: int, lot: Lot) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
         """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
         child = post.child
         if post.slot is not None or not self._free_slots:
-            raise RuntimeError("a lot is for a worker that is free")
+            raise RuntimeError("a microbatch is for a worker that is free")
         if child is None or not post.is_ready:  # since it was seen to be free
             raise WorkerLost("it has ended, or everything is paused")
         slot = post.slot = heapq.heappop(self._free_slots)
-        architecture, teaches = lot.architecture.text, int(self._teacher is not None)
-        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
-        task = Task(self._number, teaches, slot, *identity, architecture, lot.samples, lot.augmentation)
+        architecture, teaches = microbatch.architecture.text, int(self._teacher is not None)
+        identity = (microbatch.run_seed, microbatch.base, microbatch.step, microbatch.key, microbatch.index)
+        task = Task(self._number, teaches, slot, *identity, architecture, microbatch.samples, microbatch.augmentation)
         started_ms = now_ms()
         try:
             answer = await self._answered(child, task, post.patience_s(self._patience))
@@ -245,8 +245,8 @@ class ProcessCrew:
             raise SamplesMissing(answer.missing)
         took_ms = now_ms() - started_ms
         post.slot, post.ends, self._was_said = None, 0, False
-        post.lots_s.append(took_ms / 1000)
-        return Done(LotResult(self._gradients_SN[slot], answer.loss_value, lot.samples), took_ms, slot)
+        post.microbatches_s.append(took_ms / 1000)
+        return Done(MicrobatchResult(self._gradients_SN[slot], answer.loss_value, microbatch.samples), took_ms, slot)
 
     async def _answered(self, child: Child, task: Task, patience_s: float) -> Answer:
         try:
@@ -267,7 +267,7 @@ class ProcessCrew:
         self.changes.note()
 
     async def pause(self) -> None:
-        """End all workers, in the middle of their lots; returns when their memory and their devices are free."""
+        """End all workers, in the middle of their microbatches; returns when their memory and their devices are free."""
         self._may_run.clear()
         for post in self._posts:
             post.is_ready = False
@@ -284,7 +284,7 @@ class ProcessCrew:
         self.changes.note()
 
     async def equip(self, devices: Sequence[Device], gpu_memory: int | None) -> None:
-        """Let each worker have these threads and so much memory from now on: all are started again, and no lot is lost by it."""
+        """Let each worker have these threads and so much memory from now on: all are started again, and no microbatch is lost by it."""
         for post, device in zip(self._posts, devices, strict=True):
             post.device, post.is_ready = device, False
         self._gpu_memory = gpu_memory
@@ -316,7 +316,7 @@ class ProcessCrew:
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:
-                self.changes.note(f"{post} ended ({reason}); {again}, and the lot that it was at is done again")
+                self.changes.note(f"{post} ended ({reason}); {again}, and the microbatch that it was at is done again")
             self._tell_of_trouble(reason)
             await within(self._resumed, pause_s)
 

@@ -1,4 +1,4 @@
-"""A crew that computes only a share of the time: after a lot its worker rests, and takes none until the share is kept.
+"""A crew that computes only a share of the time: after a microbatch its worker rests, and takes none until the share is kept.
 
 What counts is the time in which a worker computed, against all that went by: whatever else the peer waits for, the commit or the network,
 is rest as well. So a worker never computes more than its share, and as much as that where there is always something to do.
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from manta_swarm.automl.training.lots import Lot
+from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.peer.workers.crew import Crew, Done
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
@@ -95,7 +95,7 @@ class RestingCrew:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no lot is to be started."""
+        """Whether no microbatch is to be started."""
         return self._crew.is_paused
 
     def present(self) -> Sequence[int]:
@@ -103,7 +103,7 @@ class RestingCrew:
         return self._crew.present()
 
     def free(self) -> Sequence[int]:
-        """Return those that could take a lot now."""
+        """Return those that could take a microbatch now."""
         return [worker for worker in self._crew.free() if self._rest_ms(worker) <= 0]
 
     async def start(self) -> None:
@@ -114,16 +114,16 @@ class RestingCrew:
         """See ``Crew``."""
         await self._crew.load(parameters, teacher)
 
-    async def train(self, worker: int, lot: Lot) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
         """See ``Crew``; then the worker rests."""
         self._accounts.setdefault(worker, _Account(self._clock.now_ms(), counted_ms=self._counted_ms()))
         try:
-            done = await self._crew.train(worker, lot)
+            done = await self._crew.train(worker, microbatch)
         except BaseException:
             self._settle(worker, None)
             raise
         self._settle(worker, done.took_ms)
-        self.samples_trained += lot.samples
+        self.samples_trained += microbatch.samples
         return done
 
     def release(self, done: Done) -> None:
@@ -153,7 +153,7 @@ class RestingCrew:
         return 0.0 if account is None else account.rest_ms(self._clock.now_ms())
 
     def _settle(self, worker: int, took_ms: float | None) -> None:
-        """Add up what a worker owes after a lot that took so long; None: the lot was lost, and how long it took is not known."""
+        """Add up what a worker owes after a microbatch that took so long; None: the microbatch was lost, and how long it took is not known."""
         account, now, counted_ms = self._accounts[worker], self._clock.now_ms(), self._counted_ms()
         account.settle(now, (took_ms or 0.0) if self._thread is None else counted_ms - account.counted_ms, self._duty)
         account.counted_ms = counted_ms

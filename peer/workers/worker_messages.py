@@ -42,7 +42,7 @@ class Setup:
     device: str  # torch's name
     threads: int
     gpu_memory: int  # bytes that torch may take on the device; 0: as many as there are
-    cuda_graphs: int  # 1: lots are recorded and replayed, if the device is a GPU
+    cuda_graphs: int  # 1: microbatches are recorded and replayed, if the device is a GPU
     slots: int  # gradients that have a place in shared memory
     images: tuple[ImagesIn, ...]  # one, in shared memory, or none
     pairs: tuple[PairsOf, ...]  # one, kept in shared memory, or none
@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From a worker: it waits for lots."""
+    """From a worker: it waits for microbatches."""
 
     device: str  # in words
     num_weights: int
@@ -63,7 +63,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """To a worker: train this lot."""
+    """To a worker: train this microbatch."""
 
     state: int  # counts up with each state that is put into shared memory
     teaches: int  # 1: there is a teacher beside it
@@ -84,7 +84,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a worker, which waits for another lot: the gradient is in its slot, or samples are not on this computer as they should be."""
+    """From a worker, which waits for another microbatch: the gradient is in its slot, or samples are not on this computer as they should be."""
 
     slot: int
     index: int

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: takes lots from the peer, one at a time, and puts their gradients into shared memory.
+"""A worker in a process of its own: takes microbatches from the peer, one at a time, and puts their gradients into shared memory.
 
 Run as ``python -m peer.workers.worker_process STATE GRADIENTS DATA``: descriptors that are inherited. Knows no network.
 """
@@ -20,7 +20,7 @@ from manta_swarm.automl.graphs import CudaGraphs
 from manta_swarm.automl.memory import keep_freed_memory
 from manta_swarm.automl.shared_memory import Region
 from manta_swarm.automl.spaces.space import Architecture, space_named
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
 from manta_swarm.protocol.errors import OwnFault, SamplesMissing
 from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
@@ -30,7 +30,7 @@ class Computer:
     """What this process computes with: the supernet on a device, and the shared memory."""
 
     def __init__(self, setup: Setup, state: Region, gradients: Region, data: Region) -> None:
-        """Get ready for lots.
+        """Get ready for microbatches.
 
         Raises:
             MantaError, RuntimeError: the device, the data or the memory are not what the peer says.
@@ -58,13 +58,13 @@ class Computer:
         return self._worker.num_weights
 
     def train(self, task: Task) -> Answer:
-        """Put the gradient of a task's lot into its slot."""
+        """Put the gradient of a task's microbatch into its slot."""
         if task.state != self._state:
             self._take_over(self._teacher_N if task.teaches else None)
             self._state = task.state
         architecture = Architecture.parse(task.architecture, self._space)
-        lot = Lot(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
-        result = self._worker.train(lot)
+        microbatch = Microbatch(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
+        result = self._worker.train(microbatch)
         self._gradients_SN[task.slot].copy_(result.gradient)
         return Answer(task.slot, task.index, struct.pack(">d", result.loss), "")
 
@@ -117,14 +117,14 @@ def work(parent: Parent) -> None:
     state, gradients, data = map(Region.inherited, map(int, sys.argv[1:]))
     setup = parent.hear()
     if not isinstance(setup, Setup):
-        raise OwnFault("a worker was given a lot before it was told what it is")
+        raise OwnFault("a worker was given a microbatch before it was told what it is")
     try:
         computer = Computer(setup, state, gradients, data)
         parent.say(Ready(computer.device, computer.num_weights))
         while True:
             task = parent.hear()
             if not isinstance(task, Task):
-                raise OwnFault("a worker was given something else than a lot")
+                raise OwnFault("a worker was given something else than a microbatch")
             parent.say(_answer(computer, task))
     except torch.cuda.OutOfMemoryError as error:
         raise OwnFault(str(error)) from error

@@ -24,7 +24,7 @@ STRANGER = Identity(b"\x03" * 32)
 PEERS = MANY_PEERS[:3]
 CONFIG = RunConfig(
     run=RunSection(name="real", rounds=9),
-    round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, first_open_s=10, min_open_s=1, max_open_s=60),
+    round=RoundSection(target_batch=3 * 4 * 32, microbatch_samples=32, first_open_s=10, min_open_s=1, max_open_s=60),
     exchange=ExchangeSection(max_rows=8),
 )
 THIN_PARTS = CONFIG.model_copy(  # each cohort trains a part of the weights, for two steps, and hands in the largest changes
@@ -55,21 +55,21 @@ def opened(directory: Path, config: RunConfig = CONFIG) -> OpenRun:
 
 
 def made(ledger: Ledger, peer: Identity, *, seed: int = 0, **changes: Any) -> Made:
-    """Return an honest contribution for the next round: a lot of each of its architectures; another seed makes it another one."""
+    """Return an honest contribution for the next round: a microbatch of each of its architectures; another seed makes it another one."""
     round_ = changes.get("round") or ledger.round + 1
     vector = values_of(NUM_WEIGHTS, 1_000 * seed + 10 * round_ + MANY_PEERS.index(peer))
-    return made_of(ledger, peer, vector, **{"lots": lots_of(ledger, round_, changes), **changes})
+    return made_of(ledger, peer, vector, **{"microbatches": microbatches_of(ledger, round_, changes), **changes})
 
 
 def made_together(ledger: Ledger, members: Sequence[Identity], *, seed: int = 0, **changes: Any) -> Made:
     """Return an honest contribution of a cohort for the next round; its founder is the first."""
     round_ = changes.get("round") or ledger.round + 1
     vector = values_of(NUM_WEIGHTS, 1_000 * seed + 10 * round_ + 500 + MANY_PEERS.index(members[0]))
-    return made_of_cohort(ledger, members, vector, **{"lots": lots_of(ledger, round_, changes), **changes})
+    return made_of_cohort(ledger, members, vector, **{"microbatches": microbatches_of(ledger, round_, changes), **changes})
 
 
-def lots_of(ledger: Ledger, round_: int, changes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return a lot of each of a round's architectures in each local step."""
+def microbatches_of(ledger: Ledger, round_: int, changes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return a microbatch of each of a round's architectures in each local step."""
     return (ledger.manifest.exchange.local_steps,) * len(ledger.course.costs(round_, changes.get("cohort", "here")))
 
 

@@ -70,7 +70,7 @@ def verified(directory: Path) -> Verification:
 
 def header(ledger: Ledger, peer: Identity, *, vector: bytes = b"vector") -> Header:
     """Return what a peer hands in for the next round; another ``vector`` makes it another claim."""
-    return header_of(ledger, peer, lots=(1 + PEERS.index(peer), 1), given=sha256(vector))
+    return header_of(ledger, peer, microbatches=(1 + PEERS.index(peer), 1), given=sha256(vector))
 
 
 def next_round(ledger: Ledger, *, mean: bytes = b"mean") -> list[bytes]:

@@ -387,7 +387,7 @@ cases("E18", "invited", a_key_was_taken_back_two_rounds_ago=lambda log: of(log.h
 def of_steps(log: Log, steps: int, **changes: Any) -> Entries:
     """Return the entry of a contribution of ONE alone, of so many steps of a microbatch of each architecture."""
     made = tuple(ClaimStep(4 * step, 4 * step + 3, (), ANOTHER) for step in range(steps))
-    return of(log.header(**{"steps": made, "lots": (steps,) * 4, "given": ANOTHER, **changes}))
+    return of(log.header(**{"steps": made, "microbatches": (steps,) * 4, "given": ANOTHER, **changes}))
 
 
 def of_fields(log: Log, place: int, change: Callable[[Any], Any]) -> Entries:
@@ -421,15 +421,15 @@ cases(
 cases(
     "E20",
     "plain",
-    a_claim_counts_other_architectures=lambda log: of(log.header(lots=(1, 1, 1, 1, 1))),
+    a_claim_counts_other_architectures=lambda log: of(log.header(microbatches=(1, 1, 1, 1, 1))),
     a_claim_counts_microbatches_that_its_indices_are_not_of=lambda log: of(
-        log.header(steps=(ClaimStep(0, 3, (), NO_KEY),), lots=(2, 0, 1, 1))
+        log.header(steps=(ClaimStep(0, 3, (), NO_KEY),), microbatches=(2, 0, 1, 1))
     ),
 )
 cases(
     "E21",
     "plain",
-    a_claim_has_too_many_samples=lambda log: of(log.header(lots=(2**15,) * 4)),
+    a_claim_has_too_many_samples=lambda log: of(log.header(microbatches=(2**15,) * 4)),
 )
 cases("E21", "plain", who_has_both_views_names_a_partner=lambda log: of(log.header(partner=TWO.public_key)))
 cases("E21", "listed", a_part_is_all_shards=lambda log: of(log.header(ONE, shards=8)))
@@ -442,7 +442,7 @@ cases(
 cases(
     "E23",
     "plain",
-    work_on_a_base_counts_again=lambda log: of(log.header(round=log.ledger.round, lot_ms=11)),
+    work_on_a_base_counts_again=lambda log: of(log.header(round=log.ledger.round, microbatch_ms=11)),
     a_key_stands_twice_in_a_round=lambda log: of(log.cohort((ONE, TWO)), log.header(TWO)),
 )
 
@@ -508,7 +508,7 @@ cases("E30", "audited", -1, a_settlement_is_on_another_commit=lambda log: [log.s
 @alone("E31")
 def an_architecture_has_no_price() -> tuple[Log, Entries]:
     log = log_of(costs=log_of().ledger.manifest.costs[:-1])
-    return log, of(header_of(log.ledger, ONE, lots=(1, 1, 1, 1)))
+    return log, of(header_of(log.ledger, ONE, microbatches=(1, 1, 1, 1)))
 
 
 # Manifests.

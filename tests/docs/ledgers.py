@@ -49,7 +49,7 @@ def plain() -> Log:
     """Peers alone, one of whom names another account."""
     log = log_of(1)
     log.append(log.round([log.header(ONE, payout=STRANGER.public_key), log.header(TWO, payout=ONE.public_key), log.header(THREE)]))
-    log.append(log.round([log.header(ONE), log.header(TWO, lots=(3, 3, 3, 3))], floor=-33))
+    log.append(log.round([log.header(ONE), log.header(TWO, microbatches=(3, 3, 3, 3))], floor=-33))
     return log
 
 
@@ -61,7 +61,7 @@ def late() -> Log:
     log.grow(peers=[ONE])
     log.append(log.round([log.header(ONE), works[0]]))
     log.grow(2, [ONE])
-    log.append(log.round([log.header(ONE, lots=(300, 300, 300, 300)), works[1], works[2]]))
+    log.append(log.round([log.header(ONE, microbatches=(300, 300, 300, 300)), works[1], works[2]]))
     return log
 
 
@@ -191,8 +191,8 @@ def is_proven(log: Log, peer: Identity) -> bool:
 
 def together(log: Log) -> Header:
     """Return what a cohort of two local steps hands in of which one member dropped out after the first."""
-    base, lots = log.ledger.last_commit, log.lots()
-    short = tuple(lots_ // 2 for lots_ in lots)
-    claims = [claim_of(log.ledger, peer, founder=ONE.public_key, lots=lots) for peer in (ONE, TWO)]
+    base, microbatches = log.ledger.last_commit, log.microbatches()
+    short = tuple(microbatches_ // 2 for microbatches_ in microbatches)
+    claims = [claim_of(log.ledger, peer, founder=ONE.public_key, microbatches=microbatches) for peer in (ONE, TWO)]
     steps = steps_of(short, base, THREE.public_key, steps=1)
-    return listing([*claims, claim_of(log.ledger, THREE, founder=ONE.public_key, lots=short, steps=steps)], ONE)
+    return listing([*claims, claim_of(log.ledger, THREE, founder=ONE.public_key, microbatches=short, steps=steps)], ONE)

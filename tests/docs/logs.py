@@ -49,13 +49,13 @@ class Log:
 
     def header(self, peer: Identity = ONE, **changes: Any) -> Header:
         """Return what a peer hands in for the next round: a microbatch of each architecture in each step."""
-        return header_of(self.ledger, peer, **{"lots": self.lots(**changes), **changes})
+        return header_of(self.ledger, peer, **{"microbatches": self.microbatches(**changes), **changes})
 
     def cohort(self, members: Sequence[Identity] = (ONE, TWO, THREE), **changes: Any) -> Header:
         """Return what a cohort hands in for the next round; the first member founds it."""
-        return cohort_header_of(self.ledger, members, **{"lots": self.lots(**changes), **changes})
+        return cohort_header_of(self.ledger, members, **{"microbatches": self.microbatches(**changes), **changes})
 
-    def lots(self, **changes: Any) -> tuple[int, ...]:
+    def microbatches(self, **changes: Any) -> tuple[int, ...]:
         """Return a microbatch of each architecture in each step."""
         round_ = min(changes.get("round") or self.ledger.round + 1, self.ledger.manifest.num_rounds)
         return (self.ledger.manifest.exchange.local_steps,) * len(self.ledger.course.costs(round_, changes.get("cohort", "here")))

@@ -49,7 +49,7 @@ LIES: list[dict[str, Any]] = [
     {"residual": sha256(b"left"), "given": sha256(b"given")},
     {"given": b""},
     {"partner": PEERS[6].public_key},
-    {"lots": (1,) * 9},
+    {"microbatches": (1,) * 9},
     {"base": sha256(b"")},
 ]
 
@@ -137,11 +137,15 @@ class Both:
         """Return a claim, most often one that may count."""
         asked, steps = min(said["round"], self.ours.manifest.num_rounds), self.ours.manifest.exchange.local_steps
         count = len(self.ours.course.costs(asked, said["cohort"]))
-        lots = tuple(self.rng.randint(0, 3) for _ in range(count))
-        own = said | {"lots": lots if sum(lots) >= steps else (2,) * count} | (self.rng.choice(LIES) if self.once_in(20) else {})
+        microbatches = tuple(self.rng.randint(0, 3) for _ in range(count))
+        own = (
+            said
+            | {"microbatches": microbatches if sum(microbatches) >= steps else (2,) * count}
+            | (self.rng.choice(LIES) if self.once_in(20) else {})
+        )
         if steps > 1 and may_drop_out and self.once_in(3):
             base = self.ours.commit_at(own["round"] - 1) or self.ours.run
-            own |= {"steps": steps_of(own["lots"], base, member.public_key, steps=1), "residual": b""}
+            own |= {"steps": steps_of(own["microbatches"], base, member.public_key, steps=1), "residual": b""}
         return claim_of(self.ours, member, **own)
 
     def header(self, who: Sequence[Identity]) -> Header:
@@ -153,7 +157,7 @@ class Both:
             "cohort": self.rng.choice(["here", "here.size-1"]),
             "founder": founder.public_key,
             "payout": self.rng.choice([STRANGER, *who]).public_key,
-            "lot_ms": self.rng.randint(1, 3),
+            "microbatch_ms": self.rng.randint(1, 3),
         }
         claims = [self.claim(member, said, may_drop_out=member is not who[0]) for member in who]
         header = listing(claims, founder, left=sha256(b"left") if self.once_in(20) else b"")

@@ -91,15 +91,15 @@ class Liar:
         ledger = ledger or self._scene.ledger()
         return encode(self.manifest.exchange.codec, self.vector() if values is None else values, ledger.floor_at(ledger.round))
 
-    def made(self, body: bytes | None = None, *, lots: tuple[int, ...] | None = None, **changes: Any) -> Made:
+    def made(self, body: bytes | None = None, *, microbatches: tuple[int, ...] | None = None, **changes: Any) -> Made:
         """Return a contribution with this body, or one of small random numbers; the rest is as in ``tests.contributions.header_of``."""
         ledger = self._scene.ledger()
         body = self.body(ledger=ledger) if body is None else body
         codec = self.manifest.exchange.codec
         is_whole = len(body) == body_num_bytes(codec, self.num_weights)
         groups: Sequence[bytes | memoryview] = body_groups(codec, body, self.num_weights) if is_whole else [body]
-        lots = lots or (1,) * self.num_architectures(ledger.round + 1)
-        return Made(header_of(ledger, self.identity, lots=lots, **{"body": Blob.of(groups).root, **changes}), groups)
+        microbatches = microbatches or (1,) * self.num_architectures(ledger.round + 1)
+        return Made(header_of(ledger, self.identity, microbatches=microbatches, **{"body": Blob.of(groups).root, **changes}), groups)
 
     async def bring(self, header: Header) -> HeaderAnswer:
         """Return the log's answer to a header."""

@@ -17,7 +17,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort, Gathered, Seat
 from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
-from manta_swarm.protocol.lots import work_of
+from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
@@ -29,7 +29,7 @@ from tests.faults.scene import Scene
 
 Vector = NDArray[np.float32]
 
-LOT_MS = 10  # that its lots take, as it says
+LOT_MS = 10  # that its microbatches take, as it says
 SAMPLES = 32  # that it trained in a step, as it says
 
 
@@ -85,8 +85,8 @@ class Mate:
         return await self.seat.average(step, vector, claim)
 
     def _note(self, step: int, vector: bytes) -> None:
-        first, lots = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.lot_samples)
-        self._steps = [*self._steps[:step], ClaimStep(first, first + lots - 1, (), vector)]
+        first, microbatches = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.microbatch_samples)
+        self._steps = [*self._steps[:step], ClaimStep(first, first + microbatches - 1, (), vector)]
 
     async def steps(self, scale: float = 1e-3) -> None:
         """Give random numbers about so large in all steps."""
@@ -103,14 +103,14 @@ class Mate:
     def _claimed(self, **changes: Any) -> Signed[Claim]:
         assert self.base is not None
         steps = tuple(self._steps)
-        lots = work_of(self.liar.num_architectures(self.base.round + 1), self.base.commit, self.key, steps)
+        microbatches = work_of(self.liar.num_architectures(self.base.round + 1), self.base.commit, self.key, steps)
         given = {
             "steps": steps,
             "founder": self.seat.founder,
             "cohort": self._name,
             "round": self.base.round + 1,
-            "lots": lots,
-            "lot_ms": LOT_MS,
+            "microbatches": microbatches,
+            "microbatch_ms": LOT_MS,
         }
         return claim_of(self._scene.ledger(), self.liar.identity, **{**given, **changes})
 

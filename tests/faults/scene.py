@@ -25,7 +25,7 @@ _KEPT = 2000  # rounds whose bodies stay: a replay begins at the run's start
 
 
 def quick_run(**round_settings: Any) -> RunConfig:
-    """Return a run whose rounds take about half a second: a few lots of 16 samples from each of two or three peers."""
+    """Return a run whose rounds take about half a second: a few microbatches of 16 samples from each of two or three peers."""
     settings = {"target_batch": 192, "weight_cap": 96, "max_claim_samples": 640, "first_open_s": 1.0, "min_open_s": 0.5, **round_settings}
     config = small_run(rounds=ENDLESS, **settings)
     return config.model_copy(update={"follower": FollowerSection(keep_bodies=_KEPT)})

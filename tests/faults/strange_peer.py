@@ -1,7 +1,7 @@
 """A real peer in which one function is another: ``python strange_peer.py WHAT join ...``.
 
 It ends without a word, as by ``kill -9``, in its third round:
-    dies-working     in the middle of a lot
+    dies-working     in the middle of a microbatch
     dies-handing-in  when the log has its header, before it sends the body
     dies-ticketed    when the log has given it a ticket
     dies-fetching    when it has asked for what leads to the next state
@@ -74,7 +74,7 @@ def is_third() -> bool:
 
 
 def dies_working() -> None:
-    """Die in the first lot of the third round."""
+    """Die in the first microbatch of the third round."""
     true_work = TrainingLoop.work
     in_third = False
 
@@ -85,7 +85,7 @@ def dies_working() -> None:
 
     TrainingLoop.work = work  # type: ignore[method-assign]
 
-    from manta_swarm.automl.training.lots import Worker
+    from manta_swarm.automl.training.microbatches import Worker
 
     true_train = Worker.train
 

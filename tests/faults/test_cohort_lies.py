@@ -128,7 +128,9 @@ def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed
         await mate.steps()
         assert not mate.seat.is_alone
         vector = mate.liar.vector()
-        too_many = mate.claim(vector, lots=(mate.claim().open().lots, *(0,) * mate.liar.num_architectures(mate.base.round + 1)))
+        too_many = mate.claim(
+            vector, microbatches=(mate.claim().open().microbatches, *(0,) * mate.liar.num_architectures(mate.base.round + 1))
+        )
         assert await mate.hand_over(too_many, vector) is None
         await honest_are_listed(scene, base_of(mate), together=True)
         assert scene.rounds_with(mate.key.hex()) == []

@@ -99,7 +99,7 @@ def test_with_affinity_those_of_a_site_find_each_other_by_the_time_that_calls_ta
             scene.wait_until(lambda keys=keys: len(scene.rounds_together(*keys)) >= ROUNDS, f"{name} and {mate} contribute together")
         scene.show_sent("affinity", sent)
         scene.end(*SITES)
-        scene.assert_all_agree(*SITES, lost=dict.fromkeys(SITES, ENDLESS))  # four peers on a busy computer: a lot may be too late
+        scene.assert_all_agree(*SITES, lost=dict.fromkeys(SITES, ENDLESS))  # four peers on a busy computer: a microbatch may be too late
 
 
 def test_with_consent_nobody_is_grouped_though_it_is_known_who_is_near(tmp_path: Path, make_network: MakeNetwork) -> None:

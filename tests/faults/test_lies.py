@@ -251,9 +251,9 @@ def test_claims_for_another_round_base_or_run_and_of_too_much_are_refused(scene:
         await is_refused(liar.bring(liar.made(round=far).header), "base")
         await is_refused(liar.bring(liar.made(round=too_old).header), "commits old")
         await is_refused(liar.bring(with_contribution(liar.made().header, liar.identity, round=too_old)), "base|commits old")
-        millions = (1_000_000 // liar.manifest.lot_samples, 0, 0, 0)
-        await is_refused(liar.bring(liar.made(lots=millions).header), "samples where a claim has at most")
-        await is_refused(liar.bring(liar.made(lots=(1,)).header), "does not ask for")
+        millions = (1_000_000 // liar.manifest.microbatch_samples, 0, 0, 0)
+        await is_refused(liar.bring(liar.made(microbatches=millions).header), "samples where a claim has at most")
+        await is_refused(liar.bring(liar.made(microbatches=(1,)).header), "does not ask for")
         await is_counted(liar, "not for this log", times=7)
         # Twice more, and what it says is not looked at for a while, be it true.
         for _ in range(2):
@@ -303,7 +303,7 @@ def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_
     async def in_a_table_with_others(liar: Liar) -> Played:
         while True:
             body = liar.body(np.full(liar.num_weights, np.finfo(np.float32).max, np.float32))
-            made = liar.made(body, lots=(1, 0, 0, 0))
+            made = liar.made(body, microbatches=(1, 0, 0, 0))
             played = await hand_in(scene, liar, made)
             if len(played.listed) > 1:
                 return played
@@ -347,15 +347,15 @@ def zeros_like(body: Body) -> Body:
 
 def test_who_claims_as_much_as_is_allowed_weighs_no_more_than_the_cap(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
-        exchange, lot = liar.manifest.exchange, liar.manifest.lot_samples
+        exchange, microbatch = liar.manifest.exchange, liar.manifest.microbatch_samples
         count = liar.num_architectures(scene.ledger().round + 1)
-        each = exchange.max_claim_samples // lot // count  # of as many microbatches in a row as a claim may have
-        made = liar.made(lots=(each,) * count)
+        each = exchange.max_claim_samples // microbatch // count  # of as many microbatches in a row as a claim may have
+        made = liar.made(microbatches=(each,) * count)
         played = await hand_in(scene, liar, made)
         (own,) = [one for one in played.listed if one.founder == liar.key]
-        assert own.weighing.samples == exchange.weight_cap < each * count * lot
+        assert own.weighing.samples == exchange.weight_cap < each * count * microbatch
         # Nor does it make the next round shorter by more than a round may change.
-        assert sum(one.counted for one in played.listed) >= each * count * lot
+        assert sum(one.counted for one in played.listed) >= each * count * microbatch
 
     play(scene, story)
 

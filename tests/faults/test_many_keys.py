@@ -42,7 +42,12 @@ ROUND_MS = 500
 CONFIG = RunConfig(
     run=RunSection(name="many", rounds=ROUNDS),
     round=RoundSection(
-        target_batch=192, lot_samples=16, weight_cap=96, max_claim_samples=640, first_open_s=ROUND_MS / 1000, min_open_s=ROUND_MS / 1000
+        target_batch=192,
+        microbatch_samples=16,
+        weight_cap=96,
+        max_claim_samples=640,
+        first_open_s=ROUND_MS / 1000,
+        min_open_s=ROUND_MS / 1000,
     ),
     exchange=ExchangeSection(max_rows=MAX_ROWS),
 )
@@ -108,7 +113,7 @@ async def take_part(scene: Scene, identity: Identity) -> None:
         ledger = scene.ledger()
         body = scene.body(int.from_bytes(sha256(identity.public_key + bytes(ledger.last_commit))[:4], "big"))
         groups = body_groups("int16", body, scene.num_weights)
-        header = header_of(ledger, identity, lots=(1, 1, 1, 1), body=Blob.of(groups).root)
+        header = header_of(ledger, identity, microbatches=(1, 1, 1, 1), body=Blob.of(groups).root)
         handed = await client.hand_in(header, groups)
         while handed.ticket is None:
             await asyncio.sleep(0.02)
@@ -124,13 +129,13 @@ async def hand_in_junk(scene: Scene, identity: Identity) -> None:
     endpoint, operator = scene.endpoint(identity), PublicKey(OPERATOR.public_key)
     while not scene.ledger().finished:
         ledger, body = scene.ledger(), bytes(1 + rng.randrange(100)) if rng.random() < 0.5 else rng.randbytes(100)
-        header = header_of(ledger, identity, lots=(1, 1, 1, 1), body=sha256(rng.randbytes(8)))
+        header = header_of(ledger, identity, microbatches=(1, 1, 1, 1), body=sha256(rng.randbytes(8)))
         whose = rng.choice(HONEST)
         tries = (
             ("header", rng.randbytes(rng.randrange(3000))),
             ("header", pack(header)),  # and no body
-            ("header", pack(header_of(ledger, whose, lots=(1, 1, 1, 1)))),  # well signed, as if the honest one's key were known
-            ("header", pack(header_of(ledger, identity, lots=(10**5,) * 4))),
+            ("header", pack(header_of(ledger, whose, microbatches=(1, 1, 1, 1)))),  # well signed, as if the honest one's key were known
+            ("header", pack(header_of(ledger, identity, microbatches=(10**5,) * 4))),
             ("body", BodyPart(header.contribution.digest, 0, body).pack()),
             ("body", rng.randbytes(rng.randrange(300))),
         )
@@ -184,7 +189,7 @@ async def hand_in_poison(scene: Scene, identity: Identity, direction: NDArray[np
         noise = np.random.default_rng(seed + ledger.round).standard_normal(scene.num_weights).astype(np.float32) / 1e5
         groups = body_groups("int16", encode("int16", direction + noise, ledger.floor_at(ledger.round)), scene.num_weights)
         try:
-            await client.hand_in(header_of(ledger, identity, lots=(1, 1, 1, 1), body=Blob.of(groups).root), groups)
+            await client.hand_in(header_of(ledger, identity, microbatches=(1, 1, 1, 1), body=Blob.of(groups).root), groups)
         except MantaError:
             pass  # that round is over
         handed_in = ledger.round

@@ -112,7 +112,7 @@ def test_two_of_each_kind_train_in_one_run_and_go_on_without_whom_they_called(tm
         for name in others:
             scene.counts_again(name)
         scene.end(*others)
-        # Eight peers on two cores: a lot may take so long that it is too old.
+        # Eight peers on two cores: a microbatch may take so long that it is too old.
         scene.assert_all_agree(*others, lost=dict.fromkeys(others, ENDLESS))
 
 

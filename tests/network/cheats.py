@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.codec.residuals import near_mean, vector_digest
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.cohort.founder import FounderSeat
@@ -38,8 +38,8 @@ from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Said
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.submit import making, submitter
-from manta_swarm.peer.train.trainer import StepLots
-from manta_swarm.protocol.lots import work_of
+from manta_swarm.peer.train.trainer import StepMicrobatches
+from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import RoundMachine, Sealed
 from manta_swarm.protocol.signed import Signed
@@ -58,68 +58,68 @@ def _noise_like(values: torch.Tensor) -> torch.Tensor:
     return noise * (values.norm() / noise.norm())
 
 
-def _noise(worker: Worker, lot: Lot) -> LotResult:
-    honest = _honest(worker, lot)
+def _noise(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+    honest = _honest(worker, microbatch)
     return replace(honest, gradient=_noise_like(honest.gradient))
 
 
-def _images(worker: Worker, lot: Lot) -> LotResult:
-    return _honest(worker, replace(lot, run_seed=lot.run_seed + 1))
+def _images(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+    return _honest(worker, replace(microbatch, run_seed=microbatch.run_seed + 1))
 
 
-def _reversed(worker: Worker, lot: Lot) -> LotResult:
-    honest = _honest(worker, lot)
+def _reversed(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+    honest = _honest(worker, microbatch)
     return replace(honest, gradient=-honest.gradient)
 
 
-def _saturated(worker: Worker, lot: Lot) -> LotResult:
-    honest = _honest(worker, lot)
+def _saturated(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+    honest = _honest(worker, microbatch)
     gradient = honest.gradient.clone()
     gradient[7] = 1e30
     return replace(honest, gradient=gradient)
 
 
-def _copied(worker: Worker, lot: Lot) -> LotResult:
-    return _honest(worker, replace(lot, key=bytes([lot.key[0], *lot.key[:0:-1]])))
+def _copied(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+    return _honest(worker, replace(microbatch, key=bytes([microbatch.key[0], *microbatch.key[:0:-1]])))
 
 
-def _sparing(every: int, left_out: int) -> Callable[[Worker, Lot], LotResult]:
-    """Return what computes all lots but ``left_out`` in each ``every``."""
-    last, lots = list[LotResult](), itertools.count()  # over all rounds, each of which begins at lot 0
+def _sparing(every: int, left_out: int) -> Callable[[Worker, Microbatch], MicrobatchResult]:
+    """Return what computes all microbatches but ``left_out`` in each ``every``."""
+    last, microbatches = list[MicrobatchResult](), itertools.count()  # over all rounds, each of which begins at microbatch 0
 
-    def train(worker: Worker, lot: Lot) -> LotResult:
-        if next(lots) % every >= left_out or not last:
-            last[:] = [_honest(worker, lot)]
+    def train(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+        if next(microbatches) % every >= left_out or not last:
+            last[:] = [_honest(worker, microbatch)]
         return last[0]
 
     return train
 
 
-def _again() -> Callable[[Worker, Lot], LotResult]:
-    first: dict[int, LotResult] = {}
+def _again() -> Callable[[Worker, Microbatch], MicrobatchResult]:
+    first: dict[int, MicrobatchResult] = {}
 
-    def train(worker: Worker, lot: Lot) -> LotResult:
-        if lot.index % 4 not in first:
-            first[lot.index % 4] = _honest(worker, lot)
-        return first[lot.index % 4]
+    def train(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+        if microbatch.index % 4 not in first:
+            first[microbatch.index % 4] = _honest(worker, microbatch)
+        return first[microbatch.index % 4]
 
     return train
 
 
-_true_at = StepLots.at
+_true_at = StepMicrobatches.at
 
 
-def _picked(lots: StepLots, index: int) -> tuple[Lot, int]:
-    """Return one of the lots of the schedule that are of the first architecture, the largest; there are no others."""
-    first = next(each for each in itertools.count() if _true_at(lots, each)[1] == 0)
-    width = next(each for each in itertools.count(1) if _true_at(lots, first + each)[1] == 0)
-    return _true_at(lots, first + width * index)
+def _picked(microbatches: StepMicrobatches, index: int) -> tuple[Microbatch, int]:
+    """Return one of the microbatches of the schedule that are of the first architecture, the largest; there are no others."""
+    first = next(each for each in itertools.count() if _true_at(microbatches, each)[1] == 0)
+    width = next(each for each in itertools.count(1) if _true_at(microbatches, first + each)[1] == 0)
+    return _true_at(microbatches, first + width * index)
 
 
-def _dearest(lots: StepLots, index: int) -> tuple[Lot, int]:
-    """Return a lot of the first architecture, the largest, under the index of another."""
-    lot, place = _true_at(lots, index)
-    return replace(lot, architecture=lots.work.pile.architectures[0]), place
+def _dearest(microbatches: StepMicrobatches, index: int) -> tuple[Microbatch, int]:
+    """Return a microbatch of the first architecture, the largest, under the index of another."""
+    microbatch, place = _true_at(microbatches, index)
+    return replace(microbatch, architecture=microbatches.work.pile.architectures[0]), place
 
 
 class _Liar:
@@ -179,7 +179,7 @@ def _with_others(machine: RoundMachine, header: Header) -> Sealed:
     """Seal a contribution that lists claims of other keys, too."""
     claims = [signed.open() for signed in header.claims]
     place = [claim.key for claim in claims].index(machine._key)
-    samples = claims[place].lots * machine._manifest.lot_samples
+    samples = claims[place].microbatches * machine._manifest.microbatch_samples
     return Sealed(header, header.contribution.open(), header.claims[place].digest, samples)
 
 
@@ -234,9 +234,9 @@ def cheat(kind: str) -> None:
             kind_of_seat.average = averaged  # type: ignore[method-assign]
         submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
-        StepLots.at = _dearest  # type: ignore[method-assign]
+        StepMicrobatches.at = _dearest  # type: ignore[method-assign]
     elif kind == "picks":
-        StepLots.at = _picked  # type: ignore[method-assign]
+        StepMicrobatches.at = _picked  # type: ignore[method-assign]
     elif kind in LIARS:
         _Lying.outcome = Outcome.GOOD if kind == "yes" else Outcome.VOID
         plugin.Process = _Lying  # type: ignore[misc, assignment]

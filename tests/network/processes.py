@@ -37,8 +37,8 @@ def read_json(path: Path) -> Status:
 
 
 def small_run(*, rounds: int = 6, schedule: Literal["sandwich", "shrinking"] = "sandwich", **round_settings: Any) -> RunConfig:
-    """Return a run whose rounds take a second or two: 4 lots of 16 samples from each of two peers."""
-    settings = {"target_batch": 128, "lot_samples": 16, **round_settings}
+    """Return a run whose rounds take a second or two: 4 microbatches of 16 samples from each of two peers."""
+    settings = {"target_batch": 128, "microbatch_samples": 16, **round_settings}
     return RunConfig(run=RunSection(name="test", rounds=rounds, schedule=schedule), round=RoundSection(**settings))
 
 

@@ -54,7 +54,7 @@ class Line:
         self.client = LogClient(self.node, self.log.manifest, self.log.ledger.run)
         for seed, peer in enumerate(PEERS[:3]):
             self.log.give(peer, seed)
-        self.header = header_of(self.log.ledger, PEERS[0], lots=(1, 0, 0, 0))
+        self.header = header_of(self.log.ledger, PEERS[0], microbatches=(1, 0, 0, 0))
 
     async def answers(self, method: str, answer: bytes | Exception | Callable[[bytes], Awaitable[bytes]]) -> None:
         """Answer calls of ``method`` so from now on."""

@@ -66,7 +66,7 @@ def as_good(front: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
 def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path: Path) -> None:
     config = small_run(rounds=10_000, first_open_s=15, min_open_s=15, max_open_s=60, max_claim_samples=64, weight_cap=64)
     by_members, alone = tmp_path / "by-members", tmp_path / "alone"
-    with Programs(tmp_path, config) as programs:  # peers are done with a round's few lots long before it ends
+    with Programs(tmp_path, config) as programs:  # peers are done with a round's few microbatches long before it ends
         address = programs.start_aggregator()["addresses"][0]
         for name, kind in MEMBERS.items():
             where = ("--initial-peers", address, "--listen", programs.listen(name), "--dir", str(tmp_path / name), "--gpus", "none")

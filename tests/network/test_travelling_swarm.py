@@ -8,7 +8,7 @@ from manta_swarm.aggregator.log.storage import is_at_rest, reading
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.protocol.lots import held_shards
+from manta_swarm.protocol.microbatches import held_shards
 from manta_swarm.protocol.records import Header, open_entry
 from manta_swarm.runtime.disk import load_identity
 from tests.automl.data.files import noise, write_picture

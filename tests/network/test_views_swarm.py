@@ -18,8 +18,8 @@ TOKEN = {"MANTA_COHORT_TOKEN": "5e" * 32}
 
 
 def run_of(root: Path) -> RunConfig:
-    """Return a stereo run on the pairs of a folder, with lots of four samples."""
-    config = small_run(rounds=10_000, target_batch=16, lot_samples=4, first_open_s=2.0, min_open_s=1.0)
+    """Return a stereo run on the pairs of a folder, with microbatches of four samples."""
+    config = small_run(rounds=10_000, target_batch=16, microbatch_samples=4, first_open_s=2.0, min_open_s=1.0)
     data = DataSection(dataset="stereo-scenes", supernet="stereo-tiny")
     return config.model_copy(update={"data": data, "follower": FollowerSection(data_root=str(root))})
 
@@ -30,7 +30,7 @@ def start_sites(programs: Programs, root: Path, *views: str) -> None:
         programs.start_peer(view, "pair", *arguments, environment=TOKEN)
 
 
-def test_two_sites_train_every_lot_together_and_the_log_credits_both(tmp_path: Path) -> None:
+def test_two_sites_train_every_microbatch_together_and_the_log_credits_both(tmp_path: Path) -> None:
     write_scenes(tmp_path / "data", 12)
     with Programs(tmp_path, run_of(tmp_path / "data" / "both")) as programs:
         programs.start_aggregator()

@@ -107,8 +107,11 @@ def test_a_latency_table_is_a_small_thing() -> None:
     assert waits.PUSH_S < waits.OFFER_S < waits.CALL_S
 
 
-def test_two_sites_give_each_other_a_part_in_time_and_wait_for_a_lot_longer_than_for_a_part() -> None:
-    """A part goes either way. Who asks for a lot may find the other one in the middle of its own, which a site that died holds up."""
+def test_two_sites_give_each_other_a_part_in_time_and_wait_for_a_microbatch_longer_than_for_a_part() -> None:
+    """A part goes either way.
+
+    Who asks for a microbatch may find the other one in the middle of its own, which a site that died holds up.
+    """
     assert 2 * MAX_PART_BYTES / VIEWS_LINE + waits.NEAR_S <= waits.VIEWS_EXCHANGE_S
     assert waits.VIEWS_MATCH_S + waits.NEAR_S < waits.VIEWS_EXCHANGE_S
     assert 2 * (waits.VIEWS_MATCH_S + waits.NEAR_S + waits.VIEWS_EXCHANGE_S) < waits.VIEWS_LOT_S

@@ -59,12 +59,12 @@ def claim_of_steps(identity: Identity, steps: Sequence[ClaimStep], *, founder: P
         work=(sum(step.count for step in steps),),
         given=b"",
         residual=b"",
-        lot_ms=10,
+        microbatch_ms=10,
     )
 
 
 def so_far(identity: Identity, founder: PublicKey, *given: Any) -> Signed[Claim]:
-    """Return what a peer claims up to a step; it gave these vectors, each of a lot."""
+    """Return what a peer claims up to a step; it gave these vectors, each of a microbatch."""
     steps = [ClaimStep(step, step, (), vector_digest(vector)) for step, vector in enumerate(given)]
     return Signed.sign(claim_of_steps(identity, steps, founder=founder), identity)
 
@@ -115,12 +115,12 @@ class Mate:
         await self.neighbours.look()
         await self.cohort.meet()
 
-    async def convene(self, round_: int = 1, *, lot_ms: int = LOT_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
+    async def convene(self, round_: int = 1, *, microbatch_ms: int = LOT_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
         """Take a place for a round."""
         await asyncio.sleep(after_s)
         self.round = round_
         self.steps = []
-        self.seat = await self.cohort.convene(base_of(round_ - 1), lot_ms, left_ms)
+        self.seat = await self.cohort.convene(base_of(round_ - 1), microbatch_ms, left_ms)
         return self.seat
 
     async def average(self, step: int, vector: Any = None, *, samples: int = 16, after_s: float | None = None, **changes: Any) -> Any:
@@ -132,14 +132,14 @@ class Mate:
 
     def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> Signed[Claim]:
         """Return what this peer claims up to a step, which is noted for the claims to come."""
-        count, first = samples // self.band.manifest.lot_samples, self.steps[step - 1].last + 1 if step else 0
+        count, first = samples // self.band.manifest.microbatch_samples, self.steps[step - 1].last + 1 if step else 0
         self.steps = [*self.steps[:step], ClaimStep(first, first + count - 1, (), vector_digest(given))]
         return self._claimed(self.round, changes)
 
     def claim(
-        self, given: Any = None, round_: int | None = None, *, lots: int = 2, names: bytes | None = None, **changes: Any
+        self, given: Any = None, round_: int | None = None, *, microbatches: int = 2, names: bytes | None = None, **changes: Any
     ) -> Signed[Claim]:
-        """Return what this peer claims: the steps that it gave, and in the others as many lots as make ``lots``, but one at least.
+        """Return what this peer claims: the steps that it gave, and in the others as many microbatches as make ``microbatches``, but one at least.
 
         It names what it has ``given``, or another vector; of one step it learnt what it gave.
         """
@@ -147,7 +147,7 @@ class Mate:
         most = self.band.manifest.exchange.local_steps
         while len(self.steps) < most:
             first = self.steps[-1].last + 1 if self.steps else 0
-            count = max(1, lots - sum(step.count for step in self.steps)) if len(self.steps) == most - 1 else 1
+            count = max(1, microbatches - sum(step.count for step in self.steps)) if len(self.steps) == most - 1 else 1
             self.steps.append(ClaimStep(first, first + count - 1, (), digest if most == 1 else sha256(b"vector")))
         return self._claimed(round_ or self.round, {"given": digest if names is None else names, **changes})
 

@@ -107,18 +107,18 @@ class Light:
         self.identity = LIGHTS[number]
         self.work = LightWork(gateway.manifest, gateway.signed.run, self.identity)
 
-    def request(self, *, lot_ms: int = 0, **changes: Any) -> bytes:
+    def request(self, *, microbatch_ms: int = 0, **changes: Any) -> bytes:
         """Return a request for work."""
-        request = LeaseRequest(self.gateway.signed.run, GATEWAY.public_key, self.identity.public_key, lot_ms, 0)
+        request = LeaseRequest(self.gateway.signed.run, GATEWAY.public_key, self.identity.public_key, microbatch_ms, 0)
         return pack(Signed.sign(replace(request, **changes), self.identity))
 
-    async def ask(self, *, lot_ms: int = 0) -> LeaseAnswer:
+    async def ask(self, *, microbatch_ms: int = 0) -> LeaseAnswer:
         """Ask for work."""
-        return await self.gateway.desk.lease(self.request(lot_ms=lot_ms), "here")
+        return await self.gateway.desk.lease(self.request(microbatch_ms=microbatch_ms), "here")
 
-    async def lease(self, *, lot_ms: int = 0) -> Lease:
+    async def lease(self, *, microbatch_ms: int = 0) -> Lease:
         """Ask for work and get it."""
-        answer = await self.ask(lot_ms=lot_ms)
+        answer = await self.ask(microbatch_ms=microbatch_ms)
         assert answer.lease, answer.reason
         return answer.lease[0].open()
 
@@ -134,9 +134,9 @@ class Light:
         """Bring back what came of a lease."""
         return await self.gateway.desk.take(pack(done.back))
 
-    async def contribute(self, *, lot_ms: int = 0) -> Done:
+    async def contribute(self, *, microbatch_ms: int = 0) -> Done:
         """Lease, do, bring back; the gateway has it then."""
-        done = self.do(await self.lease(lot_ms=lot_ms))
+        done = self.do(await self.lease(microbatch_ms=microbatch_ms))
         word = await self.give_back(done)
         assert word.fate == Fate.HELD, word.reason
         return done

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.network.blobs import Shelf
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
@@ -47,18 +47,18 @@ from tests.peer.contexts import context_of
 
 
 class QuickWorker:
-    """Stands for ``automl.training.lots.Worker``: gradients are random numbers that follow from the lot."""
+    """Stands for ``automl.training.microbatches.Worker``: gradients are random numbers that follow from the microbatch."""
 
     def __init__(self, num_weights: int) -> None:
         self.num_weights = num_weights
         self.loaded: Tensor | None = None
         self.teacher: Tensor | None = None
-        self.lots: list[Lot] = []
-        self.takes_s = 0.0  # for a lot
+        self.microbatches: list[Microbatch] = []
+        self.takes_s = 0.0  # for a microbatch
         self.makes_no_sense = False  # gradients that are not finite
         self.adds = 0.0  # to one value of each gradient
         self.scale = 1.0  # of each gradient
-        self.may_go_on = threading.Event()  # a lot under way waits for it
+        self.may_go_on = threading.Event()  # a microbatch under way waits for it
         self.may_go_on.set()
 
     def load(self, parameters: Tensor) -> None:
@@ -67,16 +67,16 @@ class QuickWorker:
     def teach(self, parameters: Tensor | None) -> None:
         self.teacher = parameters
 
-    def train(self, lot: Lot) -> LotResult:
-        self.lots.append(lot)
+    def train(self, microbatch: Microbatch) -> MicrobatchResult:
+        self.microbatches.append(microbatch)
         assert self.may_go_on.wait(DEADLINE_S)
         time.sleep(self.takes_s)
-        seed = int.from_bytes(sha256(lot.base + lot.key + bytes([lot.index]))[:4], "big")
+        seed = int.from_bytes(sha256(microbatch.base + microbatch.key + bytes([microbatch.index]))[:4], "big")
         gradient = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100 * self.scale
         gradient[7] += self.adds
         if self.makes_no_sense:
             gradient[7] = torch.inf
-        return LotResult(gradient, 2.0, lot.samples)
+        return MicrobatchResult(gradient, 2.0, microbatch.samples)
 
 
 @dataclass

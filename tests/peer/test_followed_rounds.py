@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.training.audit import GOOD, Recomputation, Submission
-from manta_swarm.automl.training.lots import Worker
 from manta_swarm.automl.training.audited_step import Microbatches
+from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.features.audit.process import FetchedVectors
 from manta_swarm.protocol.exchange import Exchange

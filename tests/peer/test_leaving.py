@@ -13,7 +13,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey
-from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -75,16 +75,16 @@ def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
     play(tmp_path, story, schedule="shrinking", num_rounds=7)
 
 
-def test_who_is_in_a_lot_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
+def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         member.loop.leave()
         member.worker.may_go_on.set()
         await member.ends()
         ((header, _),) = scene.log.handed.values()
-        assert header.claims[0].open().lots == 1
+        assert header.claims[0].open().microbatches == 1
         assert member.status.phase == "ticketed"
 
     play(tmp_path, story)
@@ -134,17 +134,17 @@ def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_pa
         monkeypatch.setattr(waits, "news_s", lambda *_: 0.1)
         await slow.leaves()
         assert [base for base, _ in handed_by(scene, slow)] == [1]
-        assert slow.status.samples_lost == LOT
+        assert slow.status.samples_lost == MICROBATCH
 
     play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
 
 
 async def working_ahead(scene: Scene) -> Member:
-    """Return a peer that has trained a lot on the newest state and waits with it, for its contribution before counts in this round."""
+    """Return a peer that has trained a microbatch on the newest state and waits with it, for its contribution before counts in this round."""
     slow, _ = scene.join(0), scene.join(1)
     slow.worker.takes_s = 0.4
     slow.worker.may_go_on.clear()
-    await until(lambda: len(slow.worker.lots) == 1)
+    await until(lambda: len(slow.worker.microbatches) == 1)
     await scene.log.wait_for(1)
     scene.log.left_ms = 1
     scene.log.commit()
@@ -164,7 +164,7 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
     async def story(scene: Scene) -> None:
         first = scene.join(0)
         first.worker.may_go_on.clear()
-        await until(lambda: len(first.worker.lots) == 1)
+        await until(lambda: len(first.worker.microbatches) == 1)
         scene.log.go_away()
         first.worker.may_go_on.set()
         await until(lambda: first.phase is Phase.SEALED)
@@ -177,8 +177,10 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
         assert list(scene.log.handed) == [kept.header.contribution.digest]
         scene.log.commit()
         await until(lambda: again.status.rounds_counted == 1)
-        assert again.status.samples_counted == LOTS * LOT
-        assert not any(lot.base == scene.log.ledger.run for lot in again.worker.lots)  # its work on that base was done
+        assert again.status.samples_counted == MICROBATCHES * MICROBATCH
+        assert not any(
+            microbatch.base == scene.log.ledger.run for microbatch in again.worker.microbatches
+        )  # its work on that base was done
 
     play(tmp_path, story)
     assert "the log cannot be reached: what is trained is kept, and is handed in at the next start" in capsys.readouterr().out
@@ -190,7 +192,7 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         farewell = Farewell(scene.log.ledger.run, 1, "all is learnt")
         await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(farewell), timeout_s=waits.PUSH_S)
         scene.log.go_away()
@@ -217,7 +219,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
         member = scene.join(0)
         if phase == "working":
             member.worker.may_go_on.clear()
-            await until(lambda: len(member.worker.lots) == 1)
+            await until(lambda: len(member.worker.microbatches) == 1)
         elif phase != "looking":
             await until(lambda: member.status.phase == phase)
         member.loop.leave()
@@ -241,9 +243,9 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
         scene.log.commit()
         again = scene.join(0)
         await until(lambda: again.status.rounds_counted == 1)
-        assert (again.status.samples_counted, again.status.samples_lost, again.status.promises_broken) == (LOTS * LOT, 0, 0)
+        assert (again.status.samples_counted, again.status.samples_lost, again.status.promises_broken) == (MICROBATCHES * MICROBATCH, 0, 0)
         await scene.log.wait_for(1)
-        assert all(lot.base == scene.log.ledger.last_commit for lot in again.worker.lots)
+        assert all(microbatch.base == scene.log.ledger.last_commit for microbatch in again.worker.microbatches)
 
     play(tmp_path, story)
 
@@ -255,7 +257,7 @@ def test_a_ticket_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
         await first.leaves()
         again = scene.join(0)
         await until(lambda: again.phase is Phase.TICKETED)
-        assert again.worker.lots == []
+        assert again.worker.microbatches == []
         scene.log.commit()
         await until(lambda: again.status.rounds_counted == 1)
 
@@ -313,6 +315,6 @@ def test_damaged_sealed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> N
         with pytest.raises(BaseExceptionGroup) as caught:
             await again.ends()
         assert isinstance(caught.value.exceptions[0], StorageError)
-        assert again.worker.lots == []
+        assert again.worker.microbatches == []
 
     play(tmp_path, story)

@@ -7,19 +7,24 @@ import pytest
 import torch
 
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Claim, Contribution
 from manta_swarm.protocol.rounds import Phase
-from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
+from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, start_of, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 STEPS = 3
 THIN = replace(
-    SMALL_EXCHANGE, codec="topk-256-4", local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT, first_floor=-24
+    SMALL_EXCHANGE,
+    codec="topk-256-4",
+    local_steps=STEPS,
+    max_claim_samples=STEPS * MICROBATCH,
+    weight_cap=STEPS * MICROBATCH,
+    first_floor=-24,
 )
 
 
@@ -45,11 +50,11 @@ def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_p
         await rounds(scene, 3, 2)
         for member in members:
             await member.ends()
-            assert (member.status.samples_counted, member.status.samples_lost, member.status.rounds_counted) == (9 * LOT, 0, 3)
+            assert (member.status.samples_counted, member.status.samples_lost, member.status.rounds_counted) == (9 * MICROBATCH, 0, 3)
             assert member.status.state == scene.log.ledger.state.hex()
-            assert [(lot.step, lot.index) for lot in member.worker.lots] == [(0, 0), (1, 1), (2, 2)] * 3
+            assert [(microbatch.step, microbatch.index) for microbatch in member.worker.microbatches] == [(0, 0), (1, 1), (2, 2)] * 3
         for contribution, claim in listed(scene, 2):
-            assert (len(claim.steps), claim.lots, len(claim.given)) == (STEPS, STEPS, 32)
+            assert (len(claim.steps), claim.microbatches, len(claim.given)) == (STEPS, STEPS, 32)
             assert [step.mean for step in contribution.steps] == [step.vector for step in claim.steps]  # it is alone
 
     play(tmp_path, story, num_rounds=3, exchange=THIN)
@@ -65,10 +70,10 @@ class Watched:
         self._worker = member.worker
         member.worker.train = self.train  # type: ignore[method-assign]
 
-    def train(self, lot: Lot) -> LotResult:
+    def train(self, microbatch: Microbatch) -> MicrobatchResult:
         assert self._worker.loaded is not None
         self.weights.append(self._worker.loaded)
-        result = self._train(lot)
+        result = self._train(microbatch)
         self.gradients.append(result.gradient)
         return result
 
@@ -167,15 +172,15 @@ def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_i
     async def story(scene: Scene) -> None:
         slow, quick = scene.join(0), scene.join(1)
         slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.lots) == 1)
+        await until(lambda: len(slow.worker.microbatches) == 1)
         await rounds(scene, 1, 1)
         await quick.reaches(1)
         slow.worker.may_go_on.set()
         await scene.log.wait_for(2)
         scene.log.commit()
         await slow.reaches(2)
-        assert [lot.step for lot in slow.worker.lots[:3]] == [0, 1, 2]
-        assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * LOT, 0)
+        assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]
+        assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * MICROBATCH, 0)
 
     play(tmp_path, story, exchange=THIN)
 
@@ -184,26 +189,26 @@ def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(t
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         member.loop.leave()
         member.worker.may_go_on.set()
         await member.ends()
         assert len(scene.log.in_round()) == 1
-        assert scene.log.headers[-1].claims[0].open().lots == STEPS
+        assert scene.log.headers[-1].claims[0].open().microbatches == STEPS
 
     play(tmp_path, story, exchange=THIN)
 
 
-def test_a_lot_that_makes_no_sense_is_in_no_step(tmp_path: Path) -> None:
+def test_a_microbatch_that_makes_no_sense_is_in_no_step(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         member.worker.makes_no_sense = True
         member.worker.may_go_on.set()
-        await until(lambda: len(member.worker.lots) >= 2)
+        await until(lambda: len(member.worker.microbatches) >= 2)
         member.worker.makes_no_sense = False
         await scene.log.wait_for(1)
-        assert scene.log.headers[-1].claims[0].open().lots == STEPS
+        assert scene.log.headers[-1].claims[0].open().microbatches == STEPS
 
     play(tmp_path, story, exchange=THIN)

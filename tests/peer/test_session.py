@@ -19,7 +19,7 @@ from manta_swarm.protocol.recipe import Recipe
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey
-from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -29,7 +29,7 @@ def has_gone_well(scene: Scene, member: Member, rounds: int) -> bool:
     """Whether all that a peer trained in so many rounds counts, and it stands where the log does."""
     status = member.status
     counted = (status.rounds_counted, status.samples_counted, status.samples_lost, status.promises_broken, dict(status.dropped))
-    return counted == (rounds, rounds * LOTS * LOT, 0, 0, {}) and status.state == scene.log.ledger.state.hex()
+    return counted == (rounds, rounds * MICROBATCHES * MICROBATCH, 0, 0, {}) and status.state == scene.log.ledger.state.hex()
 
 
 # A run without faults.
@@ -77,7 +77,7 @@ def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_unt
         assert auditor.status.state == scene.log.ledger.state.hex()
         assert (auditor.loop.progress.newest_round, auditor.loop.is_finished()) == (3, True)
         assert not auditor.task.done()
-        assert (auditor.worker.lots, auditor.status.rounds_counted) == ([], 0)
+        assert (auditor.worker.microbatches, auditor.status.rounds_counted) == ([], 0)
         await auditor.leaves()
         assert auditor.status.finished
 
@@ -100,12 +100,12 @@ def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path)
         await until(lambda: late.status.rounds_counted == 1)
         assert late.status.joined_at_round == 3
         assert has_gone_well(scene, late, 1)
-        assert late.worker.lots[0].base == scene.log.ledger.commit_at(3)
+        assert late.worker.microbatches[0].base == scene.log.ledger.commit_at(3)
 
     play(tmp_path, story)
 
 
-def test_lots_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
+def test_microbatches_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member, log = scene.join(0), scene.log
         states = [log.state]
@@ -123,7 +123,7 @@ def test_lots_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(t
     play(tmp_path, story, schedule="shrinking", num_rounds=7)
 
 
-def test_lots_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
+def test_microbatches_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member, log = scene.join(0), scene.log
         for round_ in range(1, 4):
@@ -177,26 +177,26 @@ def test_the_last_commit_may_overtake_the_ticket_and_nothing_is_said_to_be_lost(
     play(tmp_path, story, num_rounds=1)
 
 
-def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
+def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
-        await until(lambda: len(member.worker.lots) >= 3)
+        await until(lambda: len(member.worker.microbatches) >= 3)
         member.worker.makes_no_sense = False
         await scene.log.wait_for(1)
         ((header, _),) = scene.log.handed.values()
-        assert header.claims[0].open().lots == LOTS
+        assert header.claims[0].open().microbatches == MICROBATCHES
         await member.leaves()
 
     play(tmp_path, story)
 
 
-def test_lots_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
+def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         def too_much(member: Member) -> None:
             member.worker.adds = 3e38  # a float32, and twice of it is none
 
         member = scene.join(0, prepare=too_much)
-        await until(lambda: member.status.samples_lost >= LOTS * LOT)
+        await until(lambda: member.status.samples_lost >= MICROBATCHES * MICROBATCH)
         member.worker.adds = 0.0
         await scene.log.wait_for(1)
 
@@ -210,7 +210,7 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
     async def story(scene: Scene) -> None:
         slow, quick = scene.join(0), scene.join(1)
         slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.lots) == 1)
+        await until(lambda: len(slow.worker.microbatches) == 1)
         await scene.log.wait_for(1)
         scene.log.commit()
         await until(lambda: slow.loop.machine.newest.round == 1)
@@ -226,12 +226,12 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
     play(tmp_path, story)
 
 
-def test_a_lot_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
+def test_a_microbatch_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         slow, quick = scene.join(0), scene.join(1)
         slow.worker.takes_s = 0.4  # a round has no time for two of them
         slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.lots) == 1)
+        await until(lambda: len(slow.worker.microbatches) == 1)
         await scene.log.wait_for(1)
         scene.log.left_ms = 1
         first = scene.log.commit()
@@ -239,7 +239,7 @@ def test_a_lot_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path
         await until(lambda: slow.loop.machine.newest.round == 1)
         slow.worker.may_go_on.set()
         await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
-        assert slow.worker.lots[-1].base == scene.log.ledger.last_commit
+        assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
         assert slow.loop.machine.ticket is not None
         await scene.log.wait_for(2)
         scene.log.commit()
@@ -262,7 +262,7 @@ def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys
     async def story(scene: Scene) -> None:
         slow, quick = scene.join(0), scene.join(1)
         slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.lots) == 1)
+        await until(lambda: len(slow.worker.microbatches) == 1)
         for round_ in range(1, 6):
             await scene.log.wait_for(1)
             scene.log.commit()
@@ -270,7 +270,7 @@ def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys
         await until(lambda: slow.loop.machine.newest.round == 5)
         slow.worker.may_go_on.set()
         await scene.log.wait_for(2)
-        assert slow.status.samples_lost == LOT
+        assert slow.status.samples_lost == MICROBATCH
         assert not slow.status.dropped  # it never became a contribution
 
     play(tmp_path, story)
@@ -283,7 +283,7 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, ca
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         scene.log.go_away()
         member.worker.may_go_on.set()
         await until(lambda: member.phase is Phase.SEALED and bool(member.status.waiting_for))
@@ -358,7 +358,7 @@ def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_ro
         await scene.log.wait_for(1)
         member = scene.join(0)
         member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.lots) == 1)
+        await until(lambda: len(member.worker.microbatches) == 1)
         scene.log.commit()
         await until(lambda: member.loop.machine.newest.round == 1)
         scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
@@ -380,7 +380,7 @@ def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_ro
         await until(lambda: member.loop.machine.newest.round == 2)
         sent.append(b"now headers arrive again")
         await until(lambda: member.status.rounds_counted == 1)
-        assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (LOT, 0, 0)
+        assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (MICROBATCH, 0, 0)
         assert quick.status.promises_broken == 0
 
     play(tmp_path, story)
@@ -393,11 +393,11 @@ def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(tmp_p
         await until(lambda: bool(member.status.dropped))
         scene.log.refuses = None
         assert member.status.dropped == {"refused by the log": 1}
-        assert member.status.samples_lost == LOTS * LOT
+        assert member.status.samples_lost == MICROBATCHES * MICROBATCH
         await scene.log.wait_for(1)  # it goes on
 
     play(tmp_path, story)
-    assert f"{LOTS * LOT} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
+    assert f"{MICROBATCHES * MICROBATCH} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
 def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
@@ -424,7 +424,10 @@ def test_a_ticket_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.Captur
         assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
 
     play(tmp_path, story)
-    assert f"the log gave a ticket for round 1 and did not keep it: {LOTS * LOT} samples are not in its table" in capsys.readouterr().out
+    assert (
+        f"the log gave a ticket for round 1 and did not keep it: {MICROBATCHES * MICROBATCH} samples are not in its table"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:

@@ -12,19 +12,19 @@ from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.peer.train.sizing import LIGHT, Sizing
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.sizes import ALL, size_of
-from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import met, until_together
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 TOKEN = bytes(range(32))
-STEADY = replace(SMALL_EXCHANGE, min_open_ms=1000, max_open_ms=1000)  # so that a lot may take a third of a second
+STEADY = replace(SMALL_EXCHANGE, min_open_ms=1000, max_open_ms=1000)  # so that a microbatch may take a third of a second
 RUN = {"algorithm": "model-parallel"}
 
 
 def sizing_of(scene: Scene, given: int | None = None, **settings: object) -> Sizing:
-    return Sizing(scene.log.course.plan, LOT, given=given, **settings)  # type: ignore[arg-type]
+    return Sizing(scene.log.course.plan, MICROBATCH, given=given, **settings)  # type: ignore[arg-type]
 
 
 def claims_of(scene: Scene, member: Member) -> list[Claim]:
@@ -45,8 +45,8 @@ def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> N
         claims = claims_of(scene, member)
         assert claims[0].cohort == "here"
         assert claims[-1].cohort == "here.size-1"
-        assert macs(member.worker.lots[-1].architecture, TINY) <= bound_macs(TINY, 1)
-        await until(lambda: member.status.size.startswith("1 of 4: a lot of the next larger networks takes about"))
+        assert macs(member.worker.microbatches[-1].architecture, TINY) <= bound_macs(TINY, 1)
+        await until(lambda: member.status.size.startswith("1 of 4: a microbatch of the next larger networks takes about"))
         assert member.status.cohort == "here"
         scene.log.commit()  # the rules take what it handed in
 

@@ -27,9 +27,9 @@ def store(tmp_path: Path) -> PeerStore:
     return PeerStore(tmp_path / "peer")
 
 
-def header(lots: int = 1) -> Header:
-    """Return a header; another number of lots makes it another one."""
-    return header_of(LEDGER, PEER, lots=(lots, 1))
+def header(microbatches: int = 1) -> Header:
+    """Return a header; another number of microbatches makes it another one."""
+    return header_of(LEDGER, PEER, microbatches=(microbatches, 1))
 
 
 def sealed_path(store: PeerStore) -> Path:

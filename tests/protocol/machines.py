@@ -12,7 +12,7 @@ OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer
 SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
 START = Standing.start(MANIFEST, RUN)
-LOT = MANIFEST.lot_samples
+MICROBATCH = MANIFEST.microbatch_samples
 
 
 def history(count: int, name: bytes = b"") -> list[Round]:
@@ -30,12 +30,12 @@ STANDINGS = [START, *map(Standing.after, ROUNDS)]
 
 
 def claim_of(
-    base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
+    base: Standing = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
 ) -> Signed[Claim]:
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
-    steps = steps_of((lots, 0), base.commit, key)
-    return Signed.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (lots, 0), root, b"", 10), peer)
+    steps = steps_of((microbatches, 0), base.commit, key)
+    return Signed.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (microbatches, 0), root, b"", 10), peer)
 
 
 def listing(claims: list[Signed[Claim]], founder: Identity) -> Header:
@@ -48,13 +48,13 @@ def listing(claims: list[Signed[Claim]], founder: Identity) -> Header:
     return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
-def header_of(base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
-    return listing([claim_of(base, lots, peer, run)], peer)
+def header_of(base: Standing = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
+    return listing([claim_of(base, microbatches, peer, run)], peer)
 
 
-def together_of(base: Standing = START, lots: int = 1, founder: Identity = OTHER) -> Header:
+def together_of(base: Standing = START, microbatches: int = 1, founder: Identity = OTHER) -> Header:
     """A cohort's, with the claim of ``header_of``."""
-    return listing([claim_of(base, lots), claim_of(base, 3, OTHER, founder=founder)], founder)
+    return listing([claim_of(base, microbatches), claim_of(base, 3, OTHER, founder=founder)], founder)
 
 
 def ticket_of(header: Header, round: int, run: bytes = RUN) -> Ticket:
@@ -65,17 +65,17 @@ def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) 
     return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedCourse(sorts=sorts), held)
 
 
-def trained(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+def trained(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
     one = machine(held, sorts)
-    for _ in range(lots):
-        one.lot_started()
-        assert one.lot_trained(LOT)
+    for _ in range(microbatches):
+        one.microbatch_started()
+        assert one.microbatch_trained(MICROBATCH)
     return one
 
 
-def sealed(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
-    one = trained(lots, held, sorts)
-    assert one.seal(header_of(held, lots))
+def sealed(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    one = trained(microbatches, held, sorts)
+    assert one.seal(header_of(held, microbatches))
     return one
 
 

@@ -39,7 +39,7 @@ CLAIM = Claim(
     work=(2, 0, 1),
     given=sha256(b"given"),
     residual=b"",
-    lot_ms=250,
+    microbatch_ms=250,
 )
 SIGNED_CLAIM = Signed.sign(CLAIM, ALICE)
 CONTRIBUTION = Contribution(
@@ -75,7 +75,7 @@ LARGEST_CLAIM = replace(
     steps=(ClaimStep(0, MAX_LOTS * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
     work=(MAX_LOTS,) * MAX_ARCHITECTURES,
     residual=sha256(b"residual"),
-    lot_ms=MAX_LOT_MS,
+    microbatch_ms=MAX_LOT_MS,
 )
 LARGEST_ANNOUNCEMENT = replace(
     ANNOUNCEMENT,

@@ -1,7 +1,7 @@
 """The log and the peers of a run in memory, for rounds under chance: real keys, signatures and ledger, and an abstract gradient.
 
-A lot is a number of its own, a body, a residual and a state are digests of what they came from. ``Peer`` and ``Log`` do what the real
-programs do, and no more; what becomes durable where is said there.
+A microbatch is a number of its own, a body, a residual and a state are digests of what they came from. ``Peer`` and ``Log`` do what the
+real programs do, and no more; what becomes durable where is said there.
 """
 
 from collections import defaultdict
@@ -52,11 +52,13 @@ def body_of(work: bytes) -> bytes:
     return b"body" + work
 
 
-def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> Signed[Claim]:
-    """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
-    root, key = sha256(b"lots %d" % lots), identity.public_key
-    steps = steps_of((lots, 0), base.commit, key)
-    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (lots, 0), root, residual, 10)
+def claim_of(
+    identity: Identity, base: Standing, microbatches: int, *, founder: bytes | None = None, residual: bytes = b""
+) -> Signed[Claim]:
+    """A claim of some microbatches on ``base``; ``founder``: whom it names, else itself."""
+    root, key = sha256(b"microbatches %d" % microbatches), identity.public_key
+    steps = steps_of((microbatches, 0), base.commit, key)
+    claim = Claim(RUN, base.round + 1, base.commit, key, key, founder or key, "home", steps, (microbatches, 0), root, residual, 10)
     return Signed.sign(claim, identity)
 
 
@@ -261,13 +263,13 @@ class Peer:
 
     def __init__(self, identity: Identity, steps: int) -> None:
         self.identity, self.key = identity, identity.public_key
-        self.steps = steps  # lots that it needs at least before it seals
+        self.steps = steps  # microbatches that it needs at least before it seals
         self.names = self.key  # the founder whom its next claim names
         self.kept: tuple[Header, bytes] | None = None  # its contribution, with the body
         self.left: tuple[bytes, int] | None = None  # the residual of its last contribution, and the round that listed it; None: not known
         self.snapshots = [Standing.start(MANIFEST, RUN)]
         self.history = History()
-        self.num_lots = self.life = 0
+        self.num_microbatches = self.life = 0
         self.start(self.snapshots[0])
 
     def start(self, held: Standing | None) -> None:
@@ -275,8 +277,8 @@ class Peer:
         self.life += 1
         self.machine = RoundMachine(MANIFEST, RUN, self.key, COURSE, held)
         self.state = held.state if held else None  # stands for the weights themselves
-        self.lots: list[int] = []  # trained, not sealed
-        self.lot: Standing | None = None  # what the lot under way is trained on
+        self.microbatches: list[int] = []  # trained, not sealed
+        self.microbatch: Standing | None = None  # what the microbatch under way is trained on
         self.offered: dict[bytes, dict[bytes, Signed[Claim]]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
         self.together: dict[bytes, tuple[Header, bytes]] = {}  # its cohorts' contributions, with their bodies
         self.has_tried_cohort = False
@@ -286,40 +288,40 @@ class Peer:
     def crash(self) -> None:
         self.alive = False
 
-    # Lots.
+    # Microbatches.
 
     @property
-    def may_begin_lot(self) -> bool:
+    def may_begin_microbatch(self) -> bool:
         machine = self.machine
         may = machine.phase is Phase.WORKING and not machine.is_overdue
-        return self.lot is None and (may or machine.may_work_ahead or self.has_to_finish)
+        return self.microbatch is None and (may or machine.may_work_ahead or self.has_to_finish)
 
     @property
     def has_to_finish(self) -> bool:
-        return 0 < len(self.lots) < self.steps
+        return 0 < len(self.microbatches) < self.steps
 
-    def begin_lot(self) -> None:
-        self.lot = self.machine.lot_started(to_finish=self.has_to_finish)
-        assert self.lots or self.lot.state == self.state
-        assert not self.lots or self.lot == self.machine.base
+    def begin_microbatch(self) -> None:
+        self.microbatch = self.machine.microbatch_started(to_finish=self.has_to_finish)
+        assert self.microbatches or self.microbatch.state == self.state
+        assert not self.microbatches or self.microbatch == self.machine.base
 
-    def end_lot(self, is_done: bool = True) -> None:
-        self.lot = None
-        self.num_lots += 1
-        if self.machine.lot_trained(MANIFEST.lot_samples if is_done else 0):
-            self.lots.append(self.num_lots)
+    def end_microbatch(self, is_done: bool = True) -> None:
+        self.microbatch = None
+        self.num_microbatches += 1
+        if self.machine.microbatch_trained(MANIFEST.microbatch_samples if is_done else 0):
+            self.microbatches.append(self.num_microbatches)
 
     # What is sealed.
 
     @property
     def may_seal(self) -> bool:
-        return self.lot is None and self.machine.phase is Phase.WORKING and len(self.lots) >= self.steps
+        return self.microbatch is None and self.machine.phase is Phase.WORKING and len(self.microbatches) >= self.steps
 
     def draft(self) -> tuple[Header, bytes]:
         base = self.machine.base
         assert base is not None
-        body = body_of(self.key + repr(self.lots).encode())
-        claim = claim_of(self.identity, base, len(self.lots), founder=self.names, residual=self.residual(base))
+        body = body_of(self.key + repr(self.microbatches).encode())
+        claim = claim_of(self.identity, base, len(self.microbatches), founder=self.names, residual=self.residual(base))
         return listing([claim], self.identity, body), body
 
     def residual(self, base: Standing) -> bytes:
@@ -331,9 +333,9 @@ class Peer:
     def seal(self, draft: tuple[Header, bytes], *, may_store: bool = True) -> None:
         """Seal a draft; a crash before it is stored loses it."""
         if not self.machine.seal(draft[0]):
-            assert not self.lots
+            assert not self.microbatches
             return
-        self.lots, self.has_tried_cohort = [], False
+        self.microbatches, self.has_tried_cohort = [], False
         if may_store:
             self.kept, self.left = draft, None  # durable from here on: whether this one will be listed is not known
             self.history.stored[opened(draft[0]).round].add(draft[0].contribution.digest)
@@ -423,7 +425,7 @@ class Peer:
             assert commit.promised is not None or self.machine.ticket == ticket
             assert commit.samples_lost <= samples
         if not self.machine.samples:
-            self.lots = []
+            self.microbatches = []
 
     # States.
 

@@ -21,7 +21,7 @@ from tests.audited import audited_ledger
 from tests.contributions import PEERS, cohort_header_of, commit, header_of, in_order
 from tests.protocol.ledgers import ledger_of
 
-Lots = tuple[int, int]
+Microbatches = tuple[int, int]
 work = st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(any)
 
 
@@ -43,10 +43,10 @@ def paid(ledger: Ledger, log: list[bytes]) -> dict[bytes, int]:
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(PEERS[2:6]), work, min_size=1), st.lists(work, min_size=2, max_size=2))
-def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Lots], mates: list[Lots]) -> None:
+def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Microbatches], mates: list[Microbatches]) -> None:
     ledger = ledger_of()
-    headers = [header_of(ledger, peer, lots=lots) for peer, lots in alone.items()]
-    headers.append(cohort_header_of(ledger, PEERS[:2], lots=mates[0]))
+    headers = [header_of(ledger, peer, microbatches=microbatches) for peer, microbatches in alone.items()]
+    headers.append(cohort_header_of(ledger, PEERS[:2], microbatches=mates[0]))
     log = commit(ledger, headers)
     assert {key: share for key, share in paid(ledger, log).items() if share} == ledger.credits()
 
@@ -63,7 +63,7 @@ def test_aged_work_is_of_the_round_that_it_counts_in() -> None:
     aged = header_of(ledger, PEERS[0])
     log = commit(ledger, [header_of(ledger, PEERS[1])])
     before = ledger.credits()
-    log += commit(ledger, [aged, header_of(ledger, PEERS[1], lots=(1, 0))])
+    log += commit(ledger, [aged, header_of(ledger, PEERS[1], microbatches=(1, 0))])
     assert {key: before.get(key, 0) + share for key, share in paid(ledger, log).items()} == ledger.credits()
 
 
@@ -74,7 +74,7 @@ def forged(header: Header) -> Header:
 CHANGES: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {
     "one less": lambda ledger, found: found[:-1],
     "one more": lambda ledger, found: [*found, header_of(ledger, PEERS[5])],
-    "more work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(9, 9)), *found[1:]],
+    "more work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, microbatches=(9, 9)), *found[1:]],
     "another order": lambda ledger, found: found[::-1],
 }
 FALSE: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {
@@ -84,7 +84,7 @@ FALSE: dict[str, Callable[[Ledger, list[Header]], list[Header]]] = {
         Header(replace(found[0].contribution, signature=bytes(64)), found[0].claims),
         *found[1:],
     ],
-    "other work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, lots=(1, 1, 1)), *found[1:]],
+    "other work": lambda ledger, found: [header_of(ledger, PEERS[0], round=1, microbatches=(1, 1, 1)), *found[1:]],
     "later": lambda ledger, found: [header_of(ledger, PEERS[0], round=3), *found[1:]],
 }
 

@@ -33,14 +33,14 @@ WIDE = replace(EXCHANGE, min_open_ms=1, max_open_ms=DAY_MS)
 
 CODECS = ["int16", "int8", "topk-1-2", "topk-256-4", "topk-2048-8"]
 
-lots_ms = st.lists(st.integers(1, MAX_LOT_MS), min_size=1, max_size=9)
+microbatches_ms = st.lists(st.integers(1, MAX_LOT_MS), min_size=1, max_size=9)
 
 
 @given(
     st.integers(1, DAY_MS),
     st.integers(1, 2**50),
     st.integers(1, 2**40),
-    lots_ms,
+    microbatches_ms,
     st.integers(1, DAY_MS),
     st.integers(1, DAY_MS),
     st.integers(1, 512),
@@ -62,7 +62,7 @@ def test_the_next_round_s_time_is_that_of_rational_arithmetic(
         (1_000, 80, [1], 800),
         (1_000, 1_000_000, [1], 750),  # no faster than a quarter less
         (1_000, 1, [1], 1_333),  # no slower than a third more
-        (1_000, 64, [500, 400, 2_000], 2_000),  # room for four median lots
+        (1_000, 64, [500, 400, 2_000], 2_000),  # room for four median microbatches
         (1_000, 64, [500, 400], 1_600),  # of two, the shorter one
         (1_000, 64, [1, 1, MAX_LOT_MS], 1_000),  # who names a long one alone changes nothing
         (100, 1_000_000, [1], 100),
@@ -74,14 +74,14 @@ def test_the_next_round_s_time_by_hand(open_ms: int, counted: int, durations: li
     assert next_open_ms(EXCHANGE, open_ms, counted, durations) == expected
 
 
-@given(st.integers(1, DAY_MS), st.integers(1, 2**50), lots_ms, st.randoms(use_true_random=False))
+@given(st.integers(1, DAY_MS), st.integers(1, 2**50), microbatches_ms, st.randoms(use_true_random=False))
 def test_the_order_of_the_claims_does_not_matter(open_ms: int, counted: int, durations: list[int], chance: Any) -> None:
     turned = durations.copy()
     chance.shuffle(turned)
     assert next_open_ms(WIDE, open_ms, counted, durations) == next_open_ms(WIDE, open_ms, counted, turned)
 
 
-@given(st.integers(1, DAY_MS), st.integers(1, 2**50), st.integers(1, 2**50), lots_ms)
+@given(st.integers(1, DAY_MS), st.integers(1, 2**50), st.integers(1, 2**50), microbatches_ms)
 def test_a_round_of_more_samples_is_not_followed_by_a_longer_one(open_ms: int, fewer: int, more: int, durations: list[int]) -> None:
     fewer, more = sorted((fewer, more))
     assert next_open_ms(WIDE, open_ms, more, durations) <= next_open_ms(WIDE, open_ms, fewer, durations)

@@ -33,7 +33,7 @@ class History:
 
     def commit(self, mean: bytes = b"mean") -> Receipt:
         """Commit a round; return its receipt."""
-        headers = [header_of(self.ledger, peer, lots=(1, 1)) for peer in PEERS[:2]]
+        headers = [header_of(self.ledger, peer, microbatches=(1, 1)) for peer in PEERS[:2]]
         listed = [self.ledger.listed(one, self.ledger.round + 1) for one in headers]
         entries = [*map(entry_of, headers), entry_of(round_of(self.ledger, listed, mean=sha256(mean)))]
         for entry in entries:

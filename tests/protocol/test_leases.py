@@ -9,20 +9,22 @@ BASE, NEXT, KEY, OTHER, NAME = b"b" * 32, b"c" * 32, b"k" * 32, b"o" * 32, b"n" 
 ROUND_MS = 60_000.0
 
 
-def opened(*, steps: int = 1, max_lots: int = 1000, places: int = MAX_PLACES, due_ms: float = ROUND_MS) -> Leases:
+def opened(*, steps: int = 1, max_microbatches: int = 1000, places: int = MAX_PLACES, due_ms: float = ROUND_MS) -> Leases:
     leases = Leases(steps, places)
-    leases.open(BASE, now_ms=0.0, due_ms=due_ms, next_ms=due_ms + 5_000, max_lots=max_lots)
+    leases.open(BASE, now_ms=0.0, due_ms=due_ms, next_ms=due_ms + 5_000, max_microbatches=max_microbatches)
     return leases
 
 
-def ask(leases: Leases, key: bytes = KEY, *, address: str = "here", lot_ms: int = 100, way_ms: int = 200, now_ms: float = 0.0) -> Leased:
-    lease = leases.ask(key, address, lot_ms=lot_ms, way_ms=way_ms, now_ms=now_ms)
+def ask(
+    leases: Leases, key: bytes = KEY, *, address: str = "here", microbatch_ms: int = 100, way_ms: int = 200, now_ms: float = 0.0
+) -> Leased:
+    lease = leases.ask(key, address, microbatch_ms=microbatch_ms, way_ms=way_ms, now_ms=now_ms)
     assert isinstance(lease, Leased), lease
     return lease
 
 
-def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", lot_ms: int = 100, now_ms: float = 0.0) -> No:
-    answer = leases.ask(key, address, lot_ms=lot_ms, way_ms=200, now_ms=now_ms)
+def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", microbatch_ms: int = 100, now_ms: float = 0.0) -> No:
+    answer = leases.ask(key, address, microbatch_ms=microbatch_ms, way_ms=200, now_ms=now_ms)
     assert isinstance(answer, No), answer
     return answer
 
@@ -40,48 +42,48 @@ def test_there_is_no_lease_before_the_first_base_nor_once_no_more_are_handed_out
     assert answer.wait_ms == ROUND_MS + 5_000 - 1_000  # when the next base is expected
 
 
-def test_a_device_whose_speed_nobody_knows_gets_one_lot_a_step() -> None:
-    assert ask(opened(), lot_ms=0).lots_a_step == 1
-    assert ask(opened(steps=5), lot_ms=0).lots_a_step == 1
+def test_a_device_whose_speed_nobody_knows_gets_one_microbatch_a_step() -> None:
+    assert ask(opened(), microbatch_ms=0).microbatches_a_step == 1
+    assert ask(opened(steps=5), microbatch_ms=0).microbatches_a_step == 1
 
 
-@given(lot_ms=st.integers(1, 20_000), way_ms=st.integers(0, 5_000), steps=st.integers(1, 20), left_ms=st.floats(1, 600_000))
+@given(microbatch_ms=st.integers(1, 20_000), way_ms=st.integers(0, 5_000), steps=st.integers(1, 20), left_ms=st.floats(1, 600_000))
 def test_a_lease_takes_between_five_and_ten_seconds_where_that_can_be_and_fits_into_what_is_left(
-    lot_ms: int, way_ms: int, steps: int, left_ms: float
+    microbatch_ms: int, way_ms: int, steps: int, left_ms: float
 ) -> None:
-    answer = opened(steps=steps, due_ms=left_ms).ask(KEY, "here", lot_ms=lot_ms, way_ms=way_ms, now_ms=0.0)
-    least_ms = steps * lot_ms
+    answer = opened(steps=steps, due_ms=left_ms).ask(KEY, "here", microbatch_ms=microbatch_ms, way_ms=way_ms, now_ms=0.0)
+    least_ms = steps * microbatch_ms
     if isinstance(answer, No):
         assert 1.25 * (least_ms + way_ms) > 0.999 * left_ms or 1.25 * least_ms + way_ms > 0.9 * left_ms
         return
-    takes_ms = answer.lots_a_step * least_ms
+    takes_ms = answer.microbatches_a_step * least_ms
     assert takes_ms + way_ms <= left_ms
-    assert takes_ms <= 10_000 or answer.lots_a_step == 1
+    assert takes_ms <= 10_000 or answer.microbatches_a_step == 1
     if least_ms <= 2_500 and left_ms > 1.25 * (7_500 + way_ms) + least_ms:
-        assert takes_ms > 5_000 - 1 or answer.lots_a_step == max(1, 1000 // steps)
+        assert takes_ms > 5_000 - 1 or answer.microbatches_a_step == max(1, 1000 // steps)
 
 
 def test_a_device_that_is_too_slow_for_what_is_left_is_told_so_and_when_to_ask_again() -> None:
     leases = opened(due_ms=10_000)
-    assert ask(leases, OTHER, lot_ms=5_000).lots_a_step == 1
-    answer = refused(leases, lot_ms=9_000)
+    assert ask(leases, OTHER, microbatch_ms=5_000).microbatches_a_step == 1
+    answer = refused(leases, microbatch_ms=9_000)
     assert "too short for this device" in answer.reason
     assert answer.wait_ms == 15_000
 
 
-def test_a_lease_has_no_more_lots_than_a_claim_may_have_or_than_its_samples_leave() -> None:
-    assert ask(opened(max_lots=7), lot_ms=10).lots_a_step == 7
-    assert ask(opened(max_lots=7, steps=3), lot_ms=10).lots_a_step == 2
+def test_a_lease_has_no_more_microbatches_than_a_claim_may_have_or_than_its_samples_leave() -> None:
+    assert ask(opened(max_microbatches=7), microbatch_ms=10).microbatches_a_step == 7
+    assert ask(opened(max_microbatches=7, steps=3), microbatch_ms=10).microbatches_a_step == 2
 
 
 def test_whoever_asks_again_gets_the_same_lease_and_once_it_is_back_no_other_on_that_base() -> None:
     leases = opened()
     lease = ask(leases)
-    assert ask(leases, lot_ms=7, now_ms=500) is lease
+    assert ask(leases, microbatch_ms=7, now_ms=500) is lease
     assert leases.back(KEY, BASE, NAME, 1_000) is lease
     assert leases.take(lease, NAME, 1_000)
     assert "is done" in refused(leases, now_ms=1_500).reason
-    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_lots=10)
+    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_microbatches=10)
     assert ask(leases, now_ms=70_000) is not lease
 
 
@@ -98,7 +100,7 @@ def test_what_comes_back_twice_is_known_by_its_bytes_and_something_else_is_refus
 
 def test_what_comes_back_late_is_taken_while_there_is_a_place_for_it() -> None:
     leases = opened(places=2)
-    first, second = ask(leases, key_of(1), lot_ms=1_000), ask(leases, key_of(2), lot_ms=20_000)
+    first, second = ask(leases, key_of(1), microbatch_ms=1_000), ask(leases, key_of(2), microbatch_ms=20_000)
     after_ms = first.until_ms + 1
     assert leases.back(first.key, BASE, NAME, after_ms) is first
     third = ask(leases, key_of(3), now_ms=after_ms)
@@ -114,34 +116,36 @@ def test_what_comes_back_late_is_taken_while_there_is_a_place_for_it() -> None:
 
 
 def test_where_nothing_was_handed_in_the_same_work_goes_on_and_what_is_leased_is_good_for_longer() -> None:
-    leases = opened(due_ms=10_000, max_lots=1)
-    back, out, silent = (ask(leases, key_of(number), lot_ms=lot_ms) for number, lot_ms in ((1, 100), (2, 7_500), (3, 10)))
+    leases = opened(due_ms=10_000, max_microbatches=1)
+    back, out, silent = (
+        ask(leases, key_of(number), microbatch_ms=microbatch_ms) for number, microbatch_ms in ((1, 100), (2, 7_500), (3, 10))
+    )
     assert leases.take(back, NAME, 5_000)
     assert (out.until_ms, silent.until_ms) == (10_000, 5_000)
     leases.go_on(now_ms=11_000, due_ms=18_000, next_ms=20_000)
     assert leases.out(11_000) == {out.key}
     assert leases.back(out.key, BASE, NAME, 17_000) is out
-    assert leases.ask(out.key, "here", lot_ms=7_500, way_ms=0, now_ms=11_000) is out
-    assert ask(leases, silent.key, lot_ms=10, now_ms=11_000) is not silent
+    assert leases.ask(out.key, "here", microbatch_ms=7_500, way_ms=0, now_ms=11_000) is out
+    assert ask(leases, silent.key, microbatch_ms=10, now_ms=11_000) is not silent
     assert "is done" in refused(leases, back.key, now_ms=11_000).reason
     assert isinstance(ask(leases, key_of(4), now_ms=11_000), Leased)
 
 
-def test_a_device_that_is_too_slow_for_a_round_gets_one_lot_where_nobody_was_in_time() -> None:
+def test_a_device_that_is_too_slow_for_a_round_gets_one_microbatch_where_nobody_was_in_time() -> None:
     leases = opened(due_ms=10_000)
-    assert "too short for this device" in refused(leases, lot_ms=20_000).reason
+    assert "too short for this device" in refused(leases, microbatch_ms=20_000).reason
     leases.go_on(now_ms=11_000, due_ms=20_000, next_ms=22_000)
-    lease = ask(leases, lot_ms=20_000, now_ms=11_000)
-    assert lease.lots_a_step == 1
+    lease = ask(leases, microbatch_ms=20_000, now_ms=11_000)
+    assert lease.microbatches_a_step == 1
     assert leases.back(KEY, BASE, NAME, 31_000) is lease
-    leases.open(NEXT, now_ms=40_000, due_ms=50_000, next_ms=52_000, max_lots=1000)
-    assert "too short for this device" in refused(leases, lot_ms=20_000, now_ms=40_000).reason
+    leases.open(NEXT, now_ms=40_000, due_ms=50_000, next_ms=52_000, max_microbatches=1000)
+    assert "too short for this device" in refused(leases, microbatch_ms=20_000, now_ms=40_000).reason
 
 
 def test_work_that_goes_on_has_no_more_places_than_before() -> None:
-    leases = opened(places=1, due_ms=10_000, max_lots=1)
-    first = ask(leases, key_of(1), lot_ms=10)
-    second = ask(leases, key_of(2), lot_ms=3_000, now_ms=first.until_ms + 1)
+    leases = opened(places=1, due_ms=10_000, max_microbatches=1)
+    first = ask(leases, key_of(1), microbatch_ms=10)
+    second = ask(leases, key_of(2), microbatch_ms=3_000, now_ms=first.until_ms + 1)
     assert leases.take(first, NAME, 10_001)  # both are over: it came first
     leases.go_on(now_ms=11_000, due_ms=18_000, next_ms=20_000)
     assert leases.out(11_000) == frozenset()
@@ -150,7 +154,7 @@ def test_work_that_goes_on_has_no_more_places_than_before() -> None:
 
 def test_what_comes_back_for_another_base_or_without_a_lease_is_refused() -> None:
     leases = opened()
-    lease = ask(leases, lot_ms=1_000)
+    lease = ask(leases, microbatch_ms=1_000)
     for key, base, now_ms, reason in (
         (OTHER, BASE, 10.0, "no lease that this gateway knows"),
         (KEY, NEXT, 10.0, "no lease that this gateway knows"),
@@ -158,7 +162,7 @@ def test_what_comes_back_for_another_base_or_without_a_lease_is_refused() -> Non
         answer = leases.back(key, base, NAME, now_ms)
         assert isinstance(answer, No)
         assert reason in answer.reason
-    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_lots=10)
+    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_microbatches=10)
     late = leases.back(KEY, BASE, NAME, 70_001)
     assert isinstance(late, No)
     assert "too late: the gateway works on a newer base" in late.reason
@@ -167,7 +171,7 @@ def test_what_comes_back_for_another_base_or_without_a_lease_is_refused() -> Non
 
 def test_no_lease_outlives_the_time_at_which_all_is_due() -> None:
     leases = opened()
-    lease = ask(leases, lot_ms=10_000, now_ms=30_000)
+    lease = ask(leases, microbatch_ms=10_000, now_ms=30_000)
     assert lease.until_ms == ROUND_MS
     assert leases.is_awaited(ROUND_MS)
     assert not leases.is_awaited(ROUND_MS + 1)
@@ -187,7 +191,7 @@ def test_an_expired_leases_place_goes_to_another_key() -> None:
 
 def test_on_a_base_there_is_no_endless_number_of_leases_however_many_expire() -> None:
     leases, now_ms, number = opened(due_ms=1e8), 0.0, 0
-    while isinstance(answer := leases.ask(key_of(number), f"address {number}", lot_ms=10, way_ms=0, now_ms=now_ms), Leased):
+    while isinstance(answer := leases.ask(key_of(number), f"address {number}", microbatch_ms=10, way_ms=0, now_ms=now_ms), Leased):
         number, now_ms = number + 1, answer.until_ms + 1
     assert answer.reason == "all places are taken"
     assert number == 1024
@@ -206,9 +210,11 @@ def test_a_lease_is_out_until_it_is_back_or_expires() -> None:
 def test_there_are_never_more_members_than_a_contribution_may_list_beside_the_gateways_own() -> None:
     leases = opened()
     for number in range(40):
-        leases.ask(key_of(number), f"address {number}", lot_ms=10, way_ms=0, now_ms=0.0)
+        leases.ask(key_of(number), f"address {number}", microbatch_ms=10, way_ms=0, now_ms=0.0)
     assert (
-        sum(isinstance(leases.ask(key_of(number), "", lot_ms=10, way_ms=0, now_ms=0.0), Leased) for number in range(40)) == MAX_PLACES == 31
+        sum(isinstance(leases.ask(key_of(number), "", microbatch_ms=10, way_ms=0, now_ms=0.0), Leased) for number in range(40))
+        == MAX_PLACES
+        == 31
     )
 
 
@@ -233,7 +239,7 @@ def test_a_base_that_is_over_early_is_nobodys_fault() -> None:
     leases = opened()
     for number in range(16):
         ask(leases, key_of(number))
-    leases.open(NEXT, now_ms=1_000, due_ms=ROUND_MS, next_ms=ROUND_MS, max_lots=10)
+    leases.open(NEXT, now_ms=1_000, due_ms=ROUND_MS, next_ms=ROUND_MS, max_microbatches=10)
     for number in range(16):
         ask(leases, key_of(number), now_ms=1_000)
 
@@ -250,11 +256,11 @@ def test_whatever_strangers_do_places_and_addresses_are_bounded(events: list[tup
         now_ms += pause_ms
         if what == "next":
             base = key_of(1000 + round(now_ms))
-            leases.open(base, now_ms=now_ms, due_ms=now_ms + ROUND_MS, next_ms=now_ms + ROUND_MS, max_lots=10)
+            leases.open(base, now_ms=now_ms, due_ms=now_ms + ROUND_MS, next_ms=now_ms + ROUND_MS, max_microbatches=10)
         elif what == "again":
             leases.go_on(now_ms=now_ms, due_ms=now_ms + ROUND_MS / 10, next_ms=now_ms + ROUND_MS)
         elif what == "ask":
-            leases.ask(key_of(number), str(address), lot_ms=100, way_ms=100, now_ms=now_ms)
+            leases.ask(key_of(number), str(address), microbatch_ms=100, way_ms=100, now_ms=now_ms)
         else:
             lease = leases.back(key_of(number), base, key_of(number), now_ms)
             if isinstance(lease, Leased):

@@ -173,7 +173,9 @@ ROUND_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("fault", ROUND_FAULTS)
 def test_a_faulty_round_is_refused_and_the_run_goes_on(ledger: Ledger, fault: str) -> None:
     changes, match = ROUND_FAULTS[fault]
-    headers = in_order([header_of(ledger, PEERS[0], lots=(3, 3)), header_of(ledger, PEERS[1], lots=(1, 1))])  # 96 and 32 samples
+    headers = in_order(
+        [header_of(ledger, PEERS[0], microbatches=(3, 3)), header_of(ledger, PEERS[1], microbatches=(1, 1))]
+    )  # 96 and 32 samples
     append(ledger, *headers)
     good = round_of(ledger, [ledger.listed(header, 2) for header in headers])
     assert (good.first, good.contributions, good.open_ms, good.floor) == (3, 2, 562, -32)  # 750 ms, and 3/4 of it
@@ -196,15 +198,19 @@ def test_digests_of_mean_and_state_and_the_thresholds_are_the_log_s_word(ledger:
 
 def test_a_writer_opens_the_next_round_for_as_long_as_the_table_gives() -> None:
     ledger = ledger_of()  # a target of 64 samples, from 1 s, between 0.1 and 60 s
-    commit(ledger, [header_of(ledger, PEERS[0], lots=(1, 1)), header_of(ledger, PEERS[1], lots=(1, 2))])
+    commit(ledger, [header_of(ledger, PEERS[0], microbatches=(1, 1)), header_of(ledger, PEERS[1], microbatches=(1, 2))])
     assert ledger.open_ms == 800  # 80 samples
-    commit(ledger, [header_of(ledger, PEERS[0], lots=(1, 0))])
+    commit(ledger, [header_of(ledger, PEERS[0], microbatches=(1, 0))])
     assert ledger.open_ms == 1_066  # a third more
     commit(
         ledger,
-        [header_of(ledger, PEERS[0], lot_ms=3_000), header_of(ledger, PEERS[1], lot_ms=500), header_of(ledger, PEERS[2], lot_ms=600)],
+        [
+            header_of(ledger, PEERS[0], microbatch_ms=3_000),
+            header_of(ledger, PEERS[1], microbatch_ms=500),
+            header_of(ledger, PEERS[2], microbatch_ms=600),
+        ],
     )
-    assert ledger.open_ms == 2_400  # four lots of the median
+    assert ledger.open_ms == 2_400  # four microbatches of the median
 
 
 @pytest.mark.parametrize("open_ms", [100, 101, 7_777, 60_000])
@@ -219,7 +225,7 @@ def test_how_long_a_round_is_open_is_the_writer_s_word_between_the_manifest_s_bo
 def test_a_copy_goes_its_own_way(ledger: Ledger) -> None:
     before = seen(ledger)
     forks = [ledger.copy() for _ in range(2)]
-    commit(forks[0], [header_of(ledger, PEERS[0], lots=(4, 4))])
+    commit(forks[0], [header_of(ledger, PEERS[0], microbatches=(4, 4))])
     append(forks[1], header_of(ledger, PEERS[1]))
     assert seen(ledger) == before
     assert forks[0].round == 2

@@ -33,13 +33,15 @@ def claims_of(ledger: Ledger, founder: Identity, *members: Identity, **changes: 
 
 def test_a_cohort_s_contribution_weighs_by_the_samples_of_all() -> None:
     ledger = ledger_of()
-    lots = {A: (1, 1), B: (30, 0), C: (0, 2)}
-    claims = [claim_of(ledger, peer, founder=B.public_key, lots=each, lot_ms=each[0] + 1) for peer, each in lots.items()]
+    microbatches = {A: (1, 1), B: (30, 0), C: (0, 2)}
+    claims = [
+        claim_of(ledger, peer, founder=B.public_key, microbatches=each, microbatch_ms=each[0] + 1) for peer, each in microbatches.items()
+    ]
     header = listing(claims, B)
     listed = ledger.listed(header, 1)
     assert (listed.keys, listed.claims, listed.cohort) == (keys(A, B, C), tuple(claim.digest for claim in claims), "here")
     assert (listed.founder, listed.weighing.samples, listed.cohort) == (B.public_key, 32 + 80 + 32, "here")
-    assert (listed.counted, listed.lots_ms) == (32 + 480 + 32, (2, 31, 1))
+    assert (listed.counted, listed.microbatches_ms) == (32 + 480 + 32, (2, 31, 1))
     commit(ledger, [header, header_of(ledger, D)])
     assert ledger.last_keys == set(keys(A, B, C, D))
     assert ledger.newest is not None
@@ -126,11 +128,11 @@ def test_claims_of_another_cohort_or_base_are_not_listed_together(change: dict[s
 # Whom a fault is put down to.
 
 CLAIM_FAULTS: dict[str, dict[str, Any]] = {
-    "too few architectures": {"lots": (4,)},
-    "too many samples": {"lots": (40, 1)},
+    "too few architectures": {"microbatches": (4,)},
+    "too many samples": {"microbatches": (40, 1)},
     "a residual out of nothing": {"residual": OTHER},
     "another number of steps": {"steps": (ClaimStep(0, 1, (), OTHER), ClaimStep(2, 3, (), OTHER))},
-    "lots of other architectures": {"lots": (3, 1), "steps": (ClaimStep(0, 3, (), OTHER),)},
+    "microbatches of other architectures": {"microbatches": (3, 1), "steps": (ClaimStep(0, 3, (), OTHER),)},
     "another name": {"cohort": "there"},
     "another founder": {"founder": C.public_key},
     "another run": {"run": OTHER},

@@ -23,9 +23,9 @@ CLAIM_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "another base": ({"base": sha256(b"another")}, "another base"),
     "a base of another round": ({"round": 1, "base": None}, "another base"),
     "a base to come": ({"round": 3}, "another base"),
-    "too few architectures": ({"lots": (4,)}, "ask for 1"),
-    "too many architectures": ({"lots": (1, 1, 1)}, "ask for 3"),
-    "too many samples": ({"lots": (40, 1)}, "656 samples"),
+    "too few architectures": ({"microbatches": (4,)}, "ask for 1"),
+    "too many architectures": ({"microbatches": (1, 1, 1)}, "ask for 3"),
+    "too many samples": ({"microbatches": (40, 1)}, "656 samples"),
 }
 
 
@@ -48,14 +48,17 @@ def test_a_claim_signed_by_another_key_is_refused(ledger: Ledger) -> None:
 
 
 def test_a_claim_may_have_just_as_many_samples_as_the_manifest_allows(ledger: Ledger) -> None:
-    listed = ledger.listed(header_of(ledger, PEERS[3], lots=(40, 0)), 2)
+    listed = ledger.listed(header_of(ledger, PEERS[3], microbatches=(40, 0)), 2)
     assert listed.counted == 640
 
 
 def test_samples_are_capped_where_they_weigh_and_not_where_they_count(ledger: Ledger) -> None:
-    large, small = (header_of(ledger, peer, lots=lots, lot_ms=ms) for peer, lots, ms in ((PEERS[0], (30, 10), 7), (PEERS[1], (1, 1), 9)))
+    large, small = (
+        header_of(ledger, peer, microbatches=microbatches, microbatch_ms=ms)
+        for peer, microbatches, ms in ((PEERS[0], (30, 10), 7), (PEERS[1], (1, 1), 9))
+    )
     found = [ledger.listed(header, 2) for header in (large, small)]
-    assert [(one.weighing.samples, one.counted, one.lots_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
+    assert [(one.weighing.samples, one.counted, one.microbatches_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
 
 
 def test_what_is_listed_says_what_its_contribution_is() -> None:
@@ -156,7 +159,9 @@ def test_nothing_is_taken_over_a_sort_of_the_weights(sorted_after: int) -> None:
 
 def test_a_key_s_work_on_a_base_counts_once_however_old_it_is() -> None:
     ledger = ledger_of()
-    first, again = (header_of(ledger, PEERS[0], lots=lots, body=sha256(bytes(lots))) for lots in ((1, 1), (2, 2)))
+    first, again = (
+        header_of(ledger, PEERS[0], microbatches=microbatches, body=sha256(bytes(microbatches))) for microbatches in ((1, 1), (2, 2))
+    )
     commit(ledger, [first])
     for _ in range(MAX_AGE):
         for header in (first, again):

@@ -39,26 +39,26 @@ def shares(weights: dict[bytes, Fraction], pool: int) -> dict[bytes, int]:
     return paid
 
 
-def worth(lots: tuple[int, ...]) -> Fraction:
-    """MACs of 16 samples a lot at 10 and 15 each, of 80 samples at most, rounded down."""
-    samples = 16 * sum(lots)
-    return Fraction(int(16 * (10 * lots[0] + 15 * lots[1]) * min(Fraction(1), Fraction(80, samples))))
+def worth(microbatches: tuple[int, ...]) -> Fraction:
+    """MACs of 16 samples a microbatch at 10 and 15 each, of 80 samples at most, rounded down."""
+    samples = 16 * sum(microbatches)
+    return Fraction(int(16 * (10 * microbatches[0] + 15 * microbatches[1]) * min(Fraction(1), Fraction(80, samples))))
 
 
-peers_lots = st.dictionaries(
+peers_microbatches = st.dictionaries(
     st.sampled_from(CROWD), st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(any), min_size=1, max_size=len(CROWD)
 )
 
 
 @settings(max_examples=60)
-@given(st.lists(peers_lots, min_size=1, max_size=4))
+@given(st.lists(peers_microbatches, min_size=1, max_size=4))
 def test_credits_are_the_sum_of_each_round_s_shares_and_the_log_replayed_gives_the_same(
     tables: list[dict[Identity, tuple[int, int]]],
 ) -> None:
     ledger, expected, log = ledger_of(), Counter[bytes](), list[bytes]()
     for table in tables:
-        log += commit(ledger, [header_of(ledger, peer, lots=lots) for peer, lots in table.items()])
-        expected.update(shares({peer.public_key: worth(lots) for peer, lots in table.items()}, 1_000))
+        log += commit(ledger, [header_of(ledger, peer, microbatches=microbatches) for peer, microbatches in table.items()])
+        expected.update(shares({peer.public_key: worth(microbatches) for peer, microbatches in table.items()}, 1_000))
         assert ledger.credits() == {key: paid for key, paid in sorted(expected.items()) if paid}
         assert list(ledger.credits()) == sorted(ledger.credits())
         assert ledger.last_keys == {peer.public_key for peer in table}
@@ -71,17 +71,17 @@ def test_credits_are_the_sum_of_each_round_s_shares_and_the_log_replayed_gives_t
 
 def test_credits_by_hand() -> None:
     ledger = ledger_of()
-    lots = [(2, 0), (0, 2), (20, 20)]  # 320, 480, and 640 samples of 12.5 each capped to 80: 1000
-    commit(ledger, [header_of(ledger, peer, lots=each) for peer, each in zip(PEERS, lots, strict=False)])
+    microbatches = [(2, 0), (0, 2), (20, 20)]  # 320, 480, and 640 samples of 12.5 each capped to 80: 1000
+    commit(ledger, [header_of(ledger, peer, microbatches=each) for peer, each in zip(PEERS, microbatches, strict=False)])
     # 1000 in the ratio 320 : 480 : 1000 is 177.78, 266.67 and 555.56: two more by largest remainder
     assert ledger.credits() == {PEERS[0].public_key: 178, PEERS[1].public_key: 267, PEERS[2].public_key: 555}
 
 
 def test_work_that_costs_nothing_earns_nothing() -> None:
     ledger = ledger_of(FixedCourse(prices=(0, 15)))
-    commit(ledger, [header_of(ledger, PEERS[0], lots=(4, 0)), header_of(ledger, PEERS[1], lots=(0, 1))])
+    commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0)), header_of(ledger, PEERS[1], microbatches=(0, 1))])
     assert ledger.credits() == {PEERS[1].public_key: 1_000}
-    commit(ledger, [header_of(ledger, PEERS[0], lots=(4, 0))])
+    commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0))])
     assert ledger.credits() == {PEERS[1].public_key: 1_000}
 
 
@@ -102,7 +102,7 @@ class Work:
     founder: int  # whom it names
     name: str  # of the cohort
     round: int  # the round after its base
-    lots: tuple[int, ...]
+    microbatches: tuple[int, ...]
     payout: int  # whose key its credit adds up to
 
 
@@ -153,7 +153,7 @@ class Histories(RuleBasedStateMachine):
         in_table = {peer for one in self.table for peer in one.peers}
         return (
             self.base_may_count(claim.round)
-            and claim.lots != BIG
+            and claim.microbatches != BIG
             and (claim.peer, claim.round) not in counted
             and claim.peer not in in_table
         )
@@ -163,24 +163,31 @@ class Histories(RuleBasedStateMachine):
         founder=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
         name=st.sampled_from(["here", "here", "here", "there"]),
         back=BACKS,
-        lots=st.sampled_from([(1, 1), (1, 1), (3, 0), (0, 20), BIG]),
+        microbatches=st.sampled_from([(1, 1), (1, 1), (3, 0), (0, 20), BIG]),
         residual=st.sampled_from([b"", sha256(b"left"), sha256(b"new")]),
         payout=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
     )
     def claim(
-        self, peer: int, founder: int | None, name: str, back: int, lots: tuple[int, ...], residual: bytes, payout: int | None = None
+        self,
+        peer: int,
+        founder: int | None,
+        name: str,
+        back: int,
+        microbatches: tuple[int, ...],
+        residual: bytes,
+        payout: int | None = None,
     ) -> None:
         """A claim for the contribution that comes next."""
         if founder is None and self.pending:
             founder = self.pending[0][0].founder
         founder = peer if founder is None else founder
         round_ = self.pending[0][0].round if self.pending else max(1, self.next - back)
-        claim = Work(peer, founder, name, round_, lots, peer if payout is None else payout)
+        claim = Work(peer, founder, name, round_, microbatches, peer if payout is None else payout)
         signed = claim_of(
             self.ledger,
             CROWD[peer],
             round=claim.round,
-            lots=lots,
+            microbatches=microbatches,
             cohort=name,
             founder=CROWD[founder].public_key,
             residual=residual,
@@ -254,7 +261,7 @@ class Histories(RuleBasedStateMachine):
             round_ = replace(round_, **{fault: wrong[fault]})
         is_right = fault is None and bool(self.table) and self.next <= NUM_ROUNDS
         if self.offer(entry_of(round_), is_right):
-            earned = shares({CROWD[work.peer].public_key: worth(work.lots) for work in works}, 1_000)
+            earned = shares({CROWD[work.peer].public_key: worth(work.microbatches) for work in works}, 1_000)
             for work in works:
                 self.paid[CROWD[work.payout].public_key] += earned.get(CROWD[work.peer].public_key, 0)
             self.done.append(self.table)

@@ -9,7 +9,7 @@ import pytest
 from manta_swarm.protocol.admission import LIST, AdmissionRule
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.lots import place_of_lot, work_of
+from manta_swarm.protocol.microbatches import place_of_microbatch, work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header, StepMean, entry_of
 from manta_swarm.protocol.reputation import FALSE, Fault
 from manta_swarm.protocol.residuals import left_by
@@ -25,7 +25,7 @@ from tests.runs import EXCHANGE
 A, B, C, D = PEERS[:4]  # in the order of their keys
 STEPS = 3
 LEFT = sha256(b"left")
-WHOLE = tuple(ClaimStep(2 * step, 2 * step + 1, (), VECTOR) for step in range(STEPS))  # a lot of each architecture in each step
+WHOLE = tuple(ClaimStep(2 * step, 2 * step + 1, (), VECTOR) for step in range(STEPS))  # a microbatch of each architecture in each step
 
 
 def ledger(*, is_audited: bool = False, local_steps: int = STEPS, **changes: Any) -> Ledger:
@@ -34,8 +34,8 @@ def ledger(*, is_audited: bool = False, local_steps: int = STEPS, **changes: Any
 
 
 def claimed(log: Ledger, peer: Identity, steps: Sequence[ClaimStep], founder: Identity = A, **changes: Any) -> Signed[Claim]:
-    lots = (sum(step.count for step in steps) // 2,) * 2
-    return claim_of(log, peer, steps=tuple(steps), lots=lots, founder=founder.public_key, **changes)
+    microbatches = (sum(step.count for step in steps) // 2,) * 2
+    return claim_of(log, peer, steps=tuple(steps), microbatches=microbatches, founder=founder.public_key, **changes)
 
 
 def refused_whole(log: Ledger, header: Header, match: str) -> None:
@@ -43,13 +43,13 @@ def refused_whole(log: Ledger, header: Header, match: str) -> None:
         log.listed(header, log.round + 1)
 
 
-def test_the_lots_of_indices_are_counted_as_if_one_by_one_whatever_is_skipped() -> None:
+def test_the_microbatches_of_indices_are_counted_as_if_one_by_one_whatever_is_skipped() -> None:
     steps = (ClaimStep(3, 40, (4, 9, 12), VECTOR), ClaimStep(50, 50, (), VECTOR), ClaimStep(51, 51 + 5 * 19, (56, 66), VECTOR, 5))
     for count in range(1, 8):
         for peer in PEERS:
             expected = [0] * count
             for index in (index for step in steps for index in step.indices()):
-                expected[place_of_lot(count, LEFT, peer.public_key, index)] += 1
+                expected[place_of_microbatch(count, LEFT, peer.public_key, index)] += 1
             assert work_of(count, LEFT, peer.public_key, steps) == tuple(expected)
     assert sum(work_of(7, LEFT, A.public_key, (ClaimStep(5, 2**40 - 1, (7,), VECTOR),))) == 2**40 - 6
 
@@ -66,17 +66,17 @@ def test_a_claim_alone_has_as_many_steps_as_the_run(count: int, is_audited: bool
     refused(log, entry_of(listing([claimed(log, A, steps)], A)), match=f"{count} local steps in a run of 3")
 
 
-def test_a_claim_counts_the_lots_that_its_indices_are_of() -> None:
+def test_a_claim_counts_the_microbatches_that_its_indices_are_of() -> None:
     log = ledger(local_steps=1)
     for steps in (ClaimStep(0, 3, (), VECTOR), ClaimStep(1, 5, (2,), VECTOR), ClaimStep(0, 6, (), VECTOR, 2)):
         right = work_of(2, log.last_commit, A.public_key, (steps,))
-        commit(log.copy(), [listing([claim_of(log, A, steps=(steps,), lots=right)], A)])
+        commit(log.copy(), [listing([claim_of(log, A, steps=(steps,), microbatches=right)], A)])
         for wrong in ((right[0] + 1, right[1] - 1), (right[0] - 1, right[1] + 1)):
             if min(wrong) >= 0:
-                refused(log, entry_of(listing([claim_of(log, A, steps=(steps,), lots=wrong)], A)), match="than its indices are of")
+                refused(log, entry_of(listing([claim_of(log, A, steps=(steps,), microbatches=wrong)], A)), match="than its indices are of")
     every = ClaimStep(0, 9, (), VECTOR, 3)
     work = work_of(2, log.last_commit, A.public_key, (every,))
-    refused(log, entry_of(listing([claim_of(log, A, steps=(every,), lots=work)], A)), match="some of its architectures")
+    refused(log, entry_of(listing([claim_of(log, A, steps=(every,), microbatches=work)], A)), match="some of its architectures")
 
 
 def test_who_dropped_out_of_an_audited_run_s_cohort_is_listed_and_paid_up_to_there() -> None:

@@ -46,7 +46,7 @@ def test_nobody_asks_in_anothers_name_and_nobody_leases_in_a_gateways() -> None:
         Signed.sign(LEASE, KEY).open()
     signed = Signed.sign(LEASE, GATEWAY)
     with pytest.raises(SignatureError):
-        Signed(Lease, pack(replace(LEASE, lots_a_step=5)), signed.signature).open()
+        Signed(Lease, pack(replace(LEASE, microbatches_a_step=5)), signed.signature).open()
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_nobody_asks_in_anothers_name_and_nobody_leases_in_a_gateways() -> None:
         {"floor": -201},
         {"floor": 95},
         {"cohort": "A cohort"},
-        {"lots_a_step": 0},
-        {"lots_a_step": 4097},
+        {"microbatches_a_step": 0},
+        {"microbatches_a_step": 4097},
         {"architecture": "x" * 1025},
         {"good_ms": -1},
         {"weights": b""},
@@ -75,7 +75,7 @@ def test_a_lease_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> Non
         replace(LEASE, **change)
 
 
-@pytest.mark.parametrize("change", [{"lot_ms": -1}, {"lot_ms": 3_600_001}, {"way_ms": -1}, {"gateway": b""}])
+@pytest.mark.parametrize("change", [{"microbatch_ms": -1}, {"microbatch_ms": 3_600_001}, {"way_ms": -1}, {"gateway": b""}])
 def test_a_request_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         replace(REQUEST, **change)

@@ -1,4 +1,4 @@
-"""How strongly a lot's images are changed, and what a recipe may say."""
+"""How strongly a microbatch's images are changed, and what a recipe may say."""
 
 import pytest
 

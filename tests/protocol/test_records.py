@@ -121,14 +121,14 @@ names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
 
 @st.composite
 def steps_and_work(draw: st.DrawFn) -> tuple[tuple[ClaimStep, ...], tuple[int, ...]]:
-    """Steps whose indices increase, and how many lots of some architectures those are."""
+    """Steps whose indices increase, and how many microbatches of some architectures those are."""
     steps = list[ClaimStep]()
     for _ in range(draw(st.integers(1, 4))):
         first = (steps[-1].last + 1 if steps else 0) + draw(st.integers(0, 1000))
-        every, lots = draw(st.integers(1, MAX_ARCHITECTURES)), draw(st.integers(1, 70))
-        between = range(first + every, first + (lots - 1) * every, every)
+        every, microbatches = draw(st.integers(1, MAX_ARCHITECTURES)), draw(st.integers(1, 70))
+        between = range(first + every, first + (microbatches - 1) * every, every)
         skipped = draw(st.sets(st.sampled_from(between), max_size=MAX_SKIPPED)) if between else set()
-        steps.append(ClaimStep(first, first + (lots - 1) * every, tuple(sorted(skipped)), draw(digests), every))
+        steps.append(ClaimStep(first, first + (microbatches - 1) * every, tuple(sorted(skipped)), draw(digests), every))
     left, work = sum(step.count for step in steps), list[int]()
     for _ in range(draw(st.integers(0, MAX_ARCHITECTURES - 1))):
         work.append(draw(st.integers(0, left)))
@@ -147,7 +147,7 @@ claims = st.builds(
     key=digests,
     payout=keys,
     founder=digests,
-    lot_ms=st.integers(1, MAX_LOT_MS),
+    microbatch_ms=st.integers(1, MAX_LOT_MS),
 )
 contributions = st.builds(
     lambda counted, **rest: Contribution(counted=1 + counted % (2 ** len(rest["claims"]) - 1), **rest),
@@ -213,9 +213,9 @@ def test_the_largest_announcement_fits() -> None:
     assert unpack(Announcement, pack(LARGEST_ANNOUNCEMENT), max_bytes=MAX_ANNOUNCEMENT_BYTES) == LARGEST_ANNOUNCEMENT
 
 
-def test_a_claim_counts_its_lots_over_all_architectures() -> None:
-    assert CLAIM.lots == 3
-    assert LARGEST_CLAIM.lots == MAX_LOTS * MAX_ARCHITECTURES
+def test_a_claim_counts_its_microbatches_over_all_architectures() -> None:
+    assert CLAIM.microbatches == 3
+    assert LARGEST_CLAIM.microbatches == MAX_LOTS * MAX_ARCHITECTURES
 
 
 # What is refused.
@@ -246,10 +246,10 @@ def refused(record: Any, change: dict[str, Any]) -> None:
         {"seed": -1},
         {"num_rounds": 0},
         {"num_rounds": MAX_ROUND + 1},
-        {"lot_samples": 0},
-        {"lot_samples": 65_537},
-        {"lot_samples": 81},  # more than anybody's weight
-        {"exchange": replace(EXCHANGE, local_steps=41)},  # each has a lot, and a claim at most 40
+        {"microbatch_samples": 0},
+        {"microbatch_samples": 65_537},
+        {"microbatch_samples": 81},  # more than anybody's weight
+        {"exchange": replace(EXCHANGE, local_steps=41)},  # each has a microbatch, and a claim at most 40
         {"reward_pool": 0},
         {"reward_pool": 2**48 + 1},
         {"costs": (("r32", 1), ("r32", 2))},
@@ -351,8 +351,8 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (CLAIM, {"residual": LONG}),
     (CLAIM, {"partner": SHORT}),
     (CLAIM, {"partner": CLAIM.key}),
-    (CLAIM, {"lot_ms": 0}),
-    (CLAIM, {"lot_ms": MAX_LOT_MS + 1}),
+    (CLAIM, {"microbatch_ms": 0}),
+    (CLAIM, {"microbatch_ms": MAX_LOT_MS + 1}),
     *((CONTRIBUTION, {field: wrong}) for field in ("run", "base", "founder", "body") for wrong in (b"", SHORT, LONG)),
     (CONTRIBUTION, {"round": 0}),
     (CONTRIBUTION, {"round": MAX_ROUND + 1}),

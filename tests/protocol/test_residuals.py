@@ -27,8 +27,8 @@ from tests.runs import EXCHANGE, FixedCourse
 
 Vector = tuple[Fraction, ...]
 CROWD, STRANGER = PEERS[:6], PEERS[7]
-LOTS = {peer.public_key: (number + 1, 0) for number, peer in enumerate(CROWD)}  # for good: so weights stay the same
-WEIGHTS = {key: min(16 * lots[0], EXCHANGE.weight_cap) for key, lots in LOTS.items()}
+MICROBATCHES = {peer.public_key: (number + 1, 0) for number, peer in enumerate(CROWD)}  # for good: so weights stay the same
+WEIGHTS = {key: min(16 * microbatches[0], EXCHANGE.weight_cap) for key, microbatches in MICROBATCHES.items()}
 SORTED_AFTER = 6
 ZERO: Vector = (Fraction(0),) * 3
 
@@ -88,7 +88,7 @@ class Swarm(RuleBasedStateMachine):
             claim_of(
                 self.ledger,
                 member,
-                lots=LOTS[member.public_key],
+                microbatches=MICROBATCHES[member.public_key],
                 founder=founder.public_key,
                 residual=digest(residual),
             )

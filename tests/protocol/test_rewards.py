@@ -114,13 +114,13 @@ def test_a_claim_above_the_cap_weighs_as_if_scaled_down_to_it() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 2**32), st.integers(0, 2**62)), min_size=1, max_size=8), st.integers(1, 65_536), st.integers(1, 2**40)
 )
-def test_a_claim_s_weight_is_that_of_exact_fractions(work: list[tuple[int, int]], lot_samples: int, cap: int) -> None:
-    lots, costs = [count for count, _ in work], [cost for _, cost in work]
-    if not any(lots):
-        lots[0] = 1
-    scale = min(Fraction(1), Fraction(cap, sum(lots) * lot_samples))
-    exact = sum((count * lot_samples * scale * cost for count, cost in zip(lots, costs, strict=True)), Fraction(0))
-    assert claim_weight(lots, costs, lot_samples, cap) == int(exact)
+def test_a_claim_s_weight_is_that_of_exact_fractions(work: list[tuple[int, int]], microbatch_samples: int, cap: int) -> None:
+    microbatches, costs = [count for count, _ in work], [cost for _, cost in work]
+    if not any(microbatches):
+        microbatches[0] = 1
+    scale = min(Fraction(1), Fraction(cap, sum(microbatches) * microbatch_samples))
+    exact = sum((count * microbatch_samples * scale * cost for count, cost in zip(microbatches, costs, strict=True)), Fraction(0))
+    assert claim_weight(microbatches, costs, microbatch_samples, cap) == int(exact)
 
 
 def test_work_and_costs_are_of_the_same_architectures() -> None:

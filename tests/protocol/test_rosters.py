@@ -77,16 +77,16 @@ def test_silence_long_ago_takes_no_room() -> None:
 # Time.
 
 
-@pytest.mark.parametrize(("lot_ms", "left_ms", "steps", "does"), [(100, 225, 1, True), (101, 225, 1, False), (100, 2250, 10, True)])
-def test_a_lot_takes_at_most_a_third_of_a_step(lot_ms: int, left_ms: float, steps: int, does: bool) -> None:
+@pytest.mark.parametrize(("microbatch_ms", "left_ms", "steps", "does"), [(100, 225, 1, True), (101, 225, 1, False), (100, 2250, 10, True)])
+def test_a_microbatch_takes_at_most_a_third_of_a_step(microbatch_ms: int, left_ms: float, steps: int, does: bool) -> None:
     """Of the round's, of which three quarters are left for the work: a third of (4/3 * 225) is 100."""
-    assert fits(lot_ms, left_ms, steps) == does
+    assert fits(microbatch_ms, left_ms, steps) == does
 
 
 @given(st.integers(1, 10**6), st.integers(1, 100))
-def test_the_median_peer_of_the_shortest_round_fits(lot_ms: int, steps: int) -> None:
-    open_ms = LOTS_A_STEP * steps * lot_ms
-    assert fits(lot_ms, open_ms * 3 / 4, steps)
+def test_the_median_peer_of_the_shortest_round_fits(microbatch_ms: int, steps: int) -> None:
+    open_ms = LOTS_A_STEP * steps * microbatch_ms
+    assert fits(microbatch_ms, open_ms * 3 / 4, steps)
 
 
 @given(st.floats(-1e6, 1e9))
@@ -168,7 +168,7 @@ def test_few_samples_make_a_large_norm(few: int, usual: float) -> None:
 
 
 @given(st.integers(1, 100), st.floats(1, 1e3), st.integers(1, 3))
-def test_one_lot_beside_many_stays_however_few_there_are(few: int, usual: float, pairs: int) -> None:
+def test_one_microbatch_beside_many_stays_however_few_there_are(few: int, usual: float, pairs: int) -> None:
     """The usual norm is that of many samples: it must not be held against few with the samples of somebody else."""
     norms, samples = [usual, 6 * usual] * pairs, [100 * few, few] * pairs
     assert outliers(norms, samples) == ()

@@ -11,8 +11,8 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
-    LOT,
     MANIFEST,
+    MICROBATCH,
     OTHER,
     PEER,
     ROUNDS,
@@ -50,18 +50,18 @@ def test_every_phase_is_reached_by_the_calls_that_lead_to_it(phase: Phase) -> No
     assert IN_PHASE[phase]().phase is phase
 
 
-def test_a_round_from_the_first_lot_to_the_next_state() -> None:
+def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
     one = machine()
     assert (one.round, one.held, one.missing, one.newest, one.base) == (1, START, None, START, START)
-    for lots in (1, 2, 3):
-        assert one.lot_started() == START
-        assert one.lot_trained(LOT)
-        assert one.samples == lots * LOT
-    header = header_of(lots=3)
+    for microbatches in (1, 2, 3):
+        assert one.microbatch_started() == START
+        assert one.microbatch_trained(MICROBATCH)
+        assert one.samples == microbatches * MICROBATCH
+    header = header_of(microbatches=3)
     assert one.seal(header)
     assert (one.phase, one.samples, one.ticket) == (Phase.SEALED, 0, None)
     assert one.sealed is not None
-    assert (one.sealed.header, one.sealed.opened, one.sealed.samples) == (header, header.contribution.open(), 3 * LOT)
+    assert (one.sealed.header, one.sealed.opened, one.sealed.samples) == (header, header.contribution.open(), 3 * MICROBATCH)
     one.ticketed(ticket_of(header, 1))
     assert (one.phase, one.ticket, one.may_work_ahead) == (Phase.TICKETED, ticket_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
@@ -71,7 +71,7 @@ def test_a_round_from_the_first_lot_to_the_next_state() -> None:
     assert (one.phase, one.sealed, one.ticket, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
     one.caught_up(ROUNDS[0].state)
     assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[1], None)
-    assert one.lot_started() == STANDINGS[1]
+    assert one.microbatch_started() == STANDINGS[1]
     assert not one.dropped
 
 
@@ -84,7 +84,7 @@ def test_a_peer_without_a_state_fetches_the_run_s_first_or_the_newest() -> None:
     learn(one, 5)
     assert (one.phase, one.missing, one.round) == (Phase.BEHIND, STANDINGS[5], 6)
     one.caught_up(ROUNDS[4].state)
-    assert one.lot_started() == STANDINGS[5]
+    assert one.microbatch_started() == STANDINGS[5]
 
 
 def test_a_standing_says_what_the_entry_says() -> None:
@@ -94,57 +94,57 @@ def test_a_standing_says_what_the_entry_says() -> None:
     assert after.commit == ROUNDS[1].base
 
 
-# Lots.
+# Microbatches.
 
 
 @pytest.mark.parametrize("phase", [Phase.BEHIND, Phase.SEALED, Phase.TICKETED, Phase.FINISHED])
-def test_a_lot_is_started_only_while_working(phase: Phase) -> None:
-    with pytest.raises(RuntimeError, match="no lot"):
-        IN_PHASE[phase]().lot_started()
+def test_a_microbatch_is_started_only_while_working(phase: Phase) -> None:
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        IN_PHASE[phase]().microbatch_started()
 
 
-def test_a_lot_that_failed_counts_nothing() -> None:
+def test_a_microbatch_that_failed_counts_nothing() -> None:
     one = trained()
-    one.lot_started()
-    assert not one.lot_trained(0)
-    assert (one.phase, one.samples) == (Phase.WORKING, LOT)
+    one.microbatch_started()
+    assert not one.microbatch_trained(0)
+    assert (one.phase, one.samples) == (Phase.WORKING, MICROBATCH)
 
 
-def test_several_lots_may_be_under_way_and_come_back_in_any_order_and_nothing_is_sealed_before() -> None:
+def test_several_microbatches_may_be_under_way_and_come_back_in_any_order_and_nothing_is_sealed_before() -> None:
     one = machine()
-    assert [one.lot_started() for _ in range(3)] == [START] * 3
-    assert one.lot_trained(LOT)
-    assert not one.lot_trained(0)
+    assert [one.microbatch_started() for _ in range(3)] == [START] * 3
+    assert one.microbatch_trained(MICROBATCH)
+    assert not one.microbatch_trained(0)
     with pytest.raises(RuntimeError, match="under way"):
-        one.seal(header_of(lots=1))
-    assert one.lot_trained(LOT)
-    assert one.samples == 2 * LOT
-    assert one.seal(header_of(lots=2))
+        one.seal(header_of(microbatches=1))
+    assert one.microbatch_trained(MICROBATCH)
+    assert one.samples == 2 * MICROBATCH
+    assert one.seal(header_of(microbatches=2))
 
 
-def test_work_is_overdue_until_the_last_lot_from_before_the_commit_is_back() -> None:
+def test_work_is_overdue_until_the_last_microbatch_from_before_the_commit_is_back() -> None:
     one = machine()
-    one.lot_started()
-    one.lot_started()
+    one.microbatch_started()
+    one.microbatch_started()
     learn(one, 1)
-    assert not one.lot_trained(0)
+    assert not one.microbatch_trained(0)
     assert (one.is_overdue, one.phase) == (True, Phase.WORKING)
-    with pytest.raises(RuntimeError, match="no lot"):
-        one.lot_started()
-    assert not one.lot_trained(0)
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        one.microbatch_started()
+    assert not one.microbatch_trained(0)
     assert (one.is_overdue, one.phase) == (False, Phase.BEHIND)
 
 
-def test_lots_can_be_given_up() -> None:
+def test_microbatches_can_be_given_up() -> None:
     one = trained(2)
-    assert (one.discard(), one.discard(), one.samples) == (2 * LOT, 0, 0)
-    assert not one.seal(header_of(lots=2))
+    assert (one.discard(), one.discard(), one.samples) == (2 * MICROBATCH, 0, 0)
+    assert not one.seal(header_of(microbatches=2))
     learn(one, 1)
     assert one.phase is Phase.BEHIND
 
 
-def test_a_lot_without_a_state_counts_nothing() -> None:
-    assert not machine(None).lot_trained(LOT)
+def test_a_microbatch_without_a_state_counts_nothing() -> None:
+    assert not machine(None).microbatch_trained(MICROBATCH)
 
 
 # Sealing.
@@ -153,19 +153,19 @@ def test_a_lot_without_a_state_counts_nothing() -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        header_of(lots=1),
-        header_of(STANDINGS[1], lots=2),
-        header_of(replace(START, commit=sha256(b"fork")), lots=2),
-        header_of(lots=2, peer=OTHER),
-        header_of(lots=2, run=sha256(b"other")),
+        header_of(microbatches=1),
+        header_of(STANDINGS[1], microbatches=2),
+        header_of(replace(START, commit=sha256(b"fork")), microbatches=2),
+        header_of(microbatches=2, peer=OTHER),
+        header_of(microbatches=2, run=sha256(b"other")),
     ],
-    ids=["fewer lots", "another round", "another base", "another peer", "another run"],
+    ids=["fewer microbatches", "another round", "another base", "another peer", "another run"],
 )
-def test_what_is_not_of_exactly_the_lots_trained_is_not_sealed(header: Header) -> None:
+def test_what_is_not_of_exactly_the_microbatches_trained_is_not_sealed(header: Header) -> None:
     one = trained(2)
     with pytest.raises(RuntimeError):
         one.seal(header)
-    assert (one.phase, one.samples, one.sealed) == (Phase.WORKING, 2 * LOT, None)
+    assert (one.phase, one.samples, one.sealed) == (Phase.WORKING, 2 * MICROBATCH, None)
 
 
 @pytest.mark.parametrize("make", [sealed, ticketed])
@@ -174,9 +174,9 @@ def test_a_second_contribution_is_not_sealed_while_one_waits(make: Callable[[], 
         make().seal(header_of())
 
 
-def test_nothing_is_sealed_while_a_lot_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
+def test_nothing_is_sealed_while_a_microbatch_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
     one = trained()
-    one.lot_started()
+    one.microbatch_started()
     with pytest.raises(RuntimeError, match="under way"):
         one.seal(header_of())
 
@@ -221,70 +221,70 @@ def test_a_commit_after_the_ticket_s_round_keeps_the_promise_too() -> None:
 
 def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_made_on_its_base() -> None:
     one = sealed(2)
-    assert one.listed() == 2 * LOT
+    assert one.listed() == 2 * MICROBATCH
     assert (one.phase, one.sealed, one.may_work_ahead, one.listed()) == (Phase.TICKETED, None, False, 0)
     with pytest.raises(RuntimeError):
-        one.lot_started()
+        one.microbatch_started()
     learn(one, 1)
     one.caught_up(ROUNDS[0].state)
-    assert one.lot_started() == STANDINGS[1]
+    assert one.microbatch_started() == STANDINGS[1]
     assert not one.dropped
 
 
 def test_what_was_listed_before_the_newest_commit_is_over_at_once() -> None:
     one = sealed()
     learn(one, 1)
-    assert one.listed() == LOT
+    assert one.listed() == MICROBATCH
     assert one.phase is Phase.BEHIND
 
 
 def test_what_the_log_refuses_is_lost_and_the_base_may_be_worked_on_again() -> None:
     one = sealed(3)
-    assert (one.refused("bad body"), one.refused("bad body")) == (3 * LOT, 0)
+    assert (one.refused("bad body"), one.refused("bad body")) == (3 * MICROBATCH, 0)
     assert one.dropped == {"bad body": 1}
-    assert one.lot_started() == START
+    assert one.microbatch_started() == START
 
 
 # Commits at every moment.
 
 
-def test_a_commit_before_any_lot_only_moves_on() -> None:
+def test_a_commit_before_any_microbatch_only_moves_on() -> None:
     one = machine()
     assert learn(one, 1, 2) == [0, 0]
     assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, STANDINGS[2])
 
 
-def test_a_commit_in_mid_lot_leaves_the_lot_to_be_finished_sealed_and_handed_in_aged() -> None:
+def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_sealed_and_handed_in_aged() -> None:
     one = trained()
-    one.lot_started()
+    one.microbatch_started()
     assert learn(one, 1) == [0]
     assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, START)
-    assert one.lot_trained(LOT)
+    assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError):
-        one.lot_started()
-    assert one.seal(header_of(lots=2))
+        one.microbatch_started()
+    assert one.seal(header_of(microbatches=2))
     assert (one.phase, one.is_overdue, one.round) == (Phase.SEALED, False, 2)
-    one.ticketed(ticket_of(header_of(lots=2), 2))
+    one.ticketed(ticket_of(header_of(microbatches=2), 2))
     assert one.phase is Phase.BEHIND
     one.caught_up(ROUNDS[0].state)
     assert one.phase is Phase.TICKETED
     assert one.committed(ROUNDS[1]).promised is not None
 
 
-def test_a_commit_in_the_first_lot_leaves_it_too() -> None:
+def test_a_commit_in_the_first_microbatch_leaves_it_too() -> None:
     one = machine()
-    one.lot_started()
+    one.microbatch_started()
     learn(one, 1, 2)
     assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.lot_trained(LOT)
+    assert one.microbatch_trained(MICROBATCH)
     assert one.seal(header_of())
 
 
-def test_a_lot_that_fails_after_a_commit_leaves_nothing_overdue() -> None:
+def test_a_microbatch_that_fails_after_a_commit_leaves_nothing_overdue() -> None:
     one = machine()
-    one.lot_started()
+    one.microbatch_started()
     learn(one, 1)
-    assert not one.lot_trained(0)
+    assert not one.microbatch_trained(0)
     assert (one.phase, one.is_overdue) == (Phase.BEHIND, False)
 
 
@@ -292,7 +292,7 @@ def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> Non
     one = trained(2)
     learn(one, 1)
     assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.seal(header_of(lots=2))
+    assert one.seal(header_of(microbatches=2))
 
 
 def test_a_commit_while_nothing_is_ticketed_leaves_the_contribution_to_be_handed_in_again() -> None:
@@ -367,7 +367,7 @@ def test_the_state_is_fetched_while_a_contribution_waits() -> None:
 
 def test_a_contribution_without_a_ticket_is_dropped_when_no_round_can_take_it_any_more() -> None:
     one = sealed(2)
-    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * LOT]
+    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
     assert (one.phase, one.sealed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
 
 
@@ -378,35 +378,35 @@ def test_a_contribution_with_a_ticket_is_never_too_old() -> None:
     assert one.committed(ROUNDS[MAX_AGE + 1]).promised is not None
 
 
-def test_lots_are_dropped_when_no_round_can_take_them_any_more() -> None:
+def test_microbatches_are_dropped_when_no_round_can_take_them_any_more() -> None:
     one = trained(2)
-    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * LOT]
+    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
     assert (one.phase, one.samples) == (Phase.BEHIND, 0)
-    assert not one.seal(header_of(lots=2))
+    assert not one.seal(header_of(microbatches=2))
 
 
-def test_a_lot_whose_base_grew_too_old_meanwhile_is_not_counted() -> None:
+def test_a_microbatch_whose_base_grew_too_old_meanwhile_is_not_counted() -> None:
     one = trained()
-    one.lot_started()
+    one.microbatch_started()
     learn(one, *range(1, MAX_AGE + 2))
     assert one.phase is Phase.WORKING
-    assert not one.lot_trained(LOT)
+    assert not one.microbatch_trained(MICROBATCH)
     assert (one.phase, one.samples) == (Phase.BEHIND, 0)
 
 
 def test_nothing_from_before_a_sort_counts_after_it() -> None:
     after_2 = frozenset({2})
     one = sealed(sorts=after_2)
-    assert learn(one, 1, 2) == [0, LOT]
+    assert learn(one, 1, 2) == [0, MICROBATCH]
     one = trained(2, sorts=after_2)
-    one.lot_started()
-    assert learn(one, 1, 2) == [0, 2 * LOT]
-    assert not one.lot_trained(LOT)
+    one.microbatch_started()
+    assert learn(one, 1, 2) == [0, 2 * MICROBATCH]
+    assert not one.microbatch_trained(MICROBATCH)
     one = trained(held=STANDINGS[2], sorts=after_2)  # its base has the new order
     assert learn(one, 3) == [0]
     assert one.seal(header_of(STANDINGS[2]))
     skipped = sealed(sorts=after_2)
-    assert learn(skipped, 3) == [LOT]
+    assert learn(skipped, 3) == [MICROBATCH]
 
 
 # Working ahead.
@@ -415,8 +415,8 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
 def test_a_peer_with_a_ticket_for_aged_work_may_work_on_the_newest_base() -> None:
     one = aged()
     assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
-    assert one.lot_started() == STANDINGS[2]
-    assert one.lot_trained(LOT)
+    assert one.microbatch_started() == STANDINGS[2]
+    assert one.microbatch_trained(MICROBATCH)
     assert one.may_work_ahead
     with pytest.raises(RuntimeError, match="waits"):
         one.seal(header_of(STANDINGS[2]))
@@ -428,14 +428,14 @@ def test_a_peer_with_a_ticket_for_aged_work_may_work_on_the_newest_base() -> Non
 
 def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> None:
     one = aged(round=4)
-    one.lot_started()
+    one.microbatch_started()
     learn(one, 3)
     assert (one.phase, one.is_overdue, one.may_work_ahead) == (Phase.BEHIND, True, False)
-    assert one.lot_trained(LOT)
+    assert one.microbatch_trained(MICROBATCH)
     one.caught_up(ROUNDS[2].state)
     assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, False)
-    with pytest.raises(RuntimeError, match="no lot"):
-        one.lot_started()
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        one.microbatch_started()
     assert one.committed(ROUNDS[3]).promised is not None
     assert one.phase is Phase.WORKING
     assert one.seal(header_of(STANDINGS[2]))
@@ -447,24 +447,24 @@ def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> No
 def test_the_last_commit_ends_whatever_is_under_way() -> None:
     sorts: frozenset[int] = frozenset()
     for one, lost in (
-        (trained(2, STANDINGS[7], sorts), 2 * LOT),
-        (sealed(1, STANDINGS[6], sorts), LOT),
+        (trained(2, STANDINGS[7], sorts), 2 * MICROBATCH),
+        (sealed(1, STANDINGS[6], sorts), MICROBATCH),
         (ticketed(8, STANDINGS[7]), 0),
-        (ticketed(9, STANDINGS[7]), LOT),
+        (ticketed(9, STANDINGS[7]), MICROBATCH),
         (machine(STANDINGS[7]), 0),
     ):
         assert one.committed(ROUNDS[7]).samples_lost == lost
         assert (one.phase, one.samples, one.sealed) == (Phase.BEHIND, 0, None)
-        assert one.dropped == ({"the run was over": 1} if lost == LOT else {})
+        assert one.dropped == ({"the run was over": 1} if lost == MICROBATCH else {})
         one.caught_up(ROUNDS[7].state)
         assert one.phase is Phase.FINISHED
 
 
-def test_a_lot_under_way_at_the_last_commit_is_not_counted() -> None:
+def test_a_microbatch_under_way_at_the_last_commit_is_not_counted() -> None:
     one = machine(STANDINGS[7])
-    one.lot_started()
+    one.microbatch_started()
     learn(one, 8)
-    assert not one.lot_trained(LOT)
+    assert not one.microbatch_trained(MICROBATCH)
     assert one.phase is Phase.BEHIND
 
 
@@ -473,11 +473,11 @@ def test_a_lot_under_way_at_the_last_commit_is_not_counted() -> None:
 
 def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None:
     one = machine()
-    one.restore(header_of(lots=2))
+    one.restore(header_of(microbatches=2))
     assert (one.phase, one.ticket) == (Phase.SEALED, None)
     assert one.sealed is not None
-    assert (one.sealed.header, one.sealed.samples) == (header_of(lots=2), 2 * LOT)
-    one.ticketed(ticket_of(header_of(lots=2), 1))
+    assert (one.sealed.header, one.sealed.samples) == (header_of(microbatches=2), 2 * MICROBATCH)
+    one.ticketed(ticket_of(header_of(microbatches=2), 1))
     assert one.committed(ROUNDS[0]).promised is not None
 
 
@@ -498,7 +498,7 @@ def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_no
         assert one.phase is Phase.TICKETED  # on the base of round 2 it may have worked before
         learn(one, 4)
         one.caught_up(ROUNDS[3].state)
-        assert one.lot_started() == STANDINGS[4]
+        assert one.microbatch_started() == STANDINGS[4]
 
 
 def test_a_contribution_that_no_round_can_take_any_more_is_not_handed_in_again_after_a_restart() -> None:

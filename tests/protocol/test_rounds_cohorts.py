@@ -11,8 +11,8 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
-    LOT,
     MANIFEST,
+    MICROBATCH,
     OTHER,
     PEER,
     ROUNDS,
@@ -53,12 +53,12 @@ def test_the_ticket_of_a_contribution_that_lists_the_sealed_claim_is_as_good_as_
 def test_what_is_sealed_names_its_claim() -> None:
     one = sealed(2)
     assert one.sealed is not None
-    assert (one.sealed.claim, one.sealed.accepted) == (header_of(lots=2).claims[0].digest, None)
+    assert (one.sealed.claim, one.sealed.accepted) == (header_of(microbatches=2).claims[0].digest, None)
 
 
 def test_a_cohort_s_contribution_without_the_claim_or_without_its_ticket_changes_nothing() -> None:
     together, without = together_of(), header_of(peer=OTHER)
-    other_work = together_of(lots=2)
+    other_work = together_of(microbatches=2)
     elsewhere = listing([claim_of(run=sha256(b"other")), claim_of(run=sha256(b"other"), peer=OTHER)], OTHER)
     for header, ticket in (
         (without, ticket_of(without, 1)),
@@ -136,37 +136,37 @@ def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
 # Several local steps.
 
 
-def test_a_lot_that_a_step_lacks_is_started_though_the_work_is_overdue() -> None:
+def test_a_microbatch_that_a_step_lacks_is_started_though_the_work_is_overdue() -> None:
     one = trained()
     learn(one, 1)
-    with pytest.raises(RuntimeError, match="no lot"):
-        one.lot_started()
-    assert one.lot_started(to_finish=True) == START
-    assert one.lot_trained(LOT)
-    assert one.seal(header_of(lots=2))
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        one.microbatch_started()
+    assert one.microbatch_started(to_finish=True) == START
+    assert one.microbatch_trained(MICROBATCH)
+    assert one.seal(header_of(microbatches=2))
 
 
 def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -> None:
     one = aged(round=4)
-    one.lot_started()
-    assert one.lot_trained(LOT)
+    one.microbatch_started()
+    assert one.microbatch_trained(MICROBATCH)
     learn(one, 3)
     assert one.phase is Phase.BEHIND
-    assert one.lot_started(to_finish=True) == STANDINGS[2]
-    assert one.lot_trained(LOT)
+    assert one.microbatch_started(to_finish=True) == STANDINGS[2]
+    assert one.microbatch_trained(MICROBATCH)
 
 
 @pytest.mark.parametrize("make", [behind, sealed, ticketed, finished])
 def test_there_is_nothing_to_finish_where_nothing_was_begun(make: Callable[[], RoundMachine]) -> None:
-    with pytest.raises(RuntimeError, match="no lot"):
-        make().lot_started(to_finish=True)
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        make().microbatch_started(to_finish=True)
 
 
 def test_work_that_became_too_old_is_not_finished() -> None:
     one = trained()
     learn(one, *range(1, MAX_AGE + 2))
-    with pytest.raises(RuntimeError, match="no lot"):
-        one.lot_started(to_finish=True)
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        one.microbatch_started(to_finish=True)
 
 
 # A slow line.
@@ -184,8 +184,8 @@ def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again(
     one = slow()
     assert (one.phase, one.held, one.missing, one.is_overdue) == (Phase.WORKING, STANDINGS[1], STANDINGS[2], False)
     for _ in range(2):
-        assert one.lot_started() == STANDINGS[1]
-        assert one.lot_trained(LOT)
+        assert one.microbatch_started() == STANDINGS[1]
+        assert one.microbatch_trained(MICROBATCH)
     assert one.base == STANDINGS[1]
     header = header_of(STANDINGS[1], 2)
     assert one.seal(header)
@@ -198,19 +198,19 @@ def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again(
 
 def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
     one = slow()
-    one.lot_started()
+    one.microbatch_started()
     learn(one, 3)
     assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.lot_trained(LOT)
-    with pytest.raises(RuntimeError, match="no lot"):
-        one.lot_started()
+    assert one.microbatch_trained(MICROBATCH)
+    with pytest.raises(RuntimeError, match="no microbatch"):
+        one.microbatch_started()
     assert one.seal(header_of(STANDINGS[1]))
 
 
-def test_commits_before_its_first_lot_do_not_make_it_fetch_again() -> None:
+def test_commits_before_its_first_microbatch_do_not_make_it_fetch_again() -> None:
     one = slow()
     learn(one, 3)
-    assert (one.phase, one.is_overdue, one.lot_started()) == (Phase.WORKING, False, STANDINGS[1])
+    assert (one.phase, one.is_overdue, one.microbatch_started()) == (Phase.WORKING, False, STANDINGS[1])
 
 
 def test_a_state_too_old_to_work_on_is_left_for_the_newest() -> None:
@@ -242,18 +242,18 @@ def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
 
 def test_work_on_an_old_state_that_the_log_refuses_is_not_begun_again() -> None:
     one = slow()
-    one.lot_started()
-    assert one.lot_trained(LOT)
+    one.microbatch_started()
+    assert one.microbatch_trained(MICROBATCH)
     assert one.seal(header_of(STANDINGS[1]))
-    assert one.refused("bad body") == LOT
+    assert one.refused("bad body") == MICROBATCH
     assert one.phase is Phase.BEHIND
 
 
 def test_work_on_an_old_state_that_is_given_up_is_not_begun_again() -> None:
     one = slow()
-    one.lot_started()
-    assert one.lot_trained(LOT)
-    assert one.discard() == LOT
+    one.microbatch_started()
+    assert one.microbatch_trained(MICROBATCH)
+    assert one.discard() == MICROBATCH
     assert one.phase is Phase.BEHIND
 
 
@@ -269,9 +269,9 @@ def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_
         assert target is not None
         one.committed(next(commits))
         one.caught_up(target.state, took_long=True)
-        assert one.lot_started() == target
+        assert one.microbatch_started() == target
         one.committed(next(commits))
-        assert one.lot_trained(LOT)
+        assert one.microbatch_trained(MICROBATCH)
         header = header_of(target)
         assert one.seal(header)
         one.ticketed(ticket_of(header, one.round))

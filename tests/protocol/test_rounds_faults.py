@@ -83,13 +83,13 @@ class Swarm(RuleBasedStateMachine):
         for place, peer in enumerate(self.peers):
             if peer.alive and place != idle:
                 self.work(peer)
-                if peer.machine.may_work_ahead and peer.may_begin_lot:
-                    peer.begin_lot()
+                if peer.machine.may_work_ahead and peer.may_begin_microbatch:
+                    peer.begin_microbatch()
 
-    def rounds_go_by_while_one_trains_a_lot(self, data: st.DataObject) -> None:
+    def rounds_go_by_while_one_trains_a_microbatch(self, data: st.DataObject) -> None:
         idle = data.draw(st.integers(0, len(self.peers) - 1))
-        if self.peers[idle].alive and self.peers[idle].may_begin_lot:
-            self.peers[idle].begin_lot()
+        if self.peers[idle].alive and self.peers[idle].may_begin_microbatch:
+            self.peers[idle].begin_microbatch()
         for _ in range(data.draw(st.integers(1, MAX_AGE + 2))):
             self.all_work_but(idle)
             self.the_log_moves_on(data)
@@ -114,10 +114,10 @@ class Swarm(RuleBasedStateMachine):
         if peer.machine.phase is Phase.BEHIND:
             peer.catch_up(self.log)
         for _ in range(peer.steps):
-            if peer.may_begin_lot and not peer.machine.may_work_ahead:
-                peer.begin_lot()
-            if peer.lot is not None:
-                peer.end_lot()
+            if peer.may_begin_microbatch and not peer.machine.may_work_ahead:
+                peer.begin_microbatch()
+            if peer.microbatch is not None:
+                peer.end_microbatch()
         if peer.may_seal:
             peer.seal(peer.draft())
         if peer.machine.phase is Phase.SEALED:
@@ -128,13 +128,13 @@ class Swarm(RuleBasedStateMachine):
                 self.hand_in(peer)
             peer.has_tried_cohort = True
 
-    def a_lot_begins(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.may_begin_lot):
-            peer.begin_lot()
+    def a_microbatch_begins(self, data: st.DataObject) -> None:
+        if peer := self.some(data, lambda peer: peer.may_begin_microbatch):
+            peer.begin_microbatch()
 
-    def a_lot_ends(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.lot is not None):
-            peer.end_lot(data.draw(st.integers(0, 5)) > 0)
+    def a_microbatch_ends(self, data: st.DataObject) -> None:
+        if peer := self.some(data, lambda peer: peer.microbatch is not None):
+            peer.end_microbatch(data.draw(st.integers(0, 5)) > 0)
 
     def a_contribution_is_sealed(self, data: st.DataObject) -> None:
         if peer := self.some(data, lambda peer: peer.may_seal):
@@ -395,8 +395,8 @@ class Swarm(RuleBasedStateMachine):
 
     def join(self, peer: Peer) -> None:
         base = self.log.standing(VERIFIED.claim(peer.claim).round - 1)
-        lots = 1_000 if self.joins == "too much" else 1
-        claim = claim_of(CHEAT, base, lots, founder=peer.key, residual=sha256(b"nothing"))
+        microbatches = 1_000 if self.joins == "too much" else 1
+        claim = claim_of(CHEAT, base, microbatches, founder=peer.key, residual=sha256(b"nothing"))
         peer.take_claim(claim)
         if self.joins == "alone too" and self.log.alive:
             self.num_cheats += 1
@@ -473,7 +473,7 @@ class Swarm(RuleBasedStateMachine):
             if peer.alive:
                 held = peer.machine.held
                 assert (held.state if held else None) == peer.state
-                assert peer.machine.samples == MANIFEST.lot_samples * len(peer.lots)
+                assert peer.machine.samples == MANIFEST.microbatch_samples * len(peer.microbatches)
 
     @invariant()
     def a_peer_makes_one_contribution_on_a_base(self) -> None:
@@ -539,10 +539,10 @@ class Swarm(RuleBasedStateMachine):
 PROGRESS = (
     *[Swarm.most_work, Swarm.the_log_moves_on, Swarm.the_log_returns] * 5,
     *[Swarm.more_comes_between_the_close_and_the_commit, Swarm.a_peer_returns] * 4,
-    *[Swarm.a_lot_begins, Swarm.a_message_arrives, Swarm.a_check_is_over, Swarm.the_log_commits] * 3,
-    *[Swarm.all_messages_arrive, Swarm.the_log_looks, Swarm.a_sync_is_over, Swarm.rounds_go_by_while_one_trains_a_lot] * 2,
+    *[Swarm.a_microbatch_begins, Swarm.a_message_arrives, Swarm.a_check_is_over, Swarm.the_log_commits] * 3,
+    *[Swarm.all_messages_arrive, Swarm.the_log_looks, Swarm.a_sync_is_over, Swarm.rounds_go_by_while_one_trains_a_microbatch] * 2,
     *[Swarm.rounds_go_by_while_one_fetches_a_state] * 2,
-    *[Swarm.a_header_is_sent, Swarm.a_lot_ends, Swarm.a_contribution_is_sealed, Swarm.a_peer_asks_where_the_run_stands] * 2,
+    *[Swarm.a_header_is_sent, Swarm.a_microbatch_ends, Swarm.a_contribution_is_sealed, Swarm.a_peer_asks_where_the_run_stands] * 2,
     *[Swarm.some_agree_on_a_founder, Swarm.a_cohort_hands_in] * 3,
     *[Swarm.a_founder_shows_what_it_handed_in, Swarm.a_member_brings_what_its_founder_handed_in],
     *[Swarm.a_state_is_fetched, Swarm.a_peer_catches_up, Swarm.commits_come_while_a_contribution_is_made, Swarm.time_passes],

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.lots import held_shards, shards_in_order
+from manta_swarm.protocol.microbatches import held_shards, shards_in_order
 from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.shards import TravellingShards
 from tests.contributions import PEERS, header_of
 from tests.protocol.ledgers import append, ledger_of, refused
 
 KEY = b"k" * 32
-# As computed when the rule was made; a change would make lots of old rounds impossible to recompute.
+# As computed when the rule was made; a change would make microbatches of old rounds impossible to recompute.
 HELD = (5, 6, 7, 8)
 SHARDS = TravellingShards(bytes(32), 100, 10_000, 10)
 
@@ -51,7 +51,7 @@ def test_a_set_that_cannot_be_is_refused(values: tuple[bytes, int, int, int]) ->
         TravellingShards(*values)
 
 
-def test_a_log_takes_lots_of_a_part_where_shards_travel_and_nowhere_else() -> None:
+def test_a_log_takes_microbatches_of_a_part_where_shards_travel_and_nowhere_else() -> None:
     part = {"shards": 9}
     refused(ledger_of(), entry_of(header_of(ledger_of(), PEERS[0], **part)), match="9 of the 0 shards")
     ledger = ledger_of(shards=(SHARDS,))

@@ -55,7 +55,7 @@ class Gateway(Sidecar):
         return invitation_for(self._context.directory) if self._context.manifest.admission.how == INVITATION else None
 
     def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
-        """Say where it leases lots as soon as it does."""
+        """Say where it leases microbatches as soon as it does."""
         if status.leases_at:
             self._shown = self._door.url
             self._context.console.say("light contributors join with:")

@@ -1,9 +1,9 @@
 """Data sets in shards: labelled images at their own sizes, and stereo pairs. A Dataset (automl.data.dataset) of either kind.
 
-Of an image a window is cut, as a lot's seed says. A pair is read when it is asked for, and those asked for last are kept.
+Of an image a window is cut, as a microbatch's seed says. A pair is read when it is asked for, and those asked for last are kept.
 
-A set may have only some of the shards to train with here: lots are then drawn from their samples alone. Held-out samples, and those that
-statistics are made with, are those of the whole set.
+A set may have only some of the shards to train with here: microbatches are then drawn from their samples alone. Held-out samples, and those
+that statistics are made with, are those of the whole set.
 
 Shapes: B images of a batch, C channels, H and W of a picture as it is stored, R the resolution, h a window's side.
 """
@@ -63,7 +63,7 @@ _WHITE = 255
 
 
 class _Cut(NamedTuple):
-    """What a lot makes of a sample."""
+    """What a microbatch makes of a sample."""
 
     place: int
     window: tuple[int, int, int]  # words: side, top, left

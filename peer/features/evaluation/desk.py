@@ -120,7 +120,7 @@ class EvaluationDesk:
         self._num_measured = 0
 
     def limit(self, share: int, duty: int) -> None:
-        """Work at most so many hundredths of the time, and no more than lots may; with 0 answer nobody."""
+        """Work at most so many hundredths of the time, and no more than microbatches may; with 0 answer nobody."""
         self._turns.limit(share, duty)
         if not self._turns.share:
             self._end_all(_word(Fate.NEVER, NOT_WANTED))

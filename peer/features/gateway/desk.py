@@ -1,4 +1,6 @@
-"""What a gateway does for light contributors: it leases them lots of the base that it works on, and takes what comes back. Knows no HTTP.
+"""What a gateway does for light contributors: it leases them microbatches of the base that it works on, and takes what comes back.
+
+Knows no HTTP.
 
 What is here is in memory: a gateway that is started again knows of no lease from before, and its contributors ask for new ones.
 """
@@ -42,7 +44,7 @@ from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
 
-_SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a step is leased in any case
+_SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a microbatch of a step is leased in any case
 _VECTORS_BYTES = 2**28  # of all that may come back for a base
 _AGAIN_MS = 250  # to ask what became of a return, at least
 _GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
@@ -60,7 +62,7 @@ class GatewayDesk:
             context: of the run.
             dataset: whose samples are handed out.
             entrance: says who may lease, in a run that not everybody may take part in.
-            is_lease_only: this peer does only the lots that a contribution's founder must have done.
+            is_lease_only: this peer does only the microbatches that a contribution's founder must have done.
         """
         self.manifest: Manifest = context.manifest
         self.welcome = pack(Welcome(context.key, context.signed))
@@ -128,9 +130,9 @@ class GatewayDesk:
         has_lent = lent.residual.digest and not self.manifest.is_audited
         of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
         self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, seat)
-        samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
-        most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
-        self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
+        samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.microbatch_samples))
+        most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.microbatch_samples)
+        self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_microbatches=max(most, self._steps))
         if self._is_leaving:  # it was told so while the weights were cut out
             seat.shut()
         return seat
@@ -138,7 +140,7 @@ class GatewayDesk:
     def _why_not(self, round_: int, cohort: str) -> str:
         """Return why a round has nothing for light contributors; empty: it has."""
         if self._course.plan.phase(round_).distils:
-            return "the lots of this phase learn from the largest network too, which light contributors do not hold"
+            return "the microbatches of this phase learn from the largest network too, which light contributors do not hold"
         if self._course.plan.algorithm == "model-parallel" and self._course.role(round_, cohort) == 0:
             return "this round's architecture is the largest, which is not for light contributors"
         return ""
@@ -155,7 +157,8 @@ class GatewayDesk:
     async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
         """Return whether a lease came back to the place that ``convene`` gives, once one did, or none is waited for any more.
 
-        A gateway that only leases does lots of its own only then: alone it would use up the run's rounds, with hardly a lot in each.
+        A gateway that only leases does microbatches of its own only then: alone it would use up the run's rounds, with hardly a microbatch
+        in each.
         """
         place = await seat
         return isinstance(place, GatewaySeat) and await place.first_back()
@@ -205,7 +208,7 @@ class GatewayDesk:
         if work is None or self._is_over:
             return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))
         work.keep(self._leases.out(self._clock.now_ms()))
-        leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._clock.now_ms())
+        leased = self._leases.ask(asked.key, address, microbatch_ms=asked.microbatch_ms, way_ms=asked.way_ms, now_ms=self._clock.now_ms())
         if isinstance(leased, No):
             return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
         lease = await self._made(work, leased)
@@ -232,7 +235,7 @@ class GatewayDesk:
             return None
 
     async def _make(self, work: Work, leased: Leased) -> Lease:
-        """Read the samples of a lease's lots, and write the lease."""
+        """Read the samples of a lease's microbatches, and write the lease."""
         indices = self._terms.samples_of(work, leased)
         if is_for_any_thread(self._dataset):
             samples = await asyncio.to_thread(cut, self._dataset, indices)
@@ -274,7 +277,7 @@ class GatewayDesk:
                 return lost(f"refused: {error}")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._clock.now_ms()):
                 return self.word(name) or lost("too late: the gateway hands in already")
-            samples = claim.lots * self.manifest.lot_samples
+            samples = claim.microbatches * self.manifest.microbatch_samples
             work.seat.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))
             self._returns.held(name)
             return self._held()

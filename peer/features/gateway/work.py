@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.course import RunCourse
-from manta_swarm.automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
+from manta_swarm.automl.training.light import Places, done_microbatches, leased_microbatches, leased_samples, num_covered, scattered
 from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
 from manta_swarm.peer.features.feature import Feature
@@ -16,8 +16,8 @@ from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.leases import Leased
 from manta_swarm.protocol.light import CODEC, Lease, LightReturn
-from manta_swarm.protocol.lots import place_of_lot
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rounds import Standing
 
@@ -66,7 +66,7 @@ class Terms:
     """Of one gateway's leases in one run."""
 
     def __init__(self, manifest: Manifest, course: RunCourse, run: bytes, gateway: bytes, num_train: int) -> None:
-        """Lease lots of ``num_train`` samples in the name of the key ``gateway``."""
+        """Lease microbatches of ``num_train`` samples in the name of the key ``gateway``."""
         self._manifest = manifest
         self._course = course
         self._run = run
@@ -75,21 +75,21 @@ class Terms:
         self._steps = manifest.exchange.local_steps
 
     def places(self, work: Work, leased: Leased) -> Places:
-        """Return where the lots of a lease stand."""
-        return leased_lots(
+        """Return where the microbatches of a lease stand."""
+        return leased_microbatches(
             work.architectures,
             work.architecture,
             work.base.commit,
             leased.key,
             local_steps=self._steps,
-            lots_a_step=leased.lots_a_step,
+            microbatches_a_step=leased.microbatches_a_step,
         )
 
     def samples_of(self, work: Work, leased: Leased) -> Sequence[int]:
-        """Return which samples the lots of a lease are of."""
+        """Return which samples the microbatches of a lease are of."""
         key, places = leased.key, self.places(work, leased)
-        seed, count, of_lot = self._manifest.seed, self._num_train, self._manifest.lot_samples
-        return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, lot_samples=of_lot)
+        seed, count, of_microbatch = self._manifest.seed, self._num_train, self._manifest.microbatch_samples
+        return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, microbatch_samples=of_microbatch)
 
     def lease(self, work: Work, leased: Leased, samples: bytes, samples_bytes: int) -> Lease:
         """Return a lease whose samples have this digest and size."""
@@ -102,7 +102,7 @@ class Terms:
             floor=work.base.floor,
             cohort=work.cohort,
             architecture=work.architecture.text,
-            lots_a_step=leased.lots_a_step,
+            microbatches_a_step=leased.microbatches_a_step,
             good_ms=0,  # what is left is said when it is handed out
             weights=work.weights_digest,
             weights_bytes=len(work.weights),
@@ -113,27 +113,27 @@ class Terms:
         )
 
     def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
-        """Return what the contributor gives (N,), and what it learnt (N,), if it is what the lease asks for: of each step the first lots.
+        """Return what the contributor gives (N,), and what it learnt (N,), if it is what the lease asks for: of each step the first microbatches.
 
         Raises:
             RemoteFault: it is not.
         """
-        if len(back.counts) != self._steps or max(back.counts) > leased.lots_a_step:
-            raise EncodingError("more lots, or other steps, than the lease has")
-        places = done_lots(self.places(work, leased), back.counts)
+        if len(back.counts) != self._steps or max(back.counts) > leased.microbatches_a_step:
+            raise EncodingError("more microbatches, or other steps, than the lease has")
+        places = done_microbatches(self.places(work, leased), back.counts)
         counts = [0] * len(work.architectures)
         for _, index in places:
-            counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
+            counts[place_of_microbatch(len(counts), work.base.commit, leased.key, index)] += 1
         residual = self.residual(work, leased)
         expected = (self._run, work.base.round + 1, work.base.commit, self._gateway, work.cohort, self._steps, residual.digest)
         if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, len(claim.steps), claim.residual) != expected:
             raise EncodingError("the claim is not the lease's")
         if tuple(step.count for step in claim.steps) != back.counts:  # so few, nobody has to count far below
-            raise EncodingError("the claim counts other lots of its steps than came back")
+            raise EncodingError("the claim counts other microbatches of its steps than came back")
         if [index for step in claim.steps for index in step.indices()] != [index for _, index in places]:
             raise EncodingError("the claim names other indices than came back")
         if claim.work != tuple(counts):
-            raise EncodingError("the claim counts other lots than came back")
+            raise EncodingError("the claim counts other microbatches than came back")
         space = self._course.plan.space
         count = num_covered(space, work.architecture)
         values = parse(CODEC, back.body, count).values(work.base.floor)

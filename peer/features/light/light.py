@@ -1,4 +1,4 @@
-"""A light contributor: it leases lots from a gateway, does them, and brings back what came of them, until the run is finished or it leaves.
+"""A light contributor: it leases microbatches from a gateway, does them, and brings back what came of them, until the run is finished or it leaves.
 
 It holds no model, no data and no state of the run between two leases; its key and a status file are all that is on its disk. A gateway that
 is away is waited for. Synchronous: there is one thing to do at a time, in a thread of its own, which the person's word reaches through a
@@ -69,7 +69,7 @@ class Contributor:
             store: keeps what it earned.
             board: shows it.
             client: asks the gateways.
-            valve: says when there may be lots.
+            valve: says when there may be microbatches.
             config: names the only run that is taken part in, the invitation to it, and the account that the credit adds up to, if any.
         """
         self._identity = identity
@@ -135,7 +135,7 @@ class Contributor:
         assert self._work is not None
         way_ms = min(round(statistics.median_low(self._ways_ms) if self._ways_ms else 0.0), MAX_OPEN_MS)
         run = bytes.fromhex(self._board.status.run)
-        request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.lot_ms, way_ms)
+        request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.microbatch_ms, way_ms)
         began_s = time.monotonic()
         answer = self._client.lease(Signed.sign(request, self._identity))
         if answer.lease:
@@ -208,7 +208,7 @@ class Contributor:
     # A lease.
 
     def _do(self, lease: Lease, began_s: float) -> None:
-        """Get what a lease names, do its lots, and bring back what came of them.
+        """Get what a lease names, do its microbatches, and bring back what came of them.
 
         Raises:
             Unreachable, RemoteFault: the gateway is away, or says what makes no sense.
@@ -238,15 +238,15 @@ class Contributor:
             return
         except NoUse as error:
             self._board.add(lost=1)
-            self._board.say(f"lots dropped: {error} round={lease.round}")
+            self._board.say(f"microbatches dropped: {error} round={lease.round}")
             self._valve.wait(_PAUSE_S[1])
             return
         done_s = time.monotonic()
         pending = _Pending(done, lease.round, 0.0)
         word = self._give_back(pending, max(until_s, done_s + _BRING_S[1]))
         self._brought_s.append(time.monotonic() - done_s)
-        lots_ms = work.lot_ms * sum(done.back.counts)
-        self._ways_ms.append(max(1.0, 1000 * (time.monotonic() - began_s) - min(lots_ms, 1000 * (done_s - worked_s))))
+        microbatches_ms = work.microbatch_ms * sum(done.back.counts)
+        self._ways_ms.append(max(1.0, 1000 * (time.monotonic() - began_s) - min(microbatches_ms, 1000 * (done_s - worked_s))))
         if not self._settled(pending, word):
             self._pending.append(pending)
         self._idle_since_s = time.monotonic()
@@ -301,9 +301,11 @@ class Contributor:
             self._pay.counts(word.contribution[0].digest, done.back.claim)
         self._board.add(taken=1, samples_counted=done.samples)
         self._board.update(loss=done.loss)
-        lots = sum(done.back.counts)
+        microbatches = sum(done.back.counts)
         total = self._board.status.samples_counted
-        self._board.say(f"the log has it round={pending.round} lots={lots} samples={done.samples} loss={done.loss:.3f} total={total}")
+        self._board.say(
+            f"the log has it round={pending.round} microbatches={microbatches} samples={done.samples} loss={done.loss:.3f} total={total}"
+        )
         return True
 
     def _check(self, pending: _Pending, word: LightWord) -> None:

@@ -43,7 +43,7 @@ class LimitedLight:
         self.left = asyncio.Event()  # there is nothing to wait for any more
 
     async def pause(self, why: Mapping[str, str]) -> None:
-        """See ``Limited``; a lot that is under way is finished."""
+        """See ``Limited``; a microbatch that is under way is finished."""
         self._valve.pause(is_paused=True)
         self._board.pause(why)
 

@@ -37,7 +37,7 @@ class Valve:
     # For the thread that hears the person.
 
     def pause(self, *, is_paused: bool) -> None:
-        """Let no lot be begun from now on, or go on."""
+        """Let no microbatch be begun from now on, or go on."""
         with self._changed:
             self._is_paused = is_paused
             self._tell()
@@ -66,7 +66,7 @@ class Valve:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no lot is to be begun."""
+        """Whether no microbatch is to be begun."""
         return self._is_paused
 
     @property
@@ -89,7 +89,7 @@ class Valve:
             before = self._changes
             self._changed.wait_for(lambda: self._is_leaving or self._changes != before, seconds)
 
-    def before_lot(self, until_s: float) -> None:
+    def before_microbatch(self, until_s: float) -> None:
         """Wait for as long as it is paused, and take over what was said of threads.
 
         Raises:
@@ -108,8 +108,8 @@ class Valve:
             torch.set_num_threads(threads)
             self._set_to = threads
 
-    def after_lot(self, took_ms: float, samples: int) -> float:
-        """Rest after a lot that took so long, as the duty says; return for how long, ms."""
+    def after_microbatch(self, took_ms: float, samples: int) -> float:
+        """Rest after a microbatch that took so long, as the duty says; return for how long, ms."""
         self.num_samples += samples
         with self._changed:
             now_ms, duty = self._clock.now_ms(), self._duty

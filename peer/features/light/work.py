@@ -1,4 +1,4 @@
-"""The work of one lease: its lots, trained as any peer trains them, on the weights that their architecture covers, and the claim of them.
+"""The work of one lease: its microbatches, trained as any peer trains them, on the weights that their architecture covers, and the claim of them.
 
 The other weights are zeros here, and so is what was learnt of them. What is claimed is what the body decodes to: that is what is averaged.
 """
@@ -17,9 +17,9 @@ from manta_swarm.automl.data.snippet import load
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.coverage import coverage
-from manta_swarm.automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
+from manta_swarm.automl.training.light import Places, leased_microbatches, leased_samples, num_covered, scattered, weights_of
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
@@ -28,14 +28,14 @@ from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.exchange import MAX_LOT_MS
 from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
-from manta_swarm.protocol.lots import place_of_lot
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 
-_REMEMBERED = 16  # lots
+_REMEMBERED = 16  # microbatches
 
 
 class NoUse(MantaError):
@@ -71,12 +71,12 @@ class LightWork:
         self._manifest = manifest
         self._identity = identity
         self._terms = ClaimTerms(identity, run, payout or identity.public_key)
-        self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._microbatches_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
     @property
-    def lot_ms(self) -> int:
-        """The median lot's duration lately; 0 before there was one."""
-        return min(max(1, round(statistics.median(self._lots_ms))), MAX_LOT_MS) if self._lots_ms else 0
+    def microbatch_ms(self) -> int:
+        """The median microbatch's duration lately; 0 before there was one."""
+        return min(max(1, round(statistics.median(self._microbatches_ms))), MAX_LOT_MS) if self._microbatches_ms else 0
 
     def architecture_of(self, lease: Lease) -> Architecture:
         """Return the architecture of a lease, which is one that its round asks for.
@@ -87,11 +87,11 @@ class LightWork:
         if not 1 <= lease.round <= self._manifest.num_rounds:
             raise EncodingError("a lease for a round that the run has not")
         exchange = self._manifest.exchange
-        lots = lease.lots_a_step * exchange.local_steps
-        if lots > MAX_LEASE_LOTS or lots * self._manifest.lot_samples > exchange.max_claim_samples:
-            raise EncodingError(f"a lease of {lots} lots is more than a claim may have")
+        microbatches = lease.microbatches_a_step * exchange.local_steps
+        if microbatches > MAX_LEASE_LOTS or microbatches * self._manifest.microbatch_samples > exchange.max_claim_samples:
+            raise EncodingError(f"a lease of {microbatches} microbatches is more than a claim may have")
         if self._course.plan.phase(lease.round).distils:
-            raise EncodingError("a lease of lots that need a teacher")
+            raise EncodingError("a lease of microbatches that need a teacher")
         for architecture in self._course.plan.architectures(lease.round, lease.cohort):
             if architecture.text == lease.architecture:
                 return architecture
@@ -107,26 +107,29 @@ class LightWork:
         over_s: float = math.inf,
         until_s: float = math.inf,
     ) -> Done:
-        """Return what comes of a lease, signed; takes as long as its lots do.
+        """Return what comes of a lease, signed; takes as long as its microbatches do.
 
         Args:
             lease: what to do.
             weights: that it names.
             samples: that it names.
-            valve: holds lots up. With one local step what was done before it says ``LeaseOver`` is what comes of the lease. A rest after a
-                lot is a part of the lot's duration as the gateway gets to know it.
+            valve: holds microbatches up. With one local step what was done before it says ``LeaseOver`` is what comes of the lease. A rest
+                after a microbatch is a part of the microbatch's duration as the gateway gets to know it.
             over_s: when the lease is over, of ``time.monotonic``.
-            until_s: when all should be done, of ``time.monotonic``: lots that would not be are left out, but for one of each local step.
+            until_s: when all should be done, of ``time.monotonic``: microbatches that would not be are left out, but for one of each local
+                step.
 
         Raises:
             EncodingError: the lease, its weights or its samples make no sense.
-            LeaseOver: it is over before one lot of each local step is done.
+            LeaseOver: it is over before one microbatch of each local step is done.
             NoUse: the values that came out are not finite.
         """
         plan, architecture = self._course.plan, self.architecture_of(lease)
         architectures = plan.architectures(lease.round, lease.cohort)
         key, steps = PublicKey(self._identity.public_key), self._manifest.exchange.local_steps
-        places = leased_lots(architectures, architecture, lease.base, key, local_steps=steps, lots_a_step=lease.lots_a_step)
+        places = leased_microbatches(
+            architectures, architecture, lease.base, key, local_steps=steps, microbatches_a_step=lease.microbatches_a_step
+        )
         parameters = torch.from_numpy(weights_of(weights, plan.space, architecture))
         worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
         pile = Pile(worker.num_weights, architectures, every=len(architectures))
@@ -137,19 +140,19 @@ class LightWork:
                 raise LeaseOver("it was over before all local steps were done")
             worker.load(parameters if local is None else local.weights)
             ends_s = self._step_ends_s(until_s, steps - step)
-            for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
-                if pile.step_lots and time.monotonic() + self.lot_ms / 1000 > ends_s:
+            for _, index in places[step * lease.microbatches_a_step : (step + 1) * lease.microbatches_a_step]:
+                if pile.step_microbatches and time.monotonic() + self.microbatch_ms / 1000 > ends_s:
                     break
-                of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
-                lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
+                of_microbatch, strength = self._manifest.microbatch_samples, plan.augmentation(lease.round, architecture)
+                microbatch = Microbatch(self._manifest.seed, lease.base, step, key, index, architecture, of_microbatch, strength)
                 try:
-                    valve.before_lot(over_s)
+                    valve.before_microbatch(over_s)
                 except LeaseOver:
-                    if local is not None or not pile.step_lots:
+                    if local is not None or not pile.step_microbatches:
                         raise
                     break
-                self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, valve)
-            counts.append(pile.step_lots)
+                self._train(worker, microbatch, place_of_microbatch(len(architectures), lease.base, key, index), pile, valve)
+            counts.append(pile.step_microbatches)
             if local is not None:
                 gradient = pile.gradient()
                 digest = vector_digest(gradient)
@@ -166,17 +169,17 @@ class LightWork:
         return now_s + max(until_s - now_s, 0.0) / steps
 
     def _samples_of(self, lease: Lease, places: Places) -> Sequence[int]:
-        seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
-        return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
+        seed, of_microbatch, key = self._manifest.seed, self._manifest.microbatch_samples, self._identity.public_key
+        return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, microbatch_samples=of_microbatch)
 
-    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, valve: Valve) -> None:
+    def _train(self, worker: Worker, microbatch: Microbatch, place: int, pile: Pile, valve: Valve) -> None:
         started_s = time.monotonic()
-        result = worker.train(lot)
+        result = worker.train(microbatch)
         took_ms = 1000 * (time.monotonic() - started_s)
-        self._lots_ms.append(took_ms + valve.after_lot(took_ms, lot.samples))
+        self._microbatches_ms.append(took_ms + valve.after_microbatch(took_ms, microbatch.samples))
         if not result.is_finite:
             raise NoUse("a gradient that is not finite")
-        pile.add(lot, place, result)
+        pile.add(microbatch, place, result)
 
     def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, Signed[Claim]]:
         """Return the vector coded, and the claim of what that decodes to."""
@@ -187,6 +190,6 @@ class LightWork:
         decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
         work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile)
         digest = vector_digest(decoded)  # given too: its gateway, which has the residual, adds the part of it
-        of_step = digest if pile.step_lots else b""
-        claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.lot_ms, given=digest, residual=lease.residual)
+        of_step = digest if pile.step_microbatches else b""
+        claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.microbatch_ms, given=digest, residual=lease.residual)
         return body, claim

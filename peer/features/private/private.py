@@ -34,7 +34,7 @@ def load_private(manifest: Manifest, folder: Path | None) -> ImageDataset:
         channels=space.image_channels,
         side=space.resolutions[-1],
         mirrored=bool(asked.mirrored),
-        least=manifest.lot_samples,
+        least=manifest.microbatch_samples,
     )
 
 

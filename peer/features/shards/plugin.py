@@ -66,7 +66,7 @@ async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: P
         of = f"{len(found.train)} of {list_.num_train_shards} shards to train with"
         board.say(
             f"there is room for {of}, {in_words(found.size_bytes)} of {in_words(list_.size_bytes)}: "
-            "those that this peer's key says, and its lots are drawn from them (--data-limit)"
+            "those that this peer's key says, and its microbatches are drawn from them (--data-limit)"
         )
     await download.shards(list_, found.numbers)
     return found

@@ -1,7 +1,7 @@
 """Which shards of a data set a peer gets from others: all, or where there is no room, all that are held out and a part of the others.
 
-The part follows from the peer's key and from how many there is room for, nothing else: so its lots can be computed again by whoever has
-the same shards, and many peers together hold all.
+The part follows from the peer's key and from how many there is room for, nothing else: so its microbatches can be computed again by whoever
+has the same shards, and many peers together hold all.
 """
 
 import shutil
@@ -12,8 +12,8 @@ from pathlib import Path
 from manta_swarm.automl.data.shards.layout import ShardList
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.footprint import in_words
-from manta_swarm.protocol.lots import shards_in_order
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import shards_in_order
 
 KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
 
@@ -53,7 +53,7 @@ def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: C
     Those of ``here`` are on the disk already.
 
     Raises:
-        UserError: there is no room for those held out and enough others for a lot.
+        UserError: there is no room for those held out and enough others for a microbatch.
     """
     held_out = tuple(range(list_.num_train_shards, len(list_.shards)))
     order = shards_in_order(manifest.seed, key, list_.num_train_shards)
@@ -63,7 +63,7 @@ def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: C
         taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
     for number in order:
         taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
-        if samples < manifest.lot_samples:
+        if samples < manifest.microbatch_samples:
             least, least_taken = least + 1, taken
             samples += list_.shards[number].samples
         if not taken.fits(room):

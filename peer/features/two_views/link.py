@@ -1,4 +1,4 @@
-"""One try at a lot of two sites: the link between the thread that computes this site's part, and the calls between the sites."""
+"""One try at a microbatch of two sites: the link between the thread that computes this site's part, and the calls between the sites."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -10,11 +10,11 @@ from manta_swarm.runtime.tasks import unless
 
 PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 
-GAVE_UP = "the other site gave the lot up"
+GAVE_UP = "the other site gave the microbatch up"
 
 
 class Try(ABC):
-    """One try at a lot, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
+    """One try at a microbatch, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
 
     is_first = False
 

@@ -105,7 +105,7 @@ class Partner:
         self._looking: asyncio.Task[None] | None = None
         self._said = ""
         self.key: PublicKey | None = None  # None: it is away
-        self.num_lots = 0  # of this site that were trained with it
+        self.num_microbatches = 0  # of this site that were trained with it
         self.last = b""  # the key of the site that was met last
 
     def look(self, near: Near) -> None:
@@ -119,8 +119,8 @@ class Partner:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     def trained(self) -> None:
-        """A lot of this site was trained with the other one."""
-        self.num_lots += 1
+        """A microbatch of this site was trained with the other one."""
+        self.num_microbatches += 1
 
     def part(self, reason: str) -> None:
         """Lose the other site."""
@@ -144,12 +144,12 @@ class Partner:
 
     async def _look(self, near: Near) -> None:
         shortest_s, longest_s = waits.VIEWS_AGAIN_S
-        pause_s, lots = shortest_s, 0
+        pause_s, microbatches = shortest_s, 0
         while True:
             self._lost.clear()
             if self.key is None:
-                if lots != self.num_lots:
-                    pause_s, lots = shortest_s, self.num_lots
+                if microbatches != self.num_microbatches:
+                    pause_s, microbatches = shortest_s, self.num_microbatches
                 await self._meet_any(near)
                 await asyncio.sleep(pause_s)  # also after it was met: who fails again and again is asked less and less often
                 pause_s = min(2 * pause_s, longest_s)

@@ -54,7 +54,7 @@ class TwoViewsPlugin(Plugin):
         return None if config.view is None else load_view(manifest.dataset, config.view, root)
 
     def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
-        """Return what trains this site's part of the lots; several workers, or GPUs, are refused."""
+        """Return what trains this site's part of the microbatches; several workers, or GPUs, are refused."""
         if config.view is None:
             return None
         if not devices.is_in_process:

@@ -1,8 +1,9 @@
-"""A peer that has one view of the run's stereo pairs, and trains every lot together with the mate that has the other view.
+"""A peer that has one view of the run's stereo pairs, and trains every microbatch together with the mate that has the other view.
 
-The left site leads: it begins each lot, its own and in turn the other's, and makes all calls but the one by which the right site asks it
-for a lot. So one lot is under way at a time, and both sites compute it. A lot belongs to the peer whose key it follows from, who claims it
-like any other. What goes wrong ends the lot at both; then the left site has to find the other one again before the next.
+The left site leads: it begins each microbatch, its own and in turn the other's, and makes all calls but the one by which the right site
+asks it for a microbatch. So one microbatch is under way at a time, and both sites compute it. A microbatch belongs to the peer whose key it
+follows from, who claims it like any other. What goes wrong ends the microbatch at both; then the left site has to find the other one again
+before the next.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
 from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
@@ -41,8 +42,8 @@ ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class LotName:
-    """Which lot, of whom, on which weights; what is in it follows from that."""
+class MicrobatchName:
+    """Which microbatch, of whom, on which weights; what is in it follows from that."""
 
     base: bytes
     step: int
@@ -56,17 +57,17 @@ class LotName:
         for digest in (self.base, self.key, self.weights):
             check_digest(digest, "digest")
         if not (0 <= self.step < MAX_LOCAL_STEPS and 0 <= self.index < 2**53 and len(self.architecture) <= MAX_TEXT):
-            raise ValueError("a lot out of range")
+            raise ValueError("a microbatch out of range")
         if not 0 <= self.augmentation <= MAX_PERCENT:
             raise ValueError("an augmentation out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The left site begins a lot; ``id`` names this try of it."""
+    """The left site begins a microbatch; ``id`` names this try of it."""
 
     id: bytes
-    lot: LotName
+    microbatch: MicrobatchName
 
     def __post_init__(self) -> None:
         _check_id(self.id)
@@ -77,7 +78,7 @@ class Exchange:
     """A part of what the left site gives, in exchange for as large a part at most of what the right one gives, which is the answer."""
 
     id: bytes
-    place: int  # of the part in its lot, from 0
+    place: int  # of the part in its microbatch, from 0
     data: bytes
 
     def __post_init__(self) -> None:
@@ -88,18 +89,18 @@ class Exchange:
 
 def _check_id(identity: bytes) -> None:
     if len(identity) != ID_BYTES:
-        raise ValueError("no name of a lot's try")
+        raise ValueError("no name of a microbatch's try")
 
 
 class NotYet(Weather):
-    """This site is not at a lot's weights yet, or not any more; it has not lost the other one."""
+    """This site is not at a microbatch's weights yet, or not any more; it has not lost the other one."""
 
 
 @dataclass
 class Traffic:
-    """What lots cost on the way to the other site."""
+    """What microbatches cost on the way to the other site."""
 
-    lots: int = 0
+    microbatches: int = 0
     exchanges: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -123,7 +124,7 @@ class _LeadingTry(Try):
 
 
 class SiteCrew(CrewOfOne):
-    """A crew of one that computes its part of each lot of the two sites. Implements ``Crew``."""
+    """A crew of one that computes its part of each microbatch of the two sites. Implements ``Crew``."""
 
     def __init__(self, worker: SiteWorker, dataset: StereoDataset, site: Site, manifest: Manifest, compute: ComputeThread) -> None:
         """Prepare; ``reach`` comes before ``start``.
@@ -142,13 +143,13 @@ class SiteCrew(CrewOfOne):
         self._compute = compute
         self._near: Near | None = None
         self._partner = Partner(site, dataset, manifest.data_digest, self.changes)
-        self._turn = asyncio.Lock()  # the left site's: who has it leads a lot
+        self._turn = asyncio.Lock()  # the left site's: who has it leads a microbatch
         self._try: Try | None = None
         self._following: set[asyncio.Task[None]] = set()
-        self._awaited: dict[int, asyncio.Future[LotResult]] = {}  # the right site's own lots, by index
+        self._awaited: dict[int, asyncio.Future[MicrobatchResult]] = {}  # the right site's own microbatches, by index
         self._weights = b""
         self._ready = asyncio.Condition()
-        self.own, self.others = Traffic(), Traffic()  # what lots cost so far, this site's and the other's
+        self.own, self.others = Traffic(), Traffic()  # what microbatches cost so far, this site's and the other's
 
     def reach(self, near: Near) -> None:
         """Find the other site among these mates."""
@@ -191,12 +192,12 @@ class SiteCrew(CrewOfOne):
             self._weights = weights
             self._ready.notify_all()
 
-    async def train(self, worker: int, lot: Lot) -> Done:
-        """Return what a lot of this peer's gave, trained by both sites."""
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+        """Return what a microbatch of this peer's gave, trained by both sites."""
         del worker
         self._is_busy, started_ms = True, now_ms()
         try:
-            result = await (self._lead(lot) if self._worker.is_left else self._ask_for(lot))
+            result = await (self._lead(microbatch) if self._worker.is_left else self._ask_for(microbatch))
         except TROUBLE as error:
             raise WorkerLost(str(error)) from error
         finally:
@@ -231,45 +232,45 @@ class SiteCrew(CrewOfOne):
             self._try.end(GAVE_UP)
         return self._partner.meet(caller, request)
 
-    # A lot, as the left site has it.
+    # A microbatch, as the left site has it.
 
-    async def _lead(self, lot: Lot) -> LotResult:
+    async def _lead(self, microbatch: Microbatch) -> MicrobatchResult:
         async with self._turn:
-            result = await self._conduct(lot)
+            result = await self._conduct(microbatch)
         assert result is not None
         return result
 
     async def _on_lead(self, caller: PublicKey, request: bytes) -> bytes:
-        name = unpack(LotName, request, max_bytes=MAX_SMALL_BYTES)
-        lot = self._lot_of(caller, name)
+        name = unpack(MicrobatchName, request, max_bytes=MAX_SMALL_BYTES)
+        microbatch = self._microbatch_of(caller, name)
         if name.key != caller:
-            raise EncodingError("a lot of somebody else's")
+            raise EncodingError("a microbatch of somebody else's")
         try:
             async with self._turn:
                 await self._matches(name)
-                await self._conduct(lot)
+                await self._conduct(microbatch)
         except NotYet as error:
             return str(error).encode()
         return b""
 
-    async def _conduct(self, lot: Lot) -> LotResult | None:
-        """Do a lot with the other site; return what it gave if it is this one's."""
+    async def _conduct(self, microbatch: Microbatch) -> MicrobatchResult | None:
+        """Do a microbatch with the other site; return what it gave if it is this one's."""
         near, partner = self._mates(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
-        begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(lot))
+        begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(microbatch))
         attempt = _LeadingTry(begin.id, near, partner)
         await self._begin(partner, begin)
         self._try = attempt
         try:
-            result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=lot.key == near.key)
+            result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=microbatch.key == near.key)
         except TROUBLE as error:
             self._partner.part(str(error))
             raise
         finally:
             attempt.end(GAVE_UP)
             self._try = None
-        self._count(attempt, lot)
+        self._count(attempt, microbatch)
         return result
 
     async def _begin(self, partner: PublicKey, begin: Begin) -> None:
@@ -282,54 +283,54 @@ class SiteCrew(CrewOfOne):
         if answer:
             raise NotYet("the other site is at other weights")
 
-    # A lot, as the right site has it.
+    # A microbatch, as the right site has it.
 
-    async def _ask_for(self, lot: Lot) -> LotResult:
+    async def _ask_for(self, microbatch: Microbatch) -> MicrobatchResult:
         near, partner = self._mates(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
-        awaited: asyncio.Future[LotResult] = asyncio.get_running_loop().create_future()
-        self._awaited[lot.index] = awaited
+        awaited: asyncio.Future[MicrobatchResult] = asyncio.get_running_loop().create_future()
+        self._awaited[microbatch.index] = awaited
         try:
             async with asyncio.timeout(waits.VIEWS_LOT_S):
-                request = pack(self._name_of(lot))
+                request = pack(self._name_of(microbatch))
                 answer = await near.call_mate(partner, LEAD, request, timeout_s=waits.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
                 if answer:
                     raise NotYet("the other site is at other weights")
                 return await awaited
         except TimeoutError:
-            self._partner.part(f"a lot was not done within {waits.VIEWS_LOT_S:g} s")
-            raise Unreachable("the other site did not do a lot in time") from None
+            self._partner.part(f"a microbatch was not done within {waits.VIEWS_LOT_S:g} s")
+            raise Unreachable("the other site did not do a microbatch in time") from None
         except NotYet:
             raise
         except TROUBLE as error:
             self._partner.part(str(error))
             raise
         finally:
-            del self._awaited[lot.index]
+            del self._awaited[microbatch.index]
             awaited.cancel()
 
     async def _on_begin(self, caller: PublicKey, request: bytes) -> bytes:
         begin = unpack(Begin, request, max_bytes=MAX_SMALL_BYTES)
-        lot = self._lot_of(caller, begin.lot)
-        if begin.lot.key not in (caller, self._mates().key):
-            raise EncodingError("a lot of somebody else's")
+        microbatch = self._microbatch_of(caller, begin.microbatch)
+        if begin.microbatch.key not in (caller, self._mates().key):
+            raise EncodingError("a microbatch of somebody else's")
         try:
-            await self._matches(begin.lot)
+            await self._matches(begin.microbatch)
         except NotYet as error:
             return str(error).encode()
         if self._try is not None:
-            self._try.end("the other site begins another lot")
+            self._try.end("the other site begins another microbatch")
         attempt = self._try = FollowingTry(begin.id)
-        following = asyncio.create_task(self._follow(attempt, lot))
+        following = asyncio.create_task(self._follow(attempt, microbatch))
         self._following.add(following)
         following.add_done_callback(self._following.discard)
         return b""
 
-    async def _follow(self, attempt: Try, lot: Lot) -> None:
-        is_own = lot.key == self._mates().key
+    async def _follow(self, attempt: Try, microbatch: Microbatch) -> None:
+        is_own = microbatch.key == self._mates().key
         try:
-            result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=is_own)
+            result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=is_own)
         except TROUBLE as error:
             attempt.end(str(error))
             if self._try is attempt:
@@ -339,8 +340,8 @@ class SiteCrew(CrewOfOne):
             attempt.end(GAVE_UP)
             if self._try is attempt:
                 self._try = None
-        self._count(attempt, lot)
-        awaited = self._awaited.get(lot.index) if is_own else None
+        self._count(attempt, microbatch)
+        awaited = self._awaited.get(microbatch.index) if is_own else None
         if awaited is not None and result is not None and not awaited.done():
             awaited.set_result(result)
 
@@ -366,21 +367,29 @@ class SiteCrew(CrewOfOne):
 
     # Both.
 
-    def _name_of(self, lot: Lot) -> LotName:
-        return LotName(lot.base, lot.step, lot.key, lot.index, lot.architecture.text, self._weights, lot.augmentation)
+    def _name_of(self, microbatch: Microbatch) -> MicrobatchName:
+        return MicrobatchName(
+            microbatch.base,
+            microbatch.step,
+            microbatch.key,
+            microbatch.index,
+            microbatch.architecture.text,
+            self._weights,
+            microbatch.augmentation,
+        )
 
-    def _lot_of(self, caller: PublicKey, name: LotName) -> Lot:
+    def _microbatch_of(self, caller: PublicKey, name: MicrobatchName) -> Microbatch:
         if caller != self._partner.key:
             raise Unreachable("the two sites have not met")
         try:
             architecture = Architecture.parse(name.architecture, self._space)
         except ValueError as error:
             raise EncodingError(str(error)) from error
-        samples = self._manifest.lot_samples
-        return Lot(self._manifest.seed, name.base, name.step, name.key, name.index, architecture, samples, name.augmentation)
+        samples = self._manifest.microbatch_samples
+        return Microbatch(self._manifest.seed, name.base, name.step, name.key, name.index, architecture, samples, name.augmentation)
 
-    async def _matches(self, name: LotName) -> None:
-        """Wait until this site has the weights of a lot, for a moment.
+    async def _matches(self, name: MicrobatchName) -> None:
+        """Wait until this site has the weights of a microbatch, for a moment.
 
         Raises:
             NotYet: it has not.
@@ -391,12 +400,12 @@ class SiteCrew(CrewOfOne):
         except TimeoutError:
             raise NotYet("it is at other weights") from None
 
-    def _count(self, attempt: Try, lot: Lot) -> None:
-        is_own = lot.key == self._mates().key
+    def _count(self, attempt: Try, microbatch: Microbatch) -> None:
+        is_own = microbatch.key == self._mates().key
         if is_own:
             self._partner.trained()
         traffic = self.own if is_own else self.others
-        traffic.lots += 1
+        traffic.microbatches += 1
         traffic.exchanges += attempt.place
         traffic.bytes_sent += attempt.bytes_sent
         traffic.bytes_received += attempt.bytes_received

@@ -303,7 +303,10 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
     async def story(scene: Scene) -> None:
         first, second, alone = PEERS
         scene.commit()
-        scene.commit(cohort_header_of(scene.log.ledger, [second, first], lots=(1, 2)), header_of(scene.log.ledger, alone, lots=(3, 1)))
+        scene.commit(
+            cohort_header_of(scene.log.ledger, [second, first], microbatches=(1, 2)),
+            header_of(scene.log.ledger, alone, microbatches=(3, 1)),
+        )
         ledger, shares = scene.log.ledger, dict[bytes, int]()
         for peer in PEERS:
             client = scene.client(peer)
@@ -354,7 +357,10 @@ def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(
 def test_each_member_of_a_cohort_is_shown_the_contribution_that_has_its_claim(play: Play) -> None:
     async def story(scene: Scene) -> None:
         first, second, alone = PEERS
-        scene.commit(cohort_header_of(scene.log.ledger, [second, first], lots=(1, 2)), header_of(scene.log.ledger, alone, lots=(1, 2)))
+        scene.commit(
+            cohort_header_of(scene.log.ledger, [second, first], microbatches=(1, 2)),
+            header_of(scene.log.ledger, alone, microbatches=(1, 2)),
+        )
         for peer, founder in ((first, second), (second, second), (alone, alone)):
             client = scene.client(peer)
             told = await client.news(client.operator, 0, left_ms=None)
@@ -362,7 +368,7 @@ def test_each_member_of_a_cohort_is_shown_the_contribution_that_has_its_claim(pl
             assert shown is not None
             assert told.counted == shown
             assert shown.contribution.founder == founder.public_key
-            claim = claim_of(scene.log.ledger, peer, round=1, lots=(1, 2), founder=founder.public_key)
+            claim = claim_of(scene.log.ledger, peer, round=1, microbatches=(1, 2), founder=founder.public_key)
             assert claim.digest in shown.contribution.claims
         assert await scene.client(STRANGER).counted(1) is None
         scene.commit()

@@ -46,7 +46,7 @@ def test_weights_are_the_same_after_a_start_and_clipped_ones_too(play: Play) -> 
         for one in everybodys(log.ledger):
             await log.ticket(one)
         await log.finish_round()
-        loud = made_of(log.ledger, A, 100 * values_of(NUM_WEIGHTS), lots=(1, 1, 1, 1))
+        loud = made_of(log.ledger, A, 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
         for one in (loud, made_together(log.ledger, [B, C])):
             await log.ticket(one)
         await log.finish_round()

@@ -102,7 +102,7 @@ def rounds_kept(directory: Path) -> list[int]:
 
 
 def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(follower: Follower, ledger: Ledger) -> None:
-    contributions = [made(ledger, peer, lots=(lots, 1, 1, 1)) for peer, lots in zip(PEERS, (1, 2, 5), strict=True)]
+    contributions = [made(ledger, peer, microbatches=(microbatches, 1, 1, 1)) for peer, microbatches in zip(PEERS, (1, 2, 5), strict=True)]
     after = follow(follower, ledger, contributions)
     rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     assert [row.samples for row in rows] == [4 * 32, 5 * 32, CONFIG.round.weight_cap]  # the third has more
@@ -122,7 +122,7 @@ def test_a_contribution_that_is_much_louder_than_usual_is_clipped(follower: Foll
     contributions = everybodys(ledger)
     honest = follow(follower, ledger, contributions)
     assert honest.outcome.num_clipped == 0
-    loud = made_of(ledger, PEERS[1], 100 * values_of(NUM_WEIGHTS), lots=(1, 1, 1, 1))
+    loud = made_of(ledger, PEERS[1], 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
     clipped = follow(follower, ledger, [contributions[0], loud, contributions[2]])
     assert [less < weight for weight, less in zip(clipped.outcome.weights, clipped.outcome.clipped, strict=True)] == [False, True, False]
     assert abs(clipped.outcome.mean).max() < 10 * abs(honest.outcome.mean).max()

@@ -167,7 +167,7 @@ def test_a_clipped_contribution_and_roles_that_are_not_in_every_round_are_comput
             contributions = [made(log.ledger, peer, cohort=cohort) for peer, cohort in zip(PEERS, cohorts, strict=False)]
             if round_ == 5:
                 loud = 100 * values_of(NUM_WEIGHTS)
-                contributions[0] = made_of(log.ledger, PEERS[0], loud, lots=(1,), cohort=cohorts[0])
+                contributions[0] = made_of(log.ledger, PEERS[0], loud, microbatches=(1,), cohort=cohorts[0])
             after = commit(run, contributions)
         assert after.outcome.clipped[0] < after.outcome.weights[0]
         assert len(log.ledger.thresholds) > len({one.weighing.role for one in log.ledger.table_at(5) or ()})

@@ -85,9 +85,9 @@ def test_every_key_of_the_last_table_is_waited_for(play: Play) -> None:
 # Claims that cannot stand.
 
 
-def together(desk: Desk, *, lots: tuple[int, ...] = (2, 2), **changes: Any) -> Made:
+def together(desk: Desk, *, microbatches: tuple[int, ...] = (2, 2), **changes: Any) -> Made:
     """Return a contribution of A, B and C in which the claim of B is changed."""
-    own = {A: {}, B: {"lots": lots, **changes}, C: {}}
+    own = {A: {}, B: {"microbatches": microbatches, **changes}, C: {}}
     claims = [claim_of(desk.ledger, peer, **{"founder": A.public_key, **mine}) for peer, mine in own.items()]
     whole = desk.made_together(A, B, C)
     return Made(A, listing(claims, A, body=whole.header.contribution.open().body), whole.body, NUM_WEIGHTS)
@@ -96,10 +96,10 @@ def together(desk: Desk, *, lots: tuple[int, ...] = (2, 2), **changes: Any) -> M
 @pytest.mark.parametrize(
     "changes",
     [
-        {"lots": (2, 2, 2)},  # the round asks for two architectures
-        {"lots": (500, 500)},  # too many samples
+        {"microbatches": (2, 2, 2)},  # the round asks for two architectures
+        {"microbatches": (500, 500)},  # too many samples
         {"steps": (ClaimStep(0, 1, (), bytes(32)), ClaimStep(2, 3, (), bytes(32)))},
-        {"lots": (3, 1), "steps": (ClaimStep(0, 3, (), bytes(32)),)},  # its indices are of other architectures
+        {"microbatches": (3, 1), "steps": (ClaimStep(0, 3, (), bytes(32)),)},  # its indices are of other architectures
         {"residual": sha256(b"out of nothing")},
         {"founder": B.public_key},  # it did not consent
         {"cohort": "there"},
@@ -121,7 +121,9 @@ def test_a_claim_that_cannot_stand_is_named_and_the_others_are_handed_in_without
 
 def test_all_claims_that_cannot_stand_are_named_at_once(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        claims = [claim_of(desk.ledger, peer, founder=A.public_key, lots=(2, 2) if peer is C else (5_000, 5_000)) for peer in (A, B, C)]
+        claims = [
+            claim_of(desk.ledger, peer, founder=A.public_key, microbatches=(2, 2) if peer is C else (5_000, 5_000)) for peer in (A, B, C)
+        ]
         answer = await desk.header(Made(A, listing(claims, A), b"", NUM_WEIGHTS))
         assert (answer.status, answer.round, answer.left_ms) == (HandIn.WITHOUT, 1, OPEN_MS)
         assert answer.blamed == (A.public_key, B.public_key)

@@ -330,5 +330,5 @@ def longest_claim(steps: int) -> int:
     firsts = [MAX_INDEX - 1 - (steps - step) * 2 * skipped for step in range(steps)]
     each = tuple(ClaimStep(first, first + skipped, tuple(range(first + 1, first + skipped, 2)), RUN) for first in firsts)
     work = (*(0,) * (MAX_ARCHITECTURES - 1), sum(step.count for step in each))
-    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, lot_ms=MAX_LOT_MS)
+    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, microbatch_ms=MAX_LOT_MS)
     return len(pack(claim)) + 8 * MAX_ARCHITECTURES  # whose counts may be large

@@ -199,7 +199,7 @@ def test_local_steps_make_fewer_rounds_of_more_samples_unless_rounds_are_asked_f
         assert (made.run.rounds, made.round.target_batch) == (rounds, dense.target_batch * steps)
         assert (made.exchange.local_steps, made.exchange.codec) == (steps, "topk-256-4")
         manifest = made.manifest(Identity(b"\x01" * 32), bytes(32), digits())  # what is asked for goes together
-        assert manifest.exchange.max_claim_samples >= steps * manifest.lot_samples
+        assert manifest.exchange.max_claim_samples >= steps * manifest.microbatch_samples
     made = make_settings(Wishes(directory=tmp_path / "rounds", local_steps=10, rounds=3)).run
     assert (made.run.rounds, made.round.target_batch, made.exchange.codec) == (3, 10 * dense.target_batch, "int16")
 

@@ -85,9 +85,9 @@ def test_a_sound_log_is_described(directory: Path) -> None:
 
 
 def test_credits_are_those_that_a_person_would_work_out(directory: Path) -> None:
-    # Lots of 16 samples through architectures of 10 and 15 MACs: the first peer has one lot of each, the second two of the first, the
-    # third three. Largest remainder gives the last unit.
-    weights = [16 * (10 * lots + 15) for lots in (1, 2, 3)]
+    # Microbatches of 16 samples through architectures of 10 and 15 MACs: the first peer has one microbatch of each, the second two of the
+    # first, the third three. Largest remainder gives the last unit.
+    weights = [16 * (10 * microbatches + 15) for microbatches in (1, 2, 3)]
     exact = [Fraction(POOL * weight, sum(weights)) for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(3), key=lambda peer: shares[peer] - exact[peer])

@@ -69,8 +69,8 @@ def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log) -
     peer = view_of(log).peers[PEERS[1].public_key]
     assert [claim.round for claim in peer.newest] == list(range(4, KEPT_CLAIMS + 4))
     assert (peer.claims, peer.first_round, peer.last_round) == (KEPT_CLAIMS + 3, 1, KEPT_CLAIMS + 3)
-    assert peer.lots == 3 * peer.claims  # 2 of the first architecture, 1 of the other
-    assert peer.samples == peer.lots * log.ledger.manifest.lot_samples
+    assert peer.microbatches == 3 * peer.claims  # 2 of the first architecture, 1 of the other
+    assert peer.samples == peer.microbatches * log.ledger.manifest.microbatch_samples
 
 
 def test_what_is_no_log_is_refused(log: Log) -> None:

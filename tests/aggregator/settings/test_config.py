@@ -32,7 +32,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "data": {"dataset": "folder-garden", "supernet": "classifier-base", "classes": ("rose", 't"lip', "über")},
     "round": {
         "target_batch": 33,
-        "lot_samples": 3,
+        "microbatch_samples": 3,
         "weight_cap": 12,
         "max_claim_samples": 99,
         "first_open_s": 12345.125,  # more digits than a short form has
@@ -170,8 +170,8 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("data", "supernet", '"base"'),
         ("data", "supernet", '"classifier-tiny-3x100"'),  # the family is enough
         ("round", "target_batch", "1"),
-        ("round", "lot_samples", "1"),
-        ("round", "lot_samples", "65537"),
+        ("round", "microbatch_samples", "1"),
+        ("round", "microbatch_samples", "65537"),
         ("round", "max_claim_samples", "0"),
         ("round", "weight_cap", "0"),
         ("round", "first_open_s", "0"),
@@ -293,7 +293,7 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     assert (manifest.task, manifest.dataset, manifest.supernet) == ("classification", "digits", "classifier-tiny")
     assert manifest.data_digest == digits().digest
     assert manifest.initial_state == STATE
-    assert manifest.lot_samples == config.round.lot_samples
+    assert manifest.microbatch_samples == config.round.microbatch_samples
     assert manifest.exchange == Exchange(
         codec=config.exchange.codec,
         residual_percent=config.exchange.residual_percent,
@@ -450,9 +450,9 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("round", "min_open_s", 0.0004, "min_open_s 0.0004 .* min_open_s at least 0.001"),
         ("admission", "how", "list", "peers is empty: name some, as manta-peer identity prints them"),
         ("admission", "peers", [peer_name(OPERATOR.public_key)], 'how is "open": write "list", or leave peers empty'),
-        ("round", "weight_cap", 31, "weight_cap is at least one lot"),
+        ("round", "weight_cap", 31, "weight_cap is at least one microbatch"),
         ("round", "max_claim_samples", 255, "weight_cap is at most max_claim_samples"),
-        ("exchange", "local_steps", 300, "max_claim_samples is at least one lot a local step, 9600"),
+        ("exchange", "local_steps", 300, "max_claim_samples is at least one microbatch a local step, 9600"),
         ("round", "target_batch", 2**41, "target_batch is at least 1"),
         ("exchange", "max_rows", 1024, "sums over 1024 contributions of int16 need"),
         ("rewards", "pool", 2**49, "reward_pool"),

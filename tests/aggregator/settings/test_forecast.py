@@ -101,7 +101,7 @@ def test_check_refuses_rules_under_which_lying_pays_in_one_line(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("lot_samples = 32", "lot_samples = 1", "round.lot_samples: Input should be greater"),
+        ("microbatch_samples = 32", "microbatch_samples = 1", "round.microbatch_samples: Input should be greater"),
         ("[rewards]", "[prizes]", "prizes: is not a key of a run file"),
         ('codec = "topk-192-4"', 'codec = "zip"', "exchange.codec"),
         ("pool = ", "pools = ", "rewards.pools: is not a key"),
@@ -142,9 +142,9 @@ def test_check_says_nothing_of_the_monitors_port_which_a_running_aggregator_has(
 
 
 def test_a_place_is_found_in_files_that_people_write() -> None:
-    text = 'x = 1\n\n [ run ]  # a run\nname="a"\n[round]\n# lot_samples = 3\n  lot_samples=4\nname = "b"\n'
+    text = 'x = 1\n\n [ run ]  # a run\nname="a"\n[round]\n# microbatch_samples = 3\n  microbatch_samples=4\nname = "b"\n'
     assert line_of(text, ("run", "name")) == 4
-    assert line_of(text, ("round", "lot_samples")) == 7
+    assert line_of(text, ("round", "microbatch_samples")) == 7
     assert line_of(text, ("round", "missing")) == 5
     assert line_of(text, ("x",)) == 1
     assert line_of(text, ("nowhere", "name")) is None

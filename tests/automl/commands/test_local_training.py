@@ -16,7 +16,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.training.cohorts import Cohort, LocalExchange
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import TASKS, first_floor, thin, usual
 from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
@@ -48,7 +48,7 @@ def plan_of(
 
 
 def trainer(data: Dataset, plan: Plan, cohorts: int = 2, codec: str | None = SPARSE, percent: int = 100) -> Trainer:
-    batch = 2 * cohorts * plan.local_steps  # one lot a cohort and step
+    batch = 2 * cohorts * plan.local_steps  # one microbatch a cohort and step
     return Trainer(plan, data, SimulatedSwarm(2, batch, cohorts, codec, percent))
 
 
@@ -57,41 +57,41 @@ def kept(directory: Path, data: Dataset, plan: Plan, codec: str | None = SPARSE)
     return training, TrainingDirectory(directory, training, data)
 
 
-def lots_of(training: Trainer, rounds: int) -> list[Lot]:
-    lots, train = [], Worker.train
+def microbatches_of(training: Trainer, rounds: int) -> list[Microbatch]:
+    microbatches, train = [], Worker.train
 
-    def seen(worker: Worker, lot: Lot) -> LotResult:
-        lots.append(lot)
-        return train(worker, lot)
+    def seen(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+        microbatches.append(microbatch)
+        return train(worker, microbatch)
 
     with patch.object(Worker, "train", seen):
         for _ in range(rounds):
             training.step()
-    return lots
+    return microbatches
 
 
-def test_every_lot_of_a_round_is_another_one_and_each_cohort_goes_on_in_its_own_sweep(few: ImageDataset) -> None:
+def test_every_microbatch_of_a_round_is_another_one_and_each_cohort_goes_on_in_its_own_sweep(few: ImageDataset) -> None:
     plan = plan_of(local_steps=4)
     training = Trainer(plan, few, SimulatedSwarm(2, 48, cohorts=3, codec=SPARSE))
-    lots = lots_of(training, 1)
-    assert len(lots) == 3 * 4 * 2  # cohorts, steps, and two lots of two samples make the 48
-    assert len({(lot.base, lot.key, lot.index) for lot in lots}) == len(lots)
+    microbatches = microbatches_of(training, 1)
+    assert len(microbatches) == 3 * 4 * 2  # cohorts, steps, and two microbatches of two samples make the 48
+    assert len({(microbatch.base, microbatch.key, microbatch.index) for microbatch in microbatches}) == len(microbatches)
     for cohort in range(3):
-        of_cohort = [lot for lot in lots if lot.key == Cohort.numbered(cohort).key]
-        assert [lot.step for lot in of_cohort] == [0, 0, 1, 1, 2, 2, 3, 3]
-        assert [lot.index for lot in of_cohort] == list(range(8))
+        of_cohort = [microbatch for microbatch in microbatches if microbatch.key == Cohort.numbered(cohort).key]
+        assert [microbatch.step for microbatch in of_cohort] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [microbatch.index for microbatch in of_cohort] == list(range(8))
         architectures = plan.architectures(1, "any")
         first = (of_cohort[0].base[0] + cohort) % 16
-        assert [lot.architecture for lot in of_cohort] == [architectures[(first + index) % 16] for index in range(8)]
+        assert [microbatch.architecture for microbatch in of_cohort] == [architectures[(first + index) % 16] for index in range(8)]
 
 
 def test_in_model_parallel_each_cohort_trains_its_own_architecture_in_all_steps_of_a_round(few: ImageDataset) -> None:
     plan = plan_of(algorithm="model-parallel", local_steps=3)
     for round_ in (1, 2):
         training = trainer(few, plan, cohorts=3)
-        lots = lots_of(training, round_)[-9:]
+        microbatches = microbatches_of(training, round_)[-9:]
         for cohort in (Cohort.numbered(number) for number in range(3)):
-            architectures = {lot.architecture for lot in lots if lot.key == cohort.key}
+            architectures = {microbatch.architecture for microbatch in microbatches if microbatch.key == cohort.key}
             assert architectures == set(plan.architectures(round_, cohort.name))
 
 
@@ -103,8 +103,8 @@ def test_a_training_without_any_new_option_is_the_mean_gradient_and_the_optimise
     for round_ in range(1, 4):
         worker.load(state.parameters)
         base, architectures = sha256(cbor(("local round", round_ - 1))), plan.architectures(round_, "any")
-        lots = [Lot(plan.seed, base, 0, bytes(32), index, architectures[(base[0] + index) % 4], 4) for index in range(3)]
-        results = [worker.train(lot) for lot in lots]
+        microbatches = [Microbatch(plan.seed, base, 0, bytes(32), index, architectures[(base[0] + index) % 4], 4) for index in range(3)]
+        results = [worker.train(microbatch) for microbatch in microbatches]
         mean = (torch.zeros(worker.num_weights) + results[0].gradient + results[1].gradient + results[2].gradient) / 3
         state = next_state(state, mean, plan)
         assert training.step().loss == (results[0].loss + results[1].loss + results[2].loss) / 3
@@ -121,8 +121,8 @@ def test_a_cohort_with_local_steps_is_made_by_hand_with_the_same_bits(few: Image
         local = LocalSteps(state, plan)
         for step in range(3):
             worker.load(local.weights)
-            lot = Lot(plan.seed, base, step, bytes(32), step, architectures[(base[0] + step) % 12], 2)
-            local.step(worker.train(lot).gradient)
+            microbatch = Microbatch(plan.seed, base, step, bytes(32), step, architectures[(base[0] + step) % 12], 2)
+            local.step(worker.train(microbatch).gradient)
         given = local.learnt().numpy() + residual
         body = parse(SPARSE, encode(SPARSE, given, floor), len(given))
         residual = given - body.values(floor)
@@ -256,7 +256,7 @@ def test_settings_with_other_local_steps_have_no_fewer_updates() -> None:
 
 
 def test_the_command_trains_cohorts_and_says_what_they_sent(tmp_path: Path) -> None:
-    small = ["--rounds", "2", "--lot-samples", "2", "--target-batch", "4", "--threads", "1"]
+    small = ["--rounds", "2", "--microbatch-samples", "2", "--target-batch", "4", "--threads", "1"]
     thinly = ["--local-steps", "2", "--cohorts", "2", "--codec", SPARSE, "--residual-percent", "95", "--algorithm", "model-parallel"]
     arguments = ["train", "--out", str(tmp_path / "out"), *small, *thinly]
     result = CliRunner().invoke(main, arguments)

@@ -26,7 +26,19 @@ def test_space_says_how_many_architectures_there_are(supernet: str, expected: st
 
 
 def test_train_leaves_a_snapshot_and_the_same_command_goes_on_from_it(tmp_path: Path) -> None:
-    arguments = ["train", "--out", str(tmp_path / "out"), "--rounds", "2", "--lot-samples", "4", "--target-batch", "8", "--threads", "1"]
+    arguments = [
+        "train",
+        "--out",
+        str(tmp_path / "out"),
+        "--rounds",
+        "2",
+        "--microbatch-samples",
+        "4",
+        "--target-batch",
+        "8",
+        "--threads",
+        "1",
+    ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "round 2 of 2" in result.output

@@ -31,7 +31,7 @@ def test_it_is_trained_searched_and_exported_in_every_form(
     register(monkeypatch)
     trained = ["train", "--out", str(tmp_path / "run"), "--supernet", NARROW.name, "--rounds", str(ROUNDS), "--schedule", schedule]
     trained += ["--algorithm", algorithm, "--local-steps", "2", "--cohorts", "2", "--codec", "topk-256-4"]
-    said(*trained, "--lot-samples", "4", "--target-batch", "16")
+    said(*trained, "--microbatch-samples", "4", "--target-batch", "16")
     snapshot = tmp_path / "run" / f"round-0000000{ROUNDS}.safetensors"
     state, _ = load_snapshot(snapshot)
     assert torch.isfinite(state.parameters).all()

@@ -60,7 +60,7 @@ def stereo() -> StereoDataset:
 
 @pytest.mark.parametrize("kind", ["grey", "coloured", "stereo", "a snippet"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_lots_samples_have_the_same_bits_wherever_they_are_made(device: str, kind: str) -> None:
+def test_a_microbatches_samples_have_the_same_bits_wherever_they_are_made(device: str, kind: str) -> None:
     dataset: TrainingSet = stereo() if kind == "stereo" else images_of(1 if kind == "grey" else 3)
     if kind == "a snippet":
         dataset = load(cut(images_of(3), [0, 2, 3]), "classification", 40, [0, 2, 3])

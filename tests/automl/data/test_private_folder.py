@@ -73,7 +73,7 @@ def test_no_image_is_kept_larger_than_the_networks_see(own: Path) -> None:
 def test_what_does_not_fit_is_said_in_one_line(own: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere is no folder"):
         load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"images to train with, beside .* a lot of this run has 40: add images"):
+    with pytest.raises(UserError, match=r"images to train with, beside .* a microbatch of this run has 40: add images"):
         load(own, least=40)
     (own / "horse").mkdir()
     with pytest.raises(UserError, match="horse is empty"):

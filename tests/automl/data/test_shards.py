@@ -135,7 +135,7 @@ def test_grey_pictures_are_of_one_channel_and_not_mirrored(tmp_path: Path) -> No
     assert dataset.training_batch([0, 1], 5, 16).inputs.shape == (2, 1, 16, 16)
 
 
-def test_a_lot_is_a_function_of_its_arguments_alone(tmp_path: Path) -> None:
+def test_a_microbatch_is_a_function_of_its_arguments_alone(tmp_path: Path) -> None:
     dataset = _sharded(tmp_path)
     again = ShardedImages("other", open_shards(tmp_path / "some"), kept_bytes=0)
     first, second = dataset.training_batch([3, 0, 17], 99, 16), again.training_batch([3, 0, 17], 99, 16)
@@ -145,7 +145,7 @@ def test_a_lot_is_a_function_of_its_arguments_alone(tmp_path: Path) -> None:
     assert first.targets.tolist() == [dataset.shards.label(place) for place in (3, 0, 17)]
 
 
-def test_a_lots_window_flip_and_light_are_those_of_the_specification(tmp_path: Path) -> None:
+def test_a_microbatches_window_flip_and_light_are_those_of_the_specification(tmp_path: Path) -> None:
     dataset = _sharded(tmp_path)
     seed, resolution, places = 7, 16, [5, 11, 2, 8]
 

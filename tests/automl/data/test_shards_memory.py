@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np, psutil, torch
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.models.networks import build
 
 torch.set_num_threads(1)
@@ -36,7 +36,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
 architecture = space.smallest()
 
 for index in range(2):
-    result = worker.train(Lot(0, bytes(32), 0, bytes(32), index, replace(architecture, resolution=224), 4))
+    result = worker.train(Microbatch(0, bytes(32), 0, bytes(32), index, replace(architecture, resolution=224), 4))
     assert result.gradient.isfinite().all()
 seen = sum(len(dataset.training_batch(range(start, start + 8), 0, 224).inputs) for start in range(0, dataset.num_train, 8))
 seen += sum(len(batch.inputs) for batch in dataset.held_out_batches(224, 8))

@@ -1,4 +1,4 @@
-"""A set of which only some shards to train with are here: which samples lots are drawn from, and what stays as it is."""
+"""A set of which only some shards to train with are here: which samples microbatches are drawn from, and what stays as it is."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def _images(tmp_path: Path) -> ShardedImages:
     return dataset
 
 
-def test_lots_of_a_part_have_its_samples_and_no_others_and_are_those_of_the_whole_set(tmp_path: Path) -> None:
+def test_microbatches_of_a_part_have_its_samples_and_no_others_and_are_those_of_the_whole_set(tmp_path: Path) -> None:
     whole = _images(tmp_path)
     starts = [0]
     for shard in whole.shards.list.shards:

@@ -1,4 +1,4 @@
-"""Data in memory that processes share: the same lots as from the data set itself."""
+"""Data in memory that processes share: the same microbatches as from the data set itself."""
 
 import resource
 from collections.abc import Iterator, Sequence

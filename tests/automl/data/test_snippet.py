@@ -14,7 +14,7 @@ from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.encoding import decode, encode
 from manta_swarm.protocol.errors import EncodingError
 
-INDICES = [5, 3, 40, 5, 11]  # of a lot, in its order; one of them twice
+INDICES = [5, 3, 40, 5, 11]  # of a microbatch, in its order; one of them twice
 
 
 def photographs() -> ImageDataset:

@@ -12,7 +12,7 @@ from manta_swarm.automl.models.layers import ElasticBatchNorm
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.protocol.errors import UserError
 
 
@@ -74,8 +74,8 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     for round_ in range(30):
         worker.load(weights)
         base = bytes([round_]) * 32
-        lots = [Lot(0, base, 0, b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
-        momentum = 0.9 * momentum + torch.stack([worker.train(lot).gradient for lot in lots]).mean(0)
+        microbatches = [Microbatch(0, base, 0, b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
+        momentum = 0.9 * momentum + torch.stack([worker.train(microbatch).gradient for microbatch in microbatches]).mean(0)
         weights = weights - 0.05 * momentum
     report = quality_report(weights, "classifier-tiny", digits, num_random=1)
     assert report["metric"] == "accuracy"

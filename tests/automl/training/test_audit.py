@@ -15,17 +15,17 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from manta_swarm.automl.training.local import LocalSteps
-from manta_swarm.automl.training.lots import Lot, Worker
 from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
+from manta_swarm.automl.training.local import LocalSteps
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, initial_state
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import codec_named
-from manta_swarm.protocol.lots import place_of_lot
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, StepMean
 from manta_swarm.protocol.rewards import architecture_cost
 from manta_swarm.protocol.signing import Identity, sha256
@@ -182,7 +182,7 @@ class Cohort:
                 member.steps.append(ClaimStep(indices[0], indices[-1], skipped, vector_digest(vector)))
                 member.own.append(vector)
                 gives.append(self.gift(vector, member) if run.num_steps == 1 else vector)
-                weights.append(min(CAP, len(indices) * run.manifest.lot_samples))
+                weights.append(min(CAP, len(indices) * run.manifest.microbatch_samples))
             with np.errstate(all="ignore"):
                 self.means.append(mean.get(step, _as_it_is)(near_mean(gives, weights)))
             local.step(torch.tensor(self.means[-1]))
@@ -217,16 +217,16 @@ class Cohort:
         asked = plan.architectures(1, "home")
         total = torch.zeros(self.run.worker.num_weights)
         for index in member.indices[step]:
-            architecture = asked[place_of_lot(len(asked), BASE, member.key, index)]
+            architecture = asked[place_of_microbatch(len(asked), BASE, member.key, index)]
             strength = plan.augmentation(1, architecture)
-            lot = Lot(manifest.seed, BASE, step, member.key, index, architecture, manifest.lot_samples, strength)
-            total.add_(self.run.worker.train(lot).gradient, alpha=manifest.lot_samples)
-        return (total / float(len(member.indices[step]) * manifest.lot_samples)).numpy()
+            microbatch = Microbatch(manifest.seed, BASE, step, member.key, index, architecture, manifest.microbatch_samples, strength)
+            total.add_(self.run.worker.train(microbatch).gradient, alpha=manifest.microbatch_samples)
+        return (total / float(len(member.indices[step]) * manifest.microbatch_samples)).numpy()
 
     def claim(self, member: Member) -> Claim:
         work = [0] * len(self.run.plan.architectures(1, "home"))
         for index in (index for step in member.indices for index in step):
-            work[place_of_lot(len(work), BASE, member.key, index)] += 1
+            work[place_of_microbatch(len(work), BASE, member.key, index)] += 1
         gave = b"" if member.gave is None else vector_digest(member.gave)
         residual = self.digest(member.residual) if gave else b""
         return Claim(
@@ -240,7 +240,7 @@ class Cohort:
         claims = tuple(map(self.claim, self.members))
         whole = self.means[0]
         if run.num_steps > 1:
-            weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.lot_samples) for member in self.staying]
+            weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.microbatch_samples) for member in self.staying]
             whole = near_mean([member.gave for member in self.staying if member.gave is not None], weights)
         body = encode(codec, (of_body or _as_it_is)(np.nan_to_num(whole)), FLOOR)
         leaves = residual_digest(left_over(whole, parse(codec, body, whole.size), FLOOR)) if run.is_sparse else b""
@@ -594,7 +594,7 @@ def test_a_residual_of_which_nothing_is_known_is_not_judged(sparse: Run) -> None
 def test_microbatches_skipped_by_their_price_are_the_keys_fault(dense: Run) -> None:
     manifest, asked = dense.manifest, dense.plan.architectures(1, "home")
     costs = [architecture_cost(each.text, manifest.cost_table()) for each in asked]
-    dearest = [index for index in range(32) if costs[place_of_lot(len(asked), BASE, KEYS[1], index)] == max(costs)]
+    dearest = [index for index in range(32) if costs[place_of_microbatch(len(asked), BASE, KEYS[1], index)] == max(costs)]
     cohort = Cohort(dense)
     cohort.members[1].indices = [dearest]
     found = cohort.work().judgements()

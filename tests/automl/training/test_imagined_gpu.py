@@ -1,4 +1,4 @@
-"""A lot on a GPU that is only imagined: shapes and places of everything, and that nothing waits for it before all is told it.
+"""A microbatch on a GPU that is only imagined: shapes and places of everything, and that nothing waits for it before all is told it.
 
 No GPU computes. What is on the CPU and on the GPU in one operation fails here as it would there, and so does what asks for a value.
 """
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
-from manta_swarm.automl.training.lots import Worker
+from manta_swarm.automl.training.microbatches import Worker
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this torch was built for the CPU")
 
@@ -50,7 +50,7 @@ class Crossings(TorchDispatchMode):
 
 
 def batch_of(space: SearchSpace, side: int) -> Batch:
-    """Return inputs and targets on the CPU, as lots have them."""
+    """Return inputs and targets on the CPU, as microbatches have them."""
     if space.task == "stereo":
         return Batch(torch.zeros(_B, 6, side, 2 * side), torch.zeros(_B, side, 2 * side))
     return Batch(torch.zeros(_B, space.image_channels, side, side), torch.zeros(_B, dtype=torch.int64))
@@ -95,7 +95,7 @@ def worker_there(space: SearchSpace, imagined: FakeTensorMode, monkeypatch: pyte
 
 @SPACES
 @pytest.mark.parametrize("is_taught", [False, True])
-def test_a_lot_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_before_it_is_fetched(
+def test_a_microbatch_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_before_it_is_fetched(
     space: SearchSpace, is_taught: bool, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = worker_there(space, imagined, monkeypatch, is_taught=is_taught)

@@ -7,8 +7,8 @@ import pytest
 
 from manta_swarm.automl.spaces.space import BASE, TINY
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.protocol.lots import place_of_lot
 from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.recipe import Recipe
 from manta_swarm.protocol.records import MAX_ARCHITECTURES
 from manta_swarm.protocol.signing import sha256
@@ -82,17 +82,17 @@ def test_data_parallel_has_one_role() -> None:
     assert {PLAN.role(round_, cohort) for round_ in range(1, 101) for cohort in ("a", "b")} == {0}
 
 
-def test_a_peers_lots_take_the_architectures_in_turn_from_a_place_of_its_own_on_each_base() -> None:
+def test_a_peers_microbatches_take_the_architectures_in_turn_from_a_place_of_its_own_on_each_base() -> None:
     firsts = Counter()
     for base in (sha256(b"base %d" % number) for number in range(40)):
         for key in (sha256(b"key %d" % number) for number in range(40)):
-            places = [place_of_lot(4, base, key, index) for index in range(9)]
+            places = [place_of_microbatch(4, base, key, index) for index in range(9)]
             assert all((after - before) % 4 == 1 for before, after in pairwise(places))
-            assert place_of_lot(1, base, key, 3) == 0
+            assert place_of_microbatch(1, base, key, 3) == 0
             firsts[places[0]] += 1
     assert set(firsts) == {0, 1, 2, 3}
     assert all(300 < count < 500 for count in firsts.values())
-    assert len({place_of_lot(4, sha256(b"base %d" % number), bytes(32), 0) for number in range(40)}) == 4  # of one key, too
+    assert len({place_of_microbatch(4, sha256(b"base %d" % number), bytes(32), 0) for number in range(40)}) == 4  # of one key, too
 
 
 def test_what_the_manifest_cannot_say_is_refused() -> None:

@@ -6,7 +6,7 @@ from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.audited_step import skipped_cheap
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.protocol.lots import place_of_lot, work_of
+from manta_swarm.protocol.microbatches import place_of_microbatch, work_of
 from manta_swarm.protocol.records import Claim, ClaimStep
 from manta_swarm.protocol.rewards import architecture_cost
 from manta_swarm.protocol.signing import Identity, sha256
@@ -26,7 +26,7 @@ def claim_of(step: ClaimStep) -> Claim:
 
 def only(cost: int) -> int:
     """Return the first index of a microbatch whose architecture costs so much."""
-    return next(index for index in range(len(ASKED)) if COSTS[place_of_lot(len(ASKED), BASE, KEY, index)] == cost)
+    return next(index for index in range(len(ASKED)) if COSTS[place_of_microbatch(len(ASKED), BASE, KEY, index)] == cost)
 
 
 @pytest.mark.parametrize("says", ["that it skipped them", "every so manieth"])
@@ -43,7 +43,7 @@ def test_who_trains_the_dearest_alone_is_asked_about_a_cheaper_one_and_who_train
         assert (asked is None) is (cost == min(COSTS))
         if asked is not None:
             assert asked not in step
-            assert COSTS[place_of_lot(count, BASE, KEY, asked)] < cost
+            assert COSTS[place_of_microbatch(count, BASE, KEY, asked)] < cost
 
 
 def test_indices_may_be_any_numbers() -> None:

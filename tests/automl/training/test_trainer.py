@@ -13,7 +13,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.splitting import part_of
 from manta_swarm.automl.graphs import Calls
 from manta_swarm.automl.training.cohorts import Cohort
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.snapshot import save_snapshot
@@ -21,7 +21,7 @@ from manta_swarm.automl.training.trainer import SimulatedSwarm, Step, Trainer, T
 from manta_swarm.automl.training.update import State, next_state, state_digest
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.lots import place_of_lot
+from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.signing import sha256
 from tests.automl.training.recorders import Counted
 
@@ -63,7 +63,7 @@ def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
     assert training.state.teacher == state_digest(training.teacher)
 
 
-def test_lots_of_taught_rounds_learn_from_the_state_that_their_round_begins_with(few: ImageDataset) -> None:
+def test_microbatches_of_taught_rounds_learn_from_the_state_that_their_round_begins_with(few: ImageDataset) -> None:
     plan = replace(PLAN, schedule="sandwich", num_rounds=4, recipe=replace(PLAN.recipe, taught_percent=50))
     training, untaught = (trainer(few, replace(plan, recipe=recipe)) for recipe in (plan.recipe, PLAN.recipe))
     assert [training.step().phase for _ in range(4)] == ["sandwich", "sandwich", "taught", "taught"]
@@ -76,8 +76,10 @@ def test_lots_of_taught_rounds_learn_from_the_state_that_their_round_begins_with
     worker.teach(before.parameters)
     base, cohort = sha256(encode(("local round", 2))), Cohort.numbered(0)
     architectures, key = plan.architectures(3, cohort.name), cohort.key
-    lots = [Lot(plan.seed, base, 0, key, index, architectures[place_of_lot(4, base, key, index)], 8) for index in range(4)]
-    mean = sum((worker.train(lot).gradient for lot in lots), torch.zeros(worker.num_weights)) / 4
+    microbatches = [
+        Microbatch(plan.seed, base, 0, key, index, architectures[place_of_microbatch(4, base, key, index)], 8) for index in range(4)
+    ]
+    mean = sum((worker.train(microbatch).gradient for microbatch in microbatches), torch.zeros(worker.num_weights)) / 4
     again = trainer(few, plan)
     for _ in range(3):
         again.step()
@@ -96,7 +98,7 @@ def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: Im
     assert state_digest(trainings[0].state) == state_digest(trainings[1].state)
 
 
-def test_a_training_whose_lots_are_recorded_and_replayed_comes_to_the_same_state(few: ImageDataset) -> None:
+def test_a_training_whose_microbatches_are_recorded_and_replayed_comes_to_the_same_state(few: ImageDataset) -> None:
     recorder = Counted(Calls())
     trainings = [Trainer(PLAN, few, SimulatedSwarm(8, 30), recorder=each) for each in (None, recorder)]
     for training in trainings:
@@ -106,23 +108,27 @@ def test_a_training_whose_lots_are_recorded_and_replayed_comes_to_the_same_state
     assert recorder.replayed > recorder.recorded > 1
 
 
-def test_every_lot_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:
-    training, lots = trainer(few, replace(PLAN, schedule="sandwich", num_rounds=3)), []
+def test_every_microbatch_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:
+    training, microbatches = trainer(few, replace(PLAN, schedule="sandwich", num_rounds=3)), []
     train = Worker.train
 
-    def seen(worker: Worker, lot: Lot) -> LotResult:
-        lots.append(lot)
-        return train(worker, lot)
+    def seen(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+        microbatches.append(microbatch)
+        return train(worker, microbatch)
 
     with patch.object(Worker, "train", seen):
         for _ in range(3):
             training.step()
-    assert len({(lot.base, lot.step, lot.key, lot.index) for lot in lots}) == len(lots) == 3 * 4  # 30 samples need four lots of 8
-    assert {lot.step for lot in lots} == {0}
+    assert (
+        len({(microbatch.base, microbatch.step, microbatch.key, microbatch.index) for microbatch in microbatches})
+        == len(microbatches)
+        == 3 * 4
+    )  # 30 samples need four microbatches of 8
+    assert {microbatch.step for microbatch in microbatches} == {0}
     for round_ in range(3):
-        of_round = lots[4 * round_ : 4 * round_ + 4]
-        assert len({lot.base for lot in of_round}) == 1
-        assert {lot.architecture for lot in of_round} == set(training.plan.architectures(round_ + 1, "local"))
+        of_round = microbatches[4 * round_ : 4 * round_ + 4]
+        assert len({microbatch.base for microbatch in of_round}) == 1
+        assert {microbatch.architecture for microbatch in of_round} == set(training.plan.architectures(round_ + 1, "local"))
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 7, 9])

@@ -1,4 +1,4 @@
-"""Lots of which two sites have a view each, against the same lots at one that has both."""
+"""Microbatches of which two sites have a view each, against the same microbatches at one that has both."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +17,12 @@ from manta_swarm.automl.models.linked import Link, linked_batch_norm, linked_in_
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY
 from manta_swarm.automl.spaces.stereo_shapes import match_shape
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from tests.stereo_sites import at_site, few_pairs
 
-LOT = Lot(7, b"b" * 32, 0, b"k" * 32, 3, STEREO_TINY.smallest(), 2)
+MICROBATCH = Microbatch(7, b"b" * 32, 0, b"k" * 32, 3, STEREO_TINY.smallest(), 2)
 
 
 class AsDefault(StereoDataset):
@@ -49,12 +49,12 @@ class Sites:
             worker.load(weights_N)
             worker.teach(teacher_N)
 
-    def train(self, lot: Lot, is_left: bool) -> tuple[LotResult, list[int]]:
-        """Return what a lot gave at the site whose lot it is, and the bytes that left the left site."""
+    def train(self, microbatch: Microbatch, is_left: bool) -> tuple[MicrobatchResult, list[int]]:
+        """Return what a microbatch gave at the site whose microbatch it is, and the bytes that left the left site."""
         there, back = linked_in_memory()
         with ThreadPoolExecutor(2) as threads:
-            left = threads.submit(self.left.train_site, lot, there, is_own=is_left)
-            right = threads.submit(self.right.train_site, lot, back, is_own=not is_left)
+            left = threads.submit(self.left.train_site, microbatch, there, is_own=is_left)
+            right = threads.submit(self.right.train_site, microbatch, back, is_own=not is_left)
             results = left.result(), right.result()
         assert results[is_left] is None
         whole = results[not is_left]
@@ -100,8 +100,8 @@ def test_two_sites_give_the_loss_and_gradient_of_one_that_has_both_views(stereo:
     teacher_N = stereo.flat_weights_N * 0.9 if taught else None
     sites = Sites(stereo.flat_weights_N, teacher_N)
     for index, is_left in enumerate((True, False)):
-        lot = replace(LOT, index=index, architecture=STEREO_TINY.sample(random.Random(f"{index}:{taught}")))
-        pooled, (whole, _) = sites.pooled.train(lot), sites.train(lot, is_left)
+        microbatch = replace(MICROBATCH, index=index, architecture=STEREO_TINY.sample(random.Random(f"{index}:{taught}")))
+        pooled, (whole, _) = sites.pooled.train(microbatch), sites.train(microbatch, is_left)
         assert whole.loss == pytest.approx(pooled.loss, rel=1e-6)
         assert float((whole.gradient - pooled.gradient).norm() / pooled.gradient.norm()) < 1e-6
         assert torch.equal(whole.gradient != 0, pooled.gradient != 0)
@@ -111,16 +111,16 @@ def test_two_sites_give_the_loss_and_gradient_of_one_that_has_both_views(stereo:
 def test_in_single_precision_the_loss_is_the_same_within_rounding(stereo: Stereo) -> None:
     sites = Sites(stereo.flat_weights_N)
     for is_left in (True, False):
-        pooled, (whole, _) = sites.pooled.train(LOT), sites.train(LOT, is_left)
+        pooled, (whole, _) = sites.pooled.train(MICROBATCH), sites.train(MICROBATCH, is_left)
         assert whole.loss == pytest.approx(pooled.loss, rel=1e-5)
 
 
 def test_the_left_site_never_sends_a_view_or_disparities_but_statistics_and_a_gradient(stereo: Stereo) -> None:
-    _, sent = Sites(stereo.flat_weights_N).train(LOT, is_left=True)
-    match, height = match_shape(STEREO_TINY), LOT.architecture.resolution
+    _, sent = Sites(stereo.flat_weights_N).train(MICROBATCH, is_left=True)
+    match, height = match_shape(STEREO_TINY), MICROBATCH.architecture.resolution
     channels = {2: match.warp_channels, 4: match.channels, 8: STEREO_TINY.widths[2]}
-    of_features = 4 * LOT.samples * sum(count * (height // scale) * (2 * height // scale) for scale, count in channels.items())
-    norms = 2 * sum(len(unit) for unit in LOT.architecture.units[:3])
+    of_features = 4 * MICROBATCH.samples * sum(count * (height // scale) * (2 * height // scale) for scale, count in channels.items())
+    norms = 2 * sum(len(unit) for unit in MICROBATCH.architecture.units[:3])
     assert len(sent) == 2 * norms + 3  # each norm forward and backward, the features, their gradient, the share
     assert [size for size in sent if size > 4 * 2 * 1024] == [of_features]
     assert sent[norms] == sent[-1] == 0  # while the other site gives its features, and its share
@@ -154,7 +154,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("after", [0, 6, 7, 8, 14])
-def test_a_lot_that_breaks_off_anywhere_ends_at_both_sites_and_the_next_one_is_whole(stereo: Stereo, after: int) -> None:
+def test_a_microbatch_that_breaks_off_anywhere_ends_at_both_sites_and_the_next_one_is_whole(stereo: Stereo, after: int) -> None:
     sites = Sites(stereo.flat_weights_N)
 
     def outcome(train: Callable[[], object]) -> str:
@@ -166,12 +166,12 @@ def test_a_lot_that_breaks_off_anywhere_ends_at_both_sites_and_the_next_one_is_w
 
     there, back = linked_in_memory(wait_s=2.0)
     with ThreadPoolExecutor(2) as threads:
-        left = threads.submit(outcome, lambda: sites.left.train_site(LOT, Cut(there, after), is_own=True))
-        right = threads.submit(outcome, lambda: sites.right.train_site(LOT, back, is_own=False))
+        left = threads.submit(outcome, lambda: sites.left.train_site(MICROBATCH, Cut(there, after), is_own=True))
+        right = threads.submit(outcome, lambda: sites.right.train_site(MICROBATCH, back, is_own=False))
         assert left.result() == "gone"
         assert right.result() == "the other site said nothing for 2 s"
-    whole, _ = sites.train(LOT, is_left=True)
-    assert whole.loss == pytest.approx(sites.pooled.train(LOT).loss, rel=1e-5)
+    whole, _ = sites.train(MICROBATCH, is_left=True)
+    assert whole.loss == pytest.approx(sites.pooled.train(MICROBATCH).loss, rel=1e-5)
 
 
 def test_only_stereo_has_views() -> None:

@@ -147,7 +147,7 @@ LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
     "another cohort": lambda mate: {"cohort": "there"},
     "a step less": lambda mate: {"steps": tuple(mate.steps[:1]), "work": (1,)},
     "another step before": lambda mate: {"steps": (replace(mate.steps[0], vector=LEARNT), mate.steps[1])},
-    "a step before without its lots": lambda mate: {
+    "a step before without its microbatches": lambda mate: {
         "steps": (ClaimStep(0, 3, (1, 2), mate.steps[0].vector), ClaimStep(4, 4, (), mate.steps[1].vector)),
         "work": (3,),
     },

@@ -42,11 +42,11 @@ def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_
         others = [member for member in members if member is not founder]
         train, is_stuck, may_end = founder.worker.train, threading.Event(), threading.Event()
 
-        def stuck(lot: object) -> object:
-            if lot.step == STEPS - 1:  # type: ignore[attr-defined]
+        def stuck(microbatch: object) -> object:
+            if microbatch.step == STEPS - 1:  # type: ignore[attr-defined]
                 is_stuck.set()
                 may_end.wait(DEADLINE_S)
-            return train(lot)  # type: ignore[arg-type]
+            return train(microbatch)  # type: ignore[arg-type]
 
         founder.worker.train = stuck  # type: ignore[assignment, method-assign]
         scene.log.commit()
@@ -118,11 +118,11 @@ def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_
         lost = max(members, key=lambda member: member.identity.public_key)
         train, is_stuck, may_end = lost.worker.train, threading.Event(), threading.Event()
 
-        def stuck(lot: object) -> object:
-            if lot.step == 1:  # type: ignore[attr-defined]
+        def stuck(microbatch: object) -> object:
+            if microbatch.step == 1:  # type: ignore[attr-defined]
                 is_stuck.set()
                 may_end.wait(DEADLINE_S)
-            return train(lot)  # type: ignore[arg-type]
+            return train(microbatch)  # type: ignore[arg-type]
 
         lost.worker.train = stuck  # type: ignore[assignment, method-assign]
         scene.log.commit()

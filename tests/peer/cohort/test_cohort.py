@@ -322,7 +322,7 @@ def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
 def test_who_is_slow_takes_no_place() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
-        await all_of(mates[0].convene(), mates[1].convene(), mates[2].convene(lot_ms=9_000))  # of steps of 20 s
+        await all_of(mates[0].convene(), mates[1].convene(), mates[2].convene(microbatch_ms=9_000))  # of steps of 20 s
         assert mates[0].seat.members == (mates[0].key, mates[1].key)
         assert mates[2].seat.is_alone
         assert now() == 0.0
@@ -334,7 +334,7 @@ def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(3)
         for round_ in (1, 2):
-            await all_of(mates[0].convene(round_, lot_ms=9_000), mates[1].convene(round_), mates[2].convene(round_))
+            await all_of(mates[0].convene(round_, microbatch_ms=9_000), mates[1].convene(round_), mates[2].convene(round_))
             assert mates[0].seat.is_alone
             assert {mate.seat.founder for mate in mates[1:]} == {mates[1].key}
             assert mates[1].seat.members == (mates[1].key, mates[2].key)
@@ -832,7 +832,7 @@ def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_come
 
         async def hand_over(number: int) -> Accepted | None:
             await asyncio.sleep(4 - number)
-            return await mates[number].hand_over(common, lots=number + 1)
+            return await mates[number].hand_over(common, microbatches=number + 1)
 
         gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), *(hand_over(number) for number in (1, 2, 3)))
         expected = near_mean([common] * 4, [32, 32, 48, 64])
@@ -855,7 +855,7 @@ def test_who_gives_another_vector_than_the_others_is_asked_for_it(way: str) -> N
 def test_claims_weigh_their_samples_up_to_the_cap() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 2)
-        gathered, _ = await all_of(mates[0].found(), mates[1].hand_over(lots=10))
+        gathered, _ = await all_of(mates[0].found(), mates[1].hand_over(microbatches=10))
         assert gathered.weights == (32, 80)
         assert same(gathered.mean, near_mean([vector_of(0, 100), vector_of(1, 100)], [32, 80]))
 
@@ -963,7 +963,7 @@ def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> 
         {"founder": PEERS[5].public_key},
         {"cohort": "there"},
         {"run": sha256(b"another")},
-        {"lots": 41},
+        {"microbatches": 41},
     ],
 )
 def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any]) -> None:

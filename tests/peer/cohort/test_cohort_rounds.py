@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
-from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -17,7 +17,12 @@ TOKEN = bytes(range(32))
 STEPS = 3
 DENSE = SMALL_EXCHANGE
 THIN = replace(
-    SMALL_EXCHANGE, codec="topk-256-4", local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT, first_floor=-24
+    SMALL_EXCHANGE,
+    codec="topk-256-4",
+    local_steps=STEPS,
+    max_claim_samples=STEPS * MICROBATCH,
+    weight_cap=STEPS * MICROBATCH,
+    first_floor=-24,
 )
 BOTH = pytest.mark.parametrize("exchange", [DENSE, THIN], ids=["dense", "thin"])
 

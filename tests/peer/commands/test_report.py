@@ -167,5 +167,5 @@ def test_who_has_images_of_its_own_sees_how_good_the_model_is_for_them_and_what_
     assert "given away of your images: epsilon=0.7945 at delta=1e-05 so far" in own
 
 
-def test_a_gateway_says_where_it_leases_lots(tmp_path: Path) -> None:
-    assert "leases lots to light contributors at http://0.0.0.0:8080/" in told(tmp_path, leases_at="http://0.0.0.0:8080/")
+def test_a_gateway_says_where_it_leases_microbatches(tmp_path: Path) -> None:
+    assert "leases microbatches to light contributors at http://0.0.0.0:8080/" in told(tmp_path, leases_at="http://0.0.0.0:8080/")

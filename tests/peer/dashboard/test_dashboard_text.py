@@ -205,7 +205,7 @@ def test_rates_are_of_the_last_minute_and_of_one_process() -> None:
     assert rates == Rates(5.0, 100_000.0, 0.0)
     rates = window.add(165.0, changed(samples_trained=50))
     assert rates is not None
-    assert rates.samples == 0.0  # the lots before are more than a minute old
+    assert rates.samples == 0.0  # the microbatches before are more than a minute old
     assert window.add(166.0, changed(pid=8, samples_trained=1)) is None
 
 

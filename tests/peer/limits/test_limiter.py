@@ -15,7 +15,7 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.rounds import Phase
-from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.computer import Computer
 from tests.peer.scene import Member, Scene, play
 
@@ -79,7 +79,7 @@ def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_not
         computer = calm()
         member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
         async with limited(member, Limits(**settings), computer):
-            await until(lambda: len(member.worker.lots) == 1)
+            await until(lambda: len(member.worker.microbatches) == 1)
             disturb(computer)
             await until(lambda: member.status.paused)
             assert list(member.status.pauses.items()) == [(next(iter(settings)), words)]
@@ -89,13 +89,13 @@ def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_not
             await member.reaches(1)
             written = json.loads((member.store.directory / "status.json").read_text())
             assert (written["paused"], written["pauses"]) == (True, {next(iter(settings)): words})
-            assert len(member.worker.lots) == 1
+            assert len(member.worker.microbatches) == 1
             computer.__dict__.update({name: value for name, value in calm().__dict__.items() if name != "sensors"})
             await until(lambda: not member.status.paused)
             await scene.log.wait_for(1)
             scene.log.commit()
             await member.reaches(2)
-            assert (member.status.samples_counted, member.status.samples_lost) == (LOT + LOTS * LOT, 0)
+            assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
     play(tmp_path, story)
 
@@ -124,10 +124,10 @@ def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path
         member = scene.join(0)
         async with limited(member, Limits(schedule="08:00-18:00"), computer):  # type: ignore[arg-type]
             await until(lambda: member.phase is Phase.WORKING)
-            assert (member.worker.lots, member.status.paused) == ([], True)
+            assert (member.worker.microbatches, member.status.paused) == ([], True)
             computer.minute = 9 * 60
             await scene.log.wait_for(1)
-            assert member.worker.lots
+            assert member.worker.microbatches
 
     play(tmp_path, story)
 
@@ -152,9 +152,9 @@ def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> Non
     play(tmp_path, story)
 
 
-def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_lots_take_longer(tmp_path: Path) -> None:
+def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_take_longer(tmp_path: Path) -> None:
     steps = 3
-    exchange = replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=steps * LOT, weight_cap=steps * LOT)
+    exchange = replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=steps * MICROBATCH, weight_cap=steps * MICROBATCH)
 
     async def story(scene: Scene) -> None:
         def be_slow(member: Member) -> None:
@@ -166,9 +166,9 @@ def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_lots_take_lon
                 await scene.log.wait_for(1)
                 scene.log.commit()
                 await member.reaches(round_)
-            assert [lot.step for lot in member.worker.lots[: 2 * steps]] == [*range(steps), *range(steps)]
-            assert (member.status.samples_counted, member.status.samples_lost) == (2 * steps * LOT, 0)
-            assert scene.log.headers[-1].claims[0].open().lot_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
+            assert [microbatch.step for microbatch in member.worker.microbatches[: 2 * steps]] == [*range(steps), *range(steps)]
+            assert (member.status.samples_counted, member.status.samples_lost) == (2 * steps * MICROBATCH, 0)
+            assert scene.log.headers[-1].claims[0].open().microbatch_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
 
     play(tmp_path, story, exchange=exchange)
 

@@ -7,29 +7,29 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.protocol.rounds import Phase
-from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 STEPS = 3
-STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT)
+STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * MICROBATCH, weight_cap=STEPS * MICROBATCH)
 
 
-async def at_its_first_lot(scene: Scene) -> Member:
-    """Return a peer in the middle of its first lot, which goes on when its worker may."""
+async def at_its_first_microbatch(scene: Scene) -> Member:
+    """Return a peer in the middle of its first microbatch, which goes on when its worker may."""
     member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
-    await until(lambda: len(member.worker.lots) == 1)
+    await until(lambda: len(member.worker.microbatches) == 1)
     return member
 
 
-def test_what_is_done_by_then_is_handed_in_and_no_further_lot_is_started_until_it_resumes(tmp_path: Path) -> None:
+def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_until_it_resumes(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_lot(scene)
+        member = await at_its_first_microbatch(scene)
         await member.loop.pause()
         member.worker.may_go_on.set()
         await scene.log.wait_for(1)
-        assert scene.log.headers[0].claims[0].open().lots == 1
+        assert scene.log.headers[0].claims[0].open().microbatches == 1
         scene.log.commit()
         await member.reaches(1)
         other = scene.join(1)
@@ -39,7 +39,7 @@ def test_what_is_done_by_then_is_handed_in_and_no_further_lot_is_started_until_i
             await member.reaches(round_)
         written = json.loads((member.store.directory / "status.json").read_text())
         assert (written["paused"], written["workers"]) == (True, 0)
-        assert len(member.worker.lots) == 1
+        assert len(member.worker.microbatches) == 1
         await scene.log.wait_for(1)
         await other.leaves()  # what it has in this round stays
         await member.loop.resume()
@@ -47,17 +47,17 @@ def test_what_is_done_by_then_is_handed_in_and_no_further_lot_is_started_until_i
         scene.log.commit()
         await member.reaches(4)
         assert (member.status.paused, member.status.workers) == (False, 1)
-        assert (member.status.samples_counted, member.status.samples_lost) == (LOT + LOTS * LOT, 0)
+        assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
     play(tmp_path, story)
 
 
 def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_lot(scene)
+        member = await at_its_first_microbatch(scene)
         await member.loop.pause()
         member.worker.may_go_on.set()
-        await until(lambda: member.loop.machine.samples == LOT)
+        await until(lambda: member.loop.machine.samples == MICROBATCH)
         other = scene.join(1)
         await scene.log.wait_for(1)
         scene.log.commit()
@@ -66,20 +66,20 @@ def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_
         await scene.log.wait_for(2)
         scene.log.commit()
         await member.reaches(2)
-        assert [lot.step for lot in member.worker.lots[:STEPS]] == [0, 1, 2]
-        assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * LOT, 0)
+        assert [microbatch.step for microbatch in member.worker.microbatches[:STEPS]] == [0, 1, 2]
+        assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * MICROBATCH, 0)
 
     play(tmp_path, story, exchange=STEPPED)
 
 
 def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_lot(scene)
+        member = await at_its_first_microbatch(scene)
         await member.loop.pause()
         member.worker.may_go_on.set()
-        await until(lambda: member.loop.machine.samples == LOT)
+        await until(lambda: member.loop.machine.samples == MICROBATCH)
         await member.leaves()
-        assert (member.status.samples_counted, member.status.samples_lost) == (0, LOT)
+        assert (member.status.samples_counted, member.status.samples_lost) == (0, MICROBATCH)
 
     play(tmp_path, story, exchange=STEPPED)
 
@@ -90,6 +90,6 @@ def test_who_begins_paused_trains_nothing_and_leaves_when_told(tmp_path: Path) -
         await member.loop.pause()
         await until(lambda: member.phase is Phase.WORKING)
         await member.leaves()
-        assert member.worker.lots == []
+        assert member.worker.microbatches == []
 
     play(tmp_path, story)

@@ -102,7 +102,7 @@ def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_pat
         again = scene.join(0)
         await until(lambda: bool(again.status.log_fault))
         assert again.loop.machine.held is None  # it takes nothing from such a log
-        assert not again.worker.lots
+        assert not again.worker.microbatches
         scene.log.come_back()
         await again.reaches(2)
 

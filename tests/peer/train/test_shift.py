@@ -1,4 +1,4 @@
-"""A local step's lots on several workers, which come back in whatever order a test says, or not at all."""
+"""A local step's microbatches on several workers, which come back in whatever order a test says, or not at all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import Pile
@@ -26,13 +26,13 @@ from tests.runs import FixedCourse
 PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
 START = Standing.start(SIGNED.open(), SIGNED.run)
-LOT = SIGNED.open().lot_samples
+MICROBATCH = SIGNED.open().microbatch_samples
 ASKED = (TINY.largest(), TINY.smallest())
 MANY = 100
 
 
 class HeldCrew:
-    """Workers that end a lot when a test says so. Implements ``peer.workers.crew.Crew``."""
+    """Workers that end a microbatch when a test says so. Implements ``peer.workers.crew.Crew``."""
 
     num_weights = 3
     is_paused = False
@@ -40,8 +40,8 @@ class HeldCrew:
     def __init__(self, size: int) -> None:
         self.size = size
         self.gone: set[int] = set()
-        self.busy: dict[int, tuple[Lot, asyncio.Future[Done]]] = {}  # by worker
-        self.released: list[int] = []  # indices of lots, in the order in which they were added
+        self.busy: dict[int, tuple[Microbatch, asyncio.Future[Done]]] = {}  # by worker
+        self.released: list[int] = []  # indices of microbatches, in the order in which they were added
         self.changes = Changes()
 
     def present(self) -> Sequence[int]:
@@ -63,9 +63,9 @@ class HeldCrew:
 
     async def close(self) -> None: ...
 
-    async def train(self, worker: int, lot: Lot) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
         future = asyncio.get_running_loop().create_future()
-        self.busy[worker] = lot, future
+        self.busy[worker] = microbatch, future
         try:
             done: Done = await future
             return done
@@ -75,14 +75,14 @@ class HeldCrew:
     # The test's side.
 
     def indices(self) -> dict[int, int]:
-        """Return by worker the index of the lot that it is at."""
-        return {worker: lot.index for worker, (lot, _) in self.busy.items()}
+        """Return by worker the index of the microbatch that it is at."""
+        return {worker: microbatch.index for worker, (microbatch, _) in self.busy.items()}
 
     def ends(self, worker: int, took_ms: float = 10.0, value: float = 1.0) -> None:
-        lot, future = self.busy[worker]
-        gradient = torch.tensor([value, 2.0 ** -(3 * lot.index), 0.1 * (lot.index + 1)])
-        result = LotResult(gradient, 1.0, lot.samples)
-        future.set_result(Done(result, took_ms, lot.index))
+        microbatch, future = self.busy[worker]
+        gradient = torch.tensor([value, 2.0 ** -(3 * microbatch.index), 0.1 * (microbatch.index + 1)])
+        result = MicrobatchResult(gradient, 1.0, microbatch.samples)
+        future.set_result(Done(result, took_ms, microbatch.index))
 
     def dies(self, worker: int) -> None:
         self.gone.add(worker)
@@ -98,25 +98,25 @@ class HeldCrew:
 
 @dataclass
 class InTurn:
-    """The lots of one step, of one architecture and the other in turn. Implements ``peer.train.shift.Lots``."""
+    """The microbatches of one step, of one architecture and the other in turn. Implements ``peer.train.shift.Microbatches``."""
 
     most: int
     step: int = 0
 
-    def at(self, index: int) -> tuple[Lot, int]:
-        return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], LOT), index % 2
+    def at(self, index: int) -> tuple[Microbatch, int]:
+        return Microbatch(7, START.commit, 0, PEER.public_key, index, ASKED[index % 2], MICROBATCH), index % 2
 
 
 @dataclass
 class Timing:
-    """Has time for so many lots."""
+    """Has time for so many microbatches."""
 
-    lots: int
-    asked: list[tuple[int, int]] = field(default_factory=list)  # lots so far and worker, whenever it was asked
+    microbatches: int
+    asked: list[tuple[int, int]] = field(default_factory=list)  # microbatches so far and worker, whenever it was asked
 
-    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
-        self.asked.append((lots, worker))
-        return lots < self.lots
+    def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
+        self.asked.append((microbatches, worker))
+        return microbatches < self.microbatches
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Scene:
     timing: "Timing"
 
     async def at(self, **indices: int) -> None:
-        """Return once each of these workers is at the lot of this index."""
+        """Return once each of these workers is at the microbatch of this index."""
         wanted = {int(name[1:]): index for name, index in indices.items()}
         await until(lambda: self.crew.indices() == wanted)
 
@@ -144,8 +144,10 @@ async def follow(crew: HeldCrew, shift: Shift) -> None:
         shift.look_again()
 
 
-def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: int = MANY, most: int = MANY, seated: bool = True) -> Scene:
-    """Run a shift beside ``story``; ``lots``: how many there is time for."""
+def play(
+    story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, microbatches: int = MANY, most: int = MANY, seated: bool = True
+) -> Scene:
+    """Run a shift beside ``story``; ``microbatches``: how many there is time for."""
 
     async def whole() -> Scene:
         crew, pile, pace = HeldCrew(workers), Pile(3, ASKED), Pace()
@@ -154,7 +156,7 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
         if seated:
             seat.set_result(Seat(PEER.public_key))
 
-        timing = Timing(lots)
+        timing = Timing(microbatches)
         shift = Shift(InTurn(most), 0, pile, crew, progress_of(machine, pace), seat, timing)
         scene = Scene(crew, pile, machine, pace, seat, shift, timing)
         running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(crew, shift))
@@ -172,17 +174,17 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
 
 
 def one_after_the_other(count: int) -> Pile:
-    """What one worker makes of as many lots."""
+    """What one worker makes of as many microbatches."""
 
     async def story(scene: Scene) -> None:
         for index in range(count):
             await scene.at(w0=index)
             scene.crew.ends(0)
 
-    return play(story, workers=1, lots=count).pile
+    return play(story, workers=1, microbatches=count).pile
 
 
-def test_lots_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
+def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         for index in range(2, 5):  # worker 1 is as fast as can be
@@ -193,15 +195,15 @@ def test_lots_are_added_in_the_order_of_their_indices_whoever_was_faster() -> No
         await scene.at(w0=0)
         scene.crew.ends(0)
 
-    scene, alone = play(story, lots=5), one_after_the_other(5)
+    scene, alone = play(story, microbatches=5), one_after_the_other(5)
     assert scene.crew.released == [0, 1, 2, 3, 4]
     assert np.array_equal(scene.pile.gradient(), alone.gradient())
     assert scene.pile.claimed(bytes(32)) == alone.claimed(bytes(32))
-    assert scene.machine.samples == scene.pile.samples == 5 * LOT
+    assert scene.machine.samples == scene.pile.samples == 5 * MICROBATCH
     assert scene.shift.next_index == 5
 
 
-def test_a_lot_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
+def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         scene.crew.dies(0)
@@ -213,13 +215,13 @@ def test_a_lot_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
         scene.crew.ends(0)
         scene.crew.ends(1)
 
-    scene = play(story, lots=3)
+    scene = play(story, microbatches=3)
     assert scene.crew.released == [0, 1, 2]
     assert scene.pile.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
-    assert scene.machine.samples == 3 * LOT
+    assert scene.machine.samples == 3 * MICROBATCH
 
 
-def test_lots_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
+def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
     async def story(scene: Scene) -> None:
         for index in range(5):
             await scene.at(w0=index)
@@ -228,34 +230,36 @@ def test_lots_that_need_samples_which_are_not_here_are_left_out_however_many_the
             await scene.at(w0=index)
             scene.crew.ends(0)
 
-    scene = play(story, workers=1, lots=2)
+    scene = play(story, workers=1, microbatches=2)
     assert scene.crew.released == [5, 6]
-    assert scene.machine.samples == scene.pile.samples == 2 * LOT
+    assert scene.machine.samples == scene.pile.samples == 2 * MICROBATCH
     assert scene.shift.next_index == 7
 
 
-def test_it_is_given_up_where_lot_after_lot_needs_samples_that_are_not_here() -> None:
+def test_it_is_given_up_where_microbatch_after_microbatch_needs_samples_that_are_not_here() -> None:
     async def story(scene: Scene) -> None:
         for index in range(64):
             await scene.at(w0=index)
             scene.crew.misses(0)
 
-    with pytest.raises(SamplesMissing, match="64 lots in a row need samples that are not here, of the last one: the shard x is missing"):
+    with pytest.raises(
+        SamplesMissing, match="64 microbatches in a row need samples that are not here, of the last one: the shard x is missing"
+    ):
         play(story, workers=1)
 
 
-def test_a_lot_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
+def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.timing.lots = 1
+        scene.timing.microbatches = 1
         scene.crew.dies(0)
         scene.crew.ends(1)
 
     scene = play(story)
-    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (LOT, LOT, [1])
+    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (MICROBATCH, MICROBATCH, [1])
 
 
-def test_a_lot_is_waited_for_while_its_worker_comes_back_in_time() -> None:
+def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0)
         scene.crew.dies(0)
@@ -264,21 +268,21 @@ def test_a_lot_is_waited_for_while_its_worker_comes_back_in_time() -> None:
         await scene.at(w0=0)
         scene.crew.ends(0)
 
-    scene = play(story, workers=1, lots=1)
-    assert scene.pile.samples == LOT
+    scene = play(story, workers=1, microbatches=1)
+    assert scene.pile.samples == MICROBATCH
 
 
-def test_where_no_worker_comes_back_in_time_there_is_no_lot() -> None:
+def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0)
         scene.crew.dies(0)
-        scene.timing.lots = 0
+        scene.timing.microbatches = 0
 
     scene = play(story, workers=1)
     assert (len(scene.pile), scene.machine.samples) == (0, 0)
 
 
-def test_a_lot_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
+def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
     async def story(scene: Scene) -> None:
         for _ in range(3):
             await scene.at(w0=0)
@@ -286,14 +290,14 @@ def test_a_lot_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_
             await until(lambda: scene.crew.busy == {})
             scene.crew.comes_back(0)
         await scene.at(w0=1)
-        scene.timing.lots = 1
+        scene.timing.microbatches = 1
         scene.crew.ends(0)
 
     scene = play(story, workers=1)
-    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (LOT, LOT, [1])
+    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (MICROBATCH, MICROBATCH, [1])
 
 
-def test_a_step_in_which_every_lot_ends_its_worker_is_given_up() -> None:
+def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
     async def story(scene: Scene) -> None:
         for index in (0, 0, 0, 1, 1, 1, 2, 2, 2):
             await scene.at(w0=index)
@@ -305,7 +309,7 @@ def test_a_step_in_which_every_lot_ends_its_worker_is_given_up() -> None:
     assert (len(scene.pile), scene.machine.samples) == (0, 0)
 
 
-def test_no_more_lots_are_under_way_than_a_claim_may_have() -> None:
+def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1, w2=2)
         for worker in (0, 2, 1):
@@ -314,7 +318,7 @@ def test_no_more_lots_are_under_way_than_a_claim_may_have() -> None:
     assert len(play(story, workers=4, most=3).pile) == 3
 
 
-def test_once_the_first_lot_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
+def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         scene.crew.ends(1)
@@ -326,7 +330,7 @@ def test_once_the_first_lot_is_done_the_seat_is_waited_for_while_the_others_go_o
         scene.crew.ends(0)
         scene.crew.ends(1)
 
-    assert len(play(story, lots=3, seated=False).pile) == 3
+    assert len(play(story, microbatches=3, seated=False).pile) == 3
 
 
 def test_a_free_worker_that_is_faster_is_asked_first() -> None:
@@ -338,10 +342,10 @@ def test_a_free_worker_that_is_faster_is_asked_first() -> None:
         scene.crew.ends(0)
         scene.crew.ends(1)
 
-    play(story, lots=4)
+    play(story, microbatches=4)
 
 
-def test_after_three_lots_in_a_row_that_make_no_sense_no_more_are_started() -> None:
+def test_after_three_microbatches_in_a_row_that_make_no_sense_no_more_are_started() -> None:
     async def story(scene: Scene) -> None:
         for index, value in enumerate([1.0, float("inf"), float("nan"), 1.0, float("inf"), float("inf"), float("-inf")]):
             await scene.at(w0=index)
@@ -349,10 +353,10 @@ def test_after_three_lots_in_a_row_that_make_no_sense_no_more_are_started() -> N
 
     scene = play(story, workers=1)
     assert len(scene.crew.released) == 7
-    assert (len(scene.pile), scene.machine.samples) == (2, 2 * LOT)
+    assert (len(scene.pile), scene.machine.samples) == (2, 2 * MICROBATCH)
 
 
-def test_lots_so_far_are_those_done_and_those_under_way() -> None:
+def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         assert scene.timing.asked[:2] == [(0, 0), (1, 1)]
@@ -362,10 +366,10 @@ def test_lots_so_far_are_those_done_and_those_under_way() -> None:
         scene.crew.ends(0)
         scene.crew.ends(1)
 
-    play(story, lots=3)
+    play(story, microbatches=3)
 
 
-def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_lot_stays_under_way() -> None:
+def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_under_way() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         scene.crew.busy[0][1].set_exception(RuntimeError("a fault of ours"))
@@ -381,5 +385,5 @@ def test_a_digest_of_the_sum_does_not_depend_on_how_many_workers_there_are() -> 
                 scene.crew.ends(worker)
             await asyncio.sleep(0)
 
-    digests = {sha256(play(story, workers=workers, lots=7).pile.gradient().tobytes()) for workers in (1, 2, 3, 7)}
+    digests = {sha256(play(story, workers=workers, microbatches=7).pile.gradient().tobytes()) for workers in (1, 2, 3, 7)}
     assert len(digests) == 1

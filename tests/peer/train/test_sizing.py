@@ -1,4 +1,4 @@
-"""The size that a device is fast enough for, from how long its lots take: left at once, come back to slowly, and not by a cold start."""
+"""The size that a device is fast enough for, from how long its microbatches take: left at once, come back to slowly, and not by a cold start."""
 
 import itertools
 import random
@@ -25,7 +25,7 @@ LARGEST = macs(TINY.largest(), TINY)
 
 
 class Device:
-    """One that takes ``largest_ms`` for a lot of the largest network, and less for others as they cost less."""
+    """One that takes ``largest_ms`` for a microbatch of the largest network, and less for others as they cost less."""
 
     def __init__(self, sizing: Sizing, largest_ms: float, plan: Plan = PLAN) -> None:
         self.sizing = sizing
@@ -33,7 +33,7 @@ class Device:
         self.plan = plan
         self.round = 0
 
-    def lot_ms(self, architecture: Architecture) -> float:
+    def microbatch_ms(self, architecture: Architecture) -> float:
         return self.largest_ms * macs(architecture, TINY) / LARGEST
 
     def work(self, rounds: int, *, alone: bool = True) -> list[int]:
@@ -42,7 +42,7 @@ class Device:
         for _ in range(rounds):
             self.round += 1
             (architecture,) = self.plan.architectures(self.round, sized_name("here", self.sizing.size if alone else 1))
-            self.sizing.worked(self.round, architecture, self.lot_ms(architecture), OPEN_MS)
+            self.sizing.worked(self.round, architecture, self.microbatch_ms(architecture), OPEN_MS)
             sizes.append(self.sizing.size)
         return sizes
 
@@ -52,7 +52,7 @@ def sizing(**settings: object) -> Sizing:
 
 
 def largest_ms_that_fits(size: int) -> float:
-    """Return how slow a device is whose lots of the dearest networks of a size take just as long as they may."""
+    """Return how slow a device is whose microbatches of the dearest networks of a size take just as long as they may."""
     return LONGEST_MS * LARGEST / bound_macs(TINY, size)
 
 
@@ -66,7 +66,7 @@ def test_a_device_comes_to_the_largest_size_that_it_is_fast_enough_for_and_stays
     device = Device(sizing(), 0.99 * largest_ms_that_fits(size))
     device.work(12)
     assert set(device.work(200)) == {size}
-    assert "of the time that a lot may take" in device.sizing.why
+    assert "of the time that a microbatch may take" in device.sizing.why
 
 
 def test_the_slowest_device_of_all_has_the_least_size() -> None:
@@ -80,8 +80,8 @@ def test_the_slowest_device_of_all_has_the_least_size() -> None:
 def test_a_size_changes_seldom_however_fast_the_device_is_and_with_noise(share: float, seed: int) -> None:
     """With durations that are off by a fifth."""
     rng, device = random.Random(seed), Device(sizing(), share * LONGEST_MS)
-    exact = device.lot_ms
-    device.lot_ms = lambda architecture: exact(architecture) * rng.uniform(0.8, 1.2)  # type: ignore[method-assign]
+    exact = device.microbatch_ms
+    device.microbatch_ms = lambda architecture: exact(architecture) * rng.uniform(0.8, 1.2)  # type: ignore[method-assign]
     sizes = device.work(200)[20:]
     assert sum(before != after for before, after in itertools.pairwise(sizes)) <= len(sizes) // 6
     fits = max((size for size in range(1, ALL + 1) if largest_ms_that_fits(size) >= device.largest_ms), default=1)
@@ -109,7 +109,7 @@ def test_a_moment_in_which_the_computer_is_busy_costs_some_rounds_and_no_more() 
     assert sizes[-1] == ALL
 
 
-def test_the_first_lot_of_a_program_says_nothing() -> None:
+def test_the_first_microbatch_of_a_program_says_nothing() -> None:
     device = Device(sizing(), 50 * LONGEST_MS)
     assert device.work(1) == [ALL]
     device.largest_ms = 0.1 * LONGEST_MS
@@ -155,7 +155,7 @@ def table_of(largest_ms: float, *, batch: int = 1) -> LatencyTable:
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_a_latency_table_is_the_first_guess(size: int, batch: int) -> None:
-    """Lots of 32 samples, and three times an inference for each."""
+    """Microbatches of 32 samples, and three times an inference for each."""
     own = sizing(table=table_of(0.97 * largest_ms_that_fits(size) / 3 / 32 * batch, batch=batch))
     assert own.size == ALL
     own.opened(1, OPEN_MS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from manta_swarm.automl.spaces.space import TINY, Architecture
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.codec.coding import encode
 from manta_swarm.codec.residuals import residual_digest, vector_digest
 from manta_swarm.peer.submit.making import Made, made_of
@@ -27,63 +27,63 @@ LARGEST, SMALLEST = TINY.largest(), TINY.smallest()
 ASKED = (LARGEST, SMALLEST, LARGEST)  # a round may ask for the same twice
 
 
-def lot(index: int, architecture: Architecture, samples: int) -> Lot:
-    return Lot(7, sha256(b"base"), 0, PEER.public_key, index, architecture, samples)
+def microbatch(index: int, architecture: Architecture, samples: int) -> Microbatch:
+    return Microbatch(7, sha256(b"base"), 0, PEER.public_key, index, architecture, samples)
 
 
-def result(gradient: list[float], samples: int, loss: float) -> LotResult:
-    return LotResult(gradient=torch.tensor(gradient), loss=loss, samples=samples)
+def result(gradient: list[float], samples: int, loss: float) -> MicrobatchResult:
+    return MicrobatchResult(gradient=torch.tensor(gradient), loss=loss, samples=samples)
 
 
-def three_lots() -> Pile:
+def three_microbatches() -> Pile:
     pile = Pile(2, ASKED)
-    pile.add(lot(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0))
-    pile.add(lot(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0))
-    pile.add(lot(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789))
+    pile.add(microbatch(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0))
+    pile.add(microbatch(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0))
+    pile.add(microbatch(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789))
     return pile
 
 
-def test_the_gradient_is_the_mean_over_samples_not_over_lots() -> None:
-    assert three_lots().gradient().tolist() == [(16 - 16) / 80, (48 * 4 + 16 * 8) / 80]
+def test_the_gradient_is_the_mean_over_samples_not_over_microbatches() -> None:
+    assert three_microbatches().gradient().tolist() == [(16 - 16) / 80, (48 * 4 + 16 * 8) / 80]
 
 
 def test_the_loss_is_the_mean_over_samples() -> None:
-    assert three_lots().loss == pytest.approx((16 * 2 + 48 * 1 + 16 * 0.123456789) / 80)
+    assert three_microbatches().loss == pytest.approx((16 * 2 + 48 * 1 + 16 * 0.123456789) / 80)
 
 
-def test_a_pile_has_as_many_lots_as_were_added() -> None:
+def test_a_pile_has_as_many_microbatches_as_were_added() -> None:
     assert len(Pile(2, ASKED)) == 0
-    assert len(three_lots()) == 3
+    assert len(three_microbatches()) == 3
 
 
-def test_lots_are_counted_by_the_place_of_their_architecture_in_what_the_round_asks_for() -> None:
+def test_microbatches_are_counted_by_the_place_of_their_architecture_in_what_the_round_asks_for() -> None:
     assert Pile(2, ASKED).work == (0, 0, 0)
-    assert three_lots().work == (0, 1, 2)
+    assert three_microbatches().work == (0, 1, 2)
 
 
-def test_the_lots_gradients_are_not_changed() -> None:
+def test_the_microbatches_gradients_are_not_changed() -> None:
     pile, one = Pile(2, ASKED), result([1.0, 2.0], 16, 1.0)
-    pile.add(lot(0, LARGEST, 16), 0, one)
-    pile.add(lot(1, LARGEST, 16), 0, result([5.0, 5.0], 16, 1.0))
+    pile.add(microbatch(0, LARGEST, 16), 0, one)
+    pile.add(microbatch(1, LARGEST, 16), 0, result([5.0, 5.0], 16, 1.0))
     assert one.gradient.tolist() == [1.0, 2.0]
 
 
-def test_a_gradient_that_was_taken_does_not_change_with_later_lots() -> None:
-    pile = three_lots()
+def test_a_gradient_that_was_taken_does_not_change_with_later_microbatches() -> None:
+    pile = three_microbatches()
     taken = pile.gradient()
     before = taken.copy()
-    pile.add(lot(4, LARGEST, 16), 0, result([100.0, 100.0], 16, 1.0))
+    pile.add(microbatch(4, LARGEST, 16), 0, result([100.0, 100.0], 16, 1.0))
     assert (taken == before).all()
 
 
 def test_a_step_that_ended_is_kept_and_the_next_one_has_a_gradient_of_its_own() -> None:
-    pile = three_lots()
+    pile = three_microbatches()
     assert pile.means == ()
-    assert (pile.step_lots, pile.samples) == (3, 80)
+    assert (pile.step_microbatches, pile.samples) == (3, 80)
     first = pile.gradient()
     pile.end_step(sha256(b"own"), sha256(b"mean"))
-    assert (pile.step_lots, pile.samples, len(pile)) == (0, 80, 3)
-    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    assert (pile.step_microbatches, pile.samples, len(pile)) == (0, 80, 3)
+    pile.add(microbatch(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     assert pile.gradient().tolist() == [3.0, 5.0]
     assert first.tolist() == [0.0, 4.0]
     pile.end_step(sha256(b"own too"), sha256(b"own too"))
@@ -100,7 +100,7 @@ TERMS = ClaimTerms(PEER, RUN, ACCOUNT)
 
 
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> Signed[Claim]:
-    settings: dict[str, Any] = {"founder": PEER.public_key, "given": sha256(b"given"), "lot_ms": 12, **changes}
+    settings: dict[str, Any] = {"founder": PEER.public_key, "given": sha256(b"given"), "microbatch_ms": 12, **changes}
     return claim_of(TERMS, Work(BASE, "home", pile), vector_digest(vector), **settings)
 
 
@@ -110,20 +110,20 @@ def made(pile: Pile, given: Vector, claims: Sequence[Signed[Claim]] | None = Non
 
 
 def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
-    pile = three_lots()
+    pile = three_microbatches()
     vector = pile.gradient()
     claim = claimed(pile, vector).open()
     assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
-    assert (claim.key, claim.founder, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, b"", 12)
+    assert (claim.key, claim.founder, claim.residual, claim.microbatch_ms) == (PEER.public_key, PEER.public_key, b"", 12)
     assert claim.steps == (ClaimStep(0, 3, (2,), sha256(vector.astype("<f4").tobytes())),)
     assert (claim.payout, claim.work, claim.given) == (ACCOUNT, pile.work, sha256(b"given"))
 
 
 def two_steps() -> Pile:
     """Two steps that have ended, of the indices 0, 1, 3 and 4."""
-    pile = three_lots()
+    pile = three_microbatches()
     pile.end_step(sha256(b"own"), sha256(b"mean"))
-    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    pile.add(microbatch(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     pile.end_step(sha256(b"own too"), sha256(b"mean too"))
     return pile
 
@@ -136,7 +136,7 @@ def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None
 
 
 def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
-    pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
+    pile, founder = three_microbatches(), Identity(b"\x0c" * 32).public_key
     terms = ClaimTerms(PEER, RUN, PEER.public_key, shards=2)
     first = claim_of(terms, Work(BASE, "home", pile), sha256(b"own"), founder, 0).open()
     assert (first.run, first.round, first.base, first.key, first.founder, first.cohort) == (
@@ -150,7 +150,7 @@ def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
     assert (first.steps, first.work, first.shards) == ((ClaimStep(0, 3, (2,), sha256(b"own")),), pile.work, 2)
     assert (first.given, first.residual) == (b"", b"")
     pile.end_step(sha256(b"own"), sha256(b"mean"))
-    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    pile.add(microbatch(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
     second = claim_of(terms, Work(BASE, "home", pile), sha256(b"own too"), founder, 0).open()
     assert second.steps == (*first.steps, ClaimStep(4, 4, (), sha256(b"own too")))
     assert second.steps == two_steps().claimed(sha256(b"learnt"))
@@ -159,39 +159,39 @@ def test_a_claim_so_far_has_the_steps_up_to_the_one_under_way() -> None:
 
 def test_of_what_is_not_to_be_told_a_claim_s_steps_tell_no_digest() -> None:
     pile = Pile(2, ASKED, is_blind=True)
-    pile.add(lot(0, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(microbatch(0, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
     pile.end_step(sha256(b"own"), sha256(b"mean"))
     assert (pile.claimed(b""), pile.means) == ((ClaimStep(0, 0, (), bytes(32)),), (bytes(32),))
 
 
-def test_a_step_has_room_for_lots_until_too_many_between_them_are_missing() -> None:
+def test_a_step_has_room_for_microbatches_until_too_many_between_them_are_missing() -> None:
     pile = Pile(2, ASKED, every=2)
     assert pile.has_room(10**6)
-    pile.add(lot(4, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
-    pile.add(lot(8, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(microbatch(4, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(microbatch(8, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
     last = 8 + 2 * MAX_SKIPPED  # with 6 they are so many
     assert pile.has_room(last)
     assert not pile.has_room(last + 2)
-    pile.add(lot(last, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+    pile.add(microbatch(last, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
     (step,) = pile.claimed(sha256(b"own"))
     assert (step.first, step.last, step.every, len(step.skipped), step.count) == (4, last, 2, MAX_SKIPPED, 3)
 
 
 @pytest.mark.parametrize("local_steps", [1, 2, 5, 40, 512])
-def test_whoever_leaves_out_lots_as_long_as_there_is_room_has_a_claim_that_a_founder_takes(local_steps: int) -> None:
+def test_whoever_leaves_out_microbatches_as_long_as_there_is_room_has_a_claim_that_a_founder_takes(local_steps: int) -> None:
     pile, index, left_out = Pile(2, [LARGEST] * 32), 2**17, 0  # indices of five bytes
     for _ in range(local_steps):
         gap = max(gap for gap in range(MAX_SKIPPED + 1) if gap + left_out <= MAX_LEFT_OUT)
-        pile.add(lot(index, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        pile.add(microbatch(index, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
         assert pile.has_room(index + gap + 1)
         assert not pile.has_room(index + gap + 2)
-        pile.add(lot(index + gap + 1, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
+        pile.add(microbatch(index + gap + 1, LARGEST, 16), 0, result([1.0, 2.0], 16, 2.0))
         pile.end_step(sha256(b"own"), sha256(b"mean"))
         index, left_out = index + gap + 2, left_out + gap
     terms = ClaimTerms(PEER, RUN, ACCOUNT, shards=MAX_SHARDS - 1)
     claim = claim_of(terms, Work(BASE, "c" * 63, pile), b"", ACCOUNT, MAX_LOT_MS, given=RUN, residual=RUN).open()
     size = len(pack(replace(claim, partner=RUN)))
-    assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many lots of each architecture
+    assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many microbatches of each architecture
 
 
 def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
@@ -199,7 +199,7 @@ def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> No
     pile, vector = two_steps(), np.ones(2, np.float32)
     first, second = (ClaimTerms(mate, RUN, mate.public_key) for mate in mates)
     whole = claim_of(first, Work(BASE, "home", pile), b"", PEER.public_key, 1, given=bytes(32))
-    dropped = claim_of(second, Work(BASE, "home", three_lots()), sha256(b"own"), PEER.public_key, 1)
+    dropped = claim_of(second, Work(BASE, "home", three_microbatches()), sha256(b"own"), PEER.public_key, 1)
     header = made(pile, vector, [claimed(pile, vector), whole], dropped=[dropped]).header
     contribution, keys = header.contribution.open(), [claim.open().key for claim in header.claims]
     assert keys == sorted([PEER.public_key, *(mate.public_key for mate in mates)])
@@ -209,7 +209,7 @@ def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> No
 
 
 def test_a_contribution_has_the_body_of_what_is_given() -> None:
-    pile = three_lots()
+    pile = three_microbatches()
     vector = pile.gradient()
     signed = claimed(pile, vector)
     found = made(pile, vector, [signed])
@@ -227,7 +227,7 @@ def test_a_contribution_has_the_body_of_what_is_given() -> None:
 def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_of_what_is_not() -> None:
     given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
     coverage = np.array([True, True, False, True])
-    found = made(three_lots(), given, codec="topk-1024-4", coverage=coverage)
+    found = made(three_microbatches(), given, codec="topk-1024-4", coverage=coverage)
     assert found.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
     assert found.left is not None
     assert found.left.tolist() == [0.5, 0.0, 8.0, 0.25]
@@ -236,7 +236,7 @@ def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_o
 
 def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
     given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
-    found = made(three_lots(), given, codec="topk-1024-4")
+    found = made(three_microbatches(), given, codec="topk-1024-4")
     assert (found.left, found.header.contribution.open().residual) == (None, b"")
 
 

@@ -22,19 +22,19 @@ from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
 from manta_swarm.peer.workers.crew import Crew, InProcess, WorkerLost
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import Patience, ProcessCrew, WorkerData
-from manta_swarm.protocol.lots import place_of_lot, sample_indices
+from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.child import Restart
 from tests.automl.data.files import noise, write_picture
-from tests.memory_log import LOT, signed_manifest, until
+from tests.memory_log import MICROBATCH, signed_manifest, until
 from tests.network.processes import DEADLINE_S, are_gone, wait_for
 from tests.peer.contexts import progress_of
 from tests.runs import FixedCourse
@@ -56,42 +56,42 @@ def weights_of(seed: int) -> Tensor:
     return supernet.flat_weights_N
 
 
-def lot_at(index: int) -> tuple[Lot, int]:
-    place = place_of_lot(len(ASKED), START.commit, PEER.public_key, index)
-    return Lot(7, START.commit, 0, PEER.public_key, index, ASKED[place], LOT), place
+def microbatch_at(index: int) -> tuple[Microbatch, int]:
+    place = place_of_microbatch(len(ASKED), START.commit, PEER.public_key, index)
+    return Microbatch(7, START.commit, 0, PEER.public_key, index, ASKED[place], MICROBATCH), place
 
 
 @dataclasses.dataclass
 class Drawn:
-    """The lots of one step. Implements ``peer.train.shift.Lots``."""
+    """The microbatches of one step. Implements ``peer.train.shift.Microbatches``."""
 
     most: int
     step: int = 0
 
-    def at(self, index: int) -> tuple[Lot, int]:
-        return lot_at(index)
+    def at(self, index: int) -> tuple[Microbatch, int]:
+        return microbatch_at(index)
 
 
 class Unhurried:
-    """Always has time for another lot."""
+    """Always has time for another microbatch."""
 
-    def may_start(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+    def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
         return True
 
 
-async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
-    """Return the pile of so many lots on a crew, while ``beside`` goes on."""
+async def trained(crew: Crew, microbatches: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
+    """Return the pile of so many microbatches on a crew, while ``beside`` goes on."""
     pile, machine = Pile(crew.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Drawn(lots), 0, pile, crew, progress_of(machine), seat, Unhurried())
+    shift = Shift(Drawn(microbatches), 0, pile, crew, progress_of(machine), seat, Unhurried())
     shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())
         if beside is not None:
             await beside()
     shifts.remove(shift)
-    assert machine.samples == pile.samples == lots * LOT
+    assert machine.samples == pile.samples == microbatches * MICROBATCH
     return pile
 
 
@@ -107,15 +107,15 @@ async def told(crew: Crew) -> None:
             shift.look_again()
 
 
-def alone(weights: Tensor, teacher: Tensor | None, lots: int, dataset: Dataset | None = None) -> Pile:
-    """What one worker makes of as many lots, in this process, on one thread."""
+def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: Dataset | None = None) -> Pile:
+    """What one worker makes of as many microbatches, in this process, on one thread."""
 
     async def whole() -> Pile:
         compute = ComputeThread()
         crew = InProcess(Worker(TINY.name, dataset or digits()), compute)
         try:
             await crew.load(weights, teacher)
-            return await trained(crew, lots)
+            return await trained(crew, microbatches)
         finally:
             compute.close()
 
@@ -166,11 +166,11 @@ def play(
 
 
 async def busy(crew: ProcessCrew) -> None:
-    """Return once both workers are at a lot."""
+    """Return once both workers are at a microbatch."""
     await until(lambda: len(crew.present()) == 2 and not crew.free())
 
 
-def test_two_workers_train_the_same_lots_as_one_to_the_bit_on_each_state_and_teacher() -> None:
+def test_two_workers_train_the_same_microbatches_as_one_to_the_bit_on_each_state_and_teacher() -> None:
     async def story(crew: ProcessCrew) -> None:
         for weights, teacher, want in zip(states, teachers, expected, strict=True):
             await crew.load(weights, teacher)
@@ -183,14 +183,14 @@ def test_two_workers_train_the_same_lots_as_one_to_the_bit_on_each_state_and_tea
     play(story)
 
 
-def test_workers_read_shards_themselves_and_leave_out_the_lots_whose_samples_are_missing(tmp_path: Path) -> None:
+def test_workers_read_shards_themselves_and_leave_out_the_microbatches_whose_samples_are_missing(tmp_path: Path) -> None:
     for number in range(300):
         write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
     shard_images(tmp_path / "own", tmp_path / "some", lambda *_: None, shard_bytes=4 << 10)
     dataset = load_dataset("shards-some", tmp_path)
     assert isinstance(dataset, ShardedImages)
     whole = alone(weights_of(1), None, 4, dataset)
-    needed = sample_indices(7, START.commit, 0, PEER.public_key, 2, dataset.num_train, LOT)[0]  # by the lot of index 2
+    needed = sample_indices(7, START.commit, 0, PEER.public_key, 2, dataset.num_train, MICROBATCH)[0]  # by the microbatch of index 2
     dataset.shards.path(dataset.shards.number_of(needed)).unlink()
     dataset = load_dataset("shards-some", tmp_path)
     expected = alone(weights_of(1), None, 4, dataset)
@@ -204,11 +204,11 @@ def test_workers_read_shards_themselves_and_leave_out_the_lots_whose_samples_are
     play(story, data=lambda: WorkerData.of(dataset, tmp_path))
 
 
-def test_a_worker_that_is_killed_or_stands_still_in_a_lot_is_replaced_and_its_lot_done_again() -> None:
+def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and_its_microbatch_done_again() -> None:
     async def story(crew: ProcessCrew) -> None:
         await crew.load(weights_of(1), None)
         await until(lambda: len(crew.present()) == 2)
-        assert same(await trained(crew, 2), alone_2)  # both have an idea by now of how long a lot takes
+        assert same(await trained(crew, 2), alone_2)  # both have an idea by now of how long a microbatch takes
         for struck, number in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
             lines.clear()
             before = dict(crew.pids)
@@ -232,7 +232,7 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other
     async def story(crew: ProcessCrew) -> None:
         await crew.load(weights_of(1), None)
         await until(lambda: len(crew.present()) == 2)
-        lost = [asyncio.create_task(crew.train(worker, lot_at(worker)[0])) for worker in (0, 1)]
+        lost = [asyncio.create_task(crew.train(worker, microbatch_at(worker)[0])) for worker in (0, 1)]
         await busy(crew)
         before = set(crew.pids.values())
         await crew.pause()
@@ -249,7 +249,7 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other
             await crew.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
             assert not any(psutil.pid_exists(pid) for pid in resumed)
 
-        assert (await trained(crew, 8, equip)).samples == 8 * LOT  # the lots of those that were ended are done again
+        assert (await trained(crew, 8, equip)).samples == 8 * MICROBATCH  # the microbatches of those that were ended are done again
         for pid in crew.pids.values():
             assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
         assert lines == []

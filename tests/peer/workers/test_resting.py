@@ -1,4 +1,4 @@
-"""A crew that rests after its lots: how much of the time it computes, by a clock that the test turns."""
+"""A crew that rests after its microbatches: how much of the time it computes, by a clock that the test turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.lots import Lot, LotResult
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.resting import RestingCrew
 from tests.network.virtual_time import LoopClock, now, run_virtual
 
-LOT = Lot(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
+MICROBATCH = Microbatch(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
 
 
 class SlowCrew:
-    """Two workers whose lots take as long as a test says. Implements ``peer.workers.crew.Crew``."""
+    """Two workers whose microbatches take as long as a test says. Implements ``peer.workers.crew.Crew``."""
 
     num_weights = 3
     size = 2
@@ -51,7 +51,7 @@ class SlowCrew:
 
     async def close(self) -> None: ...
 
-    async def train(self, worker: int, lot: Lot) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> Done:
         self.busy.add(worker)
         took_s = 0.25 * (1 + worker)
         await asyncio.sleep(took_s)
@@ -59,7 +59,7 @@ class SlowCrew:
         self.busy.discard(worker)
         if self.dies:
             raise WorkerLost("signal 9")
-        return Done(LotResult(torch.zeros(3), 1.0, lot.samples), 1000 * took_s)
+        return Done(MicrobatchResult(torch.zeros(3), 1.0, microbatch.samples), 1000 * took_s)
 
 
 def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
@@ -73,11 +73,11 @@ def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *
 
 
 async def work(crew: RestingCrew, worker: int, until_s: float) -> float:
-    """Give a worker a lot whenever it is free; return the seconds that it computed."""
+    """Give a worker a microbatch whenever it is free; return the seconds that it computed."""
     computed_ms = 0.0
     while now() < until_s:
         if worker in crew.free():
-            computed_ms += (await crew.train(worker, LOT)).took_ms
+            computed_ms += (await crew.train(worker, MICROBATCH)).took_ms
         else:
             await crew.changes.next()
     return computed_ms / 1000
@@ -110,12 +110,12 @@ def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
 
 def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
     async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
-        await crew.train(0, LOT)
+        await crew.train(0, MICROBATCH)
         assert list(crew.free()) == [1]
         await asyncio.sleep(0.3)
         assert list(crew.free()) == [0, 1]
         await asyncio.sleep(100)
-        await crew.train(0, LOT)
+        await crew.train(0, MICROBATCH)
         assert list(crew.free()) == [1]
 
     play(story, 50)
@@ -123,22 +123,22 @@ def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
 
 def test_another_share_holds_at_once() -> None:
     async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
-        await crew.train(0, LOT)
+        await crew.train(0, MICROBATCH)
         await asyncio.sleep(1)
         assert list(crew.free()) == [1]
         crew.duty = 100
         assert list(crew.free()) == [0, 1]
-        await crew.train(0, LOT)
+        await crew.train(0, MICROBATCH)
         assert list(crew.free()) == [0, 1]
 
     play(story, 1)
 
 
-def test_a_lot_that_was_lost_is_not_rested_for() -> None:
+def test_a_microbatch_that_was_lost_is_not_rested_for() -> None:
     async def story(crew: RestingCrew, slow: SlowCrew) -> None:
         slow.dies = True
         with pytest.raises(WorkerLost):
-            await crew.train(0, LOT)
+            await crew.train(0, MICROBATCH)
         assert list(crew.free()) == [0, 1]
 
     play(story, 10)

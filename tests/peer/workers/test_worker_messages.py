@@ -34,7 +34,7 @@ def test_what_is_said_is_understood(message: object) -> None:
     assert kinds.message(kind, data[HEAD_BYTES:]) == message
 
 
-def test_lots_are_recorded_or_not() -> None:
+def test_microbatches_are_recorded_or_not() -> None:
     with pytest.raises(ValueError, match="no setup"):
         replace(SETUP, cuda_graphs=2)
 

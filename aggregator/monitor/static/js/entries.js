@@ -12,7 +12,7 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key payout founder cohort steps work given residual lot_ms shards partner".split(" "),
+  claim: "run round base key payout founder cohort steps work given residual microbatch_ms shards partner".split(" "),
   contribution: "run round base founder claims counted steps body residual".split(" "),
   round: "run round base first contributions weights mean state thresholds floor open_ms".split(" "),
   verdict: "run auditor round contribution outcomes by".split(" "),

@@ -90,7 +90,7 @@ export class RoundPart {
 
 function showRound(round, found) {
   const isAudited = found.contributions_list.some((one) => one.is_audited);
-  const names = ["Computer", "Group", "Examples", "A lot took", "Credit", ...(isAudited ? ["Audit"] : [])];
+  const names = ["Computer", "Group", "Examples", "A microbatch took", "Credit", ...(isAudited ? ["Audit"] : [])];
   const head = names.map((name, index) => h("th", { scope: "col", class: index > 1 && index < 5 ? "n" : null }, name));
   const rows = found.contributions_list.flatMap((one) =>
     one.claims.map((claim) => {
@@ -98,7 +98,7 @@ function showRound(round, found) {
         peerButton(claim.peer),
         `${one.cohort}${one.age ? `, ${counted(one.age, "round")} late` : ""}`,
         count(claim.samples),
-        duration(claim.lot_ms),
+        duration(claim.microbatch_ms),
         `${compact(claim.credit)}${one.is_paid || !claim.credit ? "" : " pending"}`,
         ...(isAudited ? [one.is_audited ? FOUND[claim.outcome ?? "undecided"] : one.is_audited === false ? "not drawn" : "–"] : []),
       );

@@ -82,7 +82,7 @@ export class YourWork {
         stateInWords(found.state, found.open, found.is_finished),
         found.heard_ms === null ? "" : found.heard_ms < 2000 ? "heard of just now" : `heard of ${roughly(found.heard_ms)} ago`,
       ],
-      ["Examples", compact(found.samples), `in ${counted(found.lots, "lot")}`],
+      ["Examples", compact(found.samples), `in ${counted(found.microbatches, "microbatch")}`],
       ["Credit", compact(found.credit), found.rank ? `${percent(found.credit_share)} of all, rank ${count(found.rank)}` : "none yet"],
       ["Group", found.cohort ?? "–", found.refused ? `${counted(found.refused, "hand-in")} refused` : "nothing was refused"],
     ];

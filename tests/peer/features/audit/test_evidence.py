@@ -16,9 +16,9 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.verdicts import AuditRules
-from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
-from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _desk, _wait_with_lots, _word
+from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _desk, _wait_with_microbatches, _word
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_pauses")
 STEPS = 3
 DENSE = SMALL_EXCHANGE
 SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", first_floor=-24)
-THIN = replace(SPARSE, local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT)
+THIN = replace(SPARSE, local_steps=STEPS, max_claim_samples=STEPS * MICROBATCH, weight_cap=STEPS * MICROBATCH)
 AUDITOR = Identity(b"\x78" * 32)
 RULES = AuditRules((AUDITOR.public_key,), proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=5, pending_rounds=9)
 EVERY = pytest.mark.parametrize("exchange", [DENSE, SPARSE, THIN], ids=["dense", "sparse", "thin"])
@@ -153,7 +153,7 @@ def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here
         desk = _desk(scene)
-        gateway = scene.join(0, gateway=desk, prepare=_wait_with_lots)
+        gateway = scene.join(0, gateway=desk, prepare=_wait_with_microbatches)
         headers = []
         for round_ in range(1, 4):
             name = await _contribute(scene, desk, LIGHTS[0])
@@ -161,7 +161,7 @@ def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path:
             await until(lambda name=name: _word(desk, name).fate != Fate.HELD)
             assert _word(desk, name).fate == Fate.TAKEN, _word(desk, name).reason
             headers.append(scene.log.headers[-1])
-            _wait_with_lots(gateway)
+            _wait_with_microbatches(gateway)
             scene.log.commit()
             await gateway.reaches(round_)
         header = headers[1]

@@ -28,7 +28,7 @@ from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
-from tests.memory_log import LOT, SMALL_EXCHANGE
+from tests.memory_log import MICROBATCH, SMALL_EXCHANGE
 from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play
 
 STEPS = 2
@@ -37,7 +37,7 @@ MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk
 
 
 def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
-    """Return the gateway's own claim on its base, and what it gives: about as long as what a lot teaches."""
+    """Return the gateway's own claim on its base, and what it gives: about as long as what a microbatch teaches."""
     gifts = [gift.vector for gift in seat._gifts.values()]
     vector = np.abs(gifts[0]) * np.float32(0.75)
     steps = gateway.manifest.exchange.local_steps
@@ -60,10 +60,10 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
     async def story(gateway: Gateway) -> None:
         seat = await gateway.convene()
         assert seat.is_alone
-        done = [await Light(gateway, number).contribute(lot_ms=10) for number in range(2)]
+        done = [await Light(gateway, number).contribute(microbatch_ms=10) for number in range(2)]
         assert not seat.is_alone
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert list(gathered.keys) == sorted([GATEWAY.public_key, *(light.public_key for light in LIGHTS[:2])])
         by_claim = {each.back.claim.digest: each for each in done}
@@ -72,8 +72,10 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
             if signed.digest in by_claim:
                 assert vector_digest(vector) == signed.open().given
                 asked = gateway.course.plan.architectures(1, "here")
-                assert {asked[place] for place, lots in enumerate(signed.open().work) if lots} == {gateway.course.plan.space.smallest()}
-        weights = [signed.open().lots * LOT if signed.digest in by_claim else LOT for signed in gathered.claims]
+                assert {asked[place] for place, microbatches in enumerate(signed.open().work) if microbatches} == {
+                    gateway.course.plan.space.smallest()
+                }
+        weights = [signed.open().microbatches * MICROBATCH if signed.digest in by_claim else MICROBATCH for signed in gathered.claims]
         assert (gathered.mean == near_mean(vectors, weights)).all()
         await seat.tell(gateway.accepted(*gathered.claims))
         for each in done:
@@ -86,13 +88,13 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
     play(story, **changes)
 
 
-def test_a_claim_is_of_the_leased_lots_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
+def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
     async def story(gateway: Gateway) -> None:
         await gateway.convene()
         light = Light(gateway, 0)
-        lease = await light.lease(lot_ms=10)
+        lease = await light.lease(microbatch_ms=10)
         assert lease.architecture == gateway.course.plan.space.smallest().text
-        assert lease.lots_a_step == 2  # as many as a claim may have
+        assert lease.microbatches_a_step == 2  # as many as a claim may have
         weights = gateway.desk.blob(lease.weights)
         assert weights == covered_weights(gateway.state.parameters.numpy(), gateway.course.plan.space, gateway.course.plan.space.smallest())
         done = light.do(lease)
@@ -109,12 +111,12 @@ def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lea
         light = Light(gateway, 0)
         done = await light.contribute()
         assert (await light.give_back(done)).fate == Fate.HELD
-        other = replace(done, back=resigned(done.back, LIGHTS[0], lot_ms=1234))
+        other = replace(done, back=resigned(done.back, LIGHTS[0], microbatch_ms=1234))
         word = await light.give_back(other)
         assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
         assert seat.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         await seat.tell(gateway.accepted(*gathered.claims))
         assert (await light.give_back(done)).fate == Fate.TAKEN
@@ -129,7 +131,7 @@ def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_i
         assert not seat.is_alone
         await Light(gateway, 0).contribute()
         claim, own = own_claim(gateway, seat)
-        gathering = asyncio.create_task(seat.gather(claim, own, LOT))
+        gathering = asyncio.create_task(seat.gather(claim, own, MICROBATCH))
         await Light(gateway, 1).contribute()
         assert not gathering.done()
         gateway.now_ms += 2_000
@@ -159,17 +161,20 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "another cohort": (lambda back: resigned(back, LIGHTS[0], cohort="there"), "not the lease's"),
     "another round": (lambda back: resigned(back, LIGHTS[0], round=2), "not the lease's"),
     "a residual that nobody left": (lambda back: resigned(back, LIGHTS[0], residual=sha256(b"r")), "not the lease's"),
-    "more lots": (lambda back: with_step(back, first=0, last=8, every=1, work=(9, 0, 0, 0)), "other lots"),
-    "as many lots as can be said": (lambda back: with_step(back, first=0, last=2**34 - 1, every=1, work=(2**32,) * 4), "other lots"),
+    "more microbatches": (lambda back: with_step(back, first=0, last=8, every=1, work=(9, 0, 0, 0)), "other microbatches"),
+    "as many microbatches as can be said": (
+        lambda back: with_step(back, first=0, last=2**34 - 1, every=1, work=(2**32,) * 4),
+        "other microbatches",
+    ),
     "other indices": (lambda back: with_step(back, first=77, last=77), "other indices"),
     "another vector of its step": (lambda back: with_step(back, vector=sha256(b"v")), "not what the claim says"),
-    "lots of another architecture": (
+    "microbatches of another architecture": (
         lambda back: resigned(back, LIGHTS[0], work=_unsigned(back.claim).work[1:] + _unsigned(back.claim).work[:1]),
-        "other lots",
+        "other microbatches",
     ),
-    "more lots than it claims": (lambda back: replace(back, counts=(2,)), "more lots"),
-    "more lots than were leased": (lambda back: replace(back, counts=(3,)), "more lots, or other steps"),
-    "lots of more steps": (lambda back: replace(back, counts=(1, 1)), "more lots, or other steps"),
+    "more microbatches than it claims": (lambda back: replace(back, counts=(2,)), "more microbatches"),
+    "more microbatches than were leased": (lambda back: replace(back, counts=(3,)), "more microbatches, or other steps"),
+    "microbatches of more steps": (lambda back: replace(back, counts=(1, 1)), "more microbatches, or other steps"),
     "another vector than it gives": (lambda back: resigned(back, LIGHTS[0], given=sha256(b"v")), "not what the claim says"),
     "another vector, twice": (lambda back: with_step(resigned(back, LIGHTS[0], given=RUN), vector=RUN), "not what the claim says"),
     "nothing that it gives": (lambda back: resigned(back, LIGHTS[0], given=b""), "not what the claim says"),
@@ -221,7 +226,7 @@ def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_th
         assert (await lights[0].give_back(done[0])).fate == Fate.HELD
         assert not seat.is_alone
         claim, own = own_claim(gateway, seat)
-        assert await seat.gather(claim, own, LOT) is not None
+        assert await seat.gather(claim, own, MICROBATCH) is not None
         word = await lights[1].give_back(done[1])
         assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
         await gateway.convene(gateway.after(1))
@@ -232,26 +237,26 @@ def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_th
 
 
 @pytest.mark.parametrize("steps", [1, STEPS])
-def test_a_lease_for_which_time_runs_out_comes_back_with_the_lots_that_were_done(steps: int) -> None:
+def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_were_done(steps: int) -> None:
     async def story(gateway: Gateway) -> None:
         seat = await gateway.convene()
         light = Light(gateway, 0)
-        lease = await light.lease(lot_ms=10)
-        assert lease.lots_a_step > 1
-        light.work._lots_ms.extend([1e6] * 99)  # it has become slow
+        lease = await light.lease(microbatch_ms=10)
+        assert lease.microbatches_a_step > 1
+        light.work._microbatches_ms.extend([1e6] * 99)  # it has become slow
         done = light.do(lease, until_s=time.monotonic() + 600)
         assert done.back.counts == (1,) * steps
-        assert done.samples == steps * LOT
+        assert done.samples == steps * MICROBATCH
         assert (await light.give_back(done)).fate == Fate.HELD
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
         if steps > 1:
             with pytest.raises(LeaseOver, match="before all local steps were done"):
                 light.do(lease, until_s=0.0)
 
-    play(story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * LOT, weight_cap=8 * LOT))
+    play(story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * MICROBATCH, weight_cap=8 * MICROBATCH))
 
 
 def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
@@ -260,14 +265,14 @@ def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_
         lights = [Light(gateway, number) for number in range(3)]
         back = await lights[0].contribute()
         slow = lights[1].do(await lights[1].lease())
-        seat.nothing_learnt()  # it was paused before its own lot
+        seat.nothing_learnt()  # it was paused before its own microbatch
         assert "over here" in (await lights[2].ask()).reason
         gateway.now_ms = 9_000
         again = await gateway.convene(left_ms=8_000)
         assert (await lights[1].give_back(slow)).fate == Fate.HELD
         await lights[2].contribute()
         claim, own = own_claim(gateway, again)
-        gathered = await again.gather(claim, own, LOT)
+        gathered = await again.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
         await again.tell(gateway.accepted(*gathered.claims))
@@ -301,7 +306,7 @@ def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_goo
         claim, own = own_claim(gateway, seat)
         await Light(gateway, 1).ask()
         gateway.now_ms = LEFT_MS + 1
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert len(gathered.claims) == 2
 
@@ -315,7 +320,7 @@ def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -
         gift = seat._gifts[LIGHTS[1].public_key]
         seat._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert LIGHTS[1].public_key not in gathered.keys
         word = gateway.desk.word(done[1].back.name)
@@ -331,7 +336,7 @@ def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothin
             seat = await gateway.convene(gateway.after(round_))
             done = [await Light(gateway, number).contribute() for number in range(2)]
             claim, own = own_claim(gateway, seat)
-            gathered = await seat.gather(claim, own, LOT)
+            gathered = await seat.gather(claim, own, MICROBATCH)
             assert gathered is not None
             without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
             await seat.tell(gateway.accepted(*without) if is_taken else None)
@@ -347,7 +352,7 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
         seat = await gateway.convene()
         await Light(gateway, 0).contribute()
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
         await seat.tell(accepted)
@@ -379,7 +384,7 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
         seat = await gateway.convene()
         await Light(gateway, 0).contribute()
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
         await seat.tell(accepted)
@@ -395,7 +400,7 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
     play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
 
 
-def test_there_is_nothing_for_light_contributors_where_lots_need_the_teacher_or_are_the_largest() -> None:
+def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_teacher_or_are_the_largest() -> None:
     async def shrinking(gateway: Gateway) -> None:
         distilling = next(phase.first for phase in gateway.course.plan.phases if phase.distils)
         await gateway.convene(gateway.after(distilling - 1))
@@ -441,7 +446,7 @@ def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
         gateway.now_ms += 60_001
         assert not gateway.desk.has_contributors
         await gateway.convene(left_ms=300_000)
-        await light.lease(lot_ms=30_000)
+        await light.lease(microbatch_ms=30_000)
         gateway.now_ms += 60_001  # it is at work
         assert gateway.desk.has_contributors
         gateway.now_ms += 300_000
@@ -501,11 +506,11 @@ def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> Non
 def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
     async def story(gateway: Gateway) -> None:
         await gateway.convene(left_ms=10 * LEFT_MS)
-        back, expired, lease = [await Light(gateway, number).lease(lot_ms=10) for number in range(3)]
+        back, expired, lease = [await Light(gateway, number).lease(microbatch_ms=10) for number in range(3)]
         await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
         gateway.now_ms = 20_000
         assert gateway.desk.blob(lease.samples) is not None
-        newest = await Light(gateway, 3).lease(lot_ms=10)
+        newest = await Light(gateway, 3).lease(microbatch_ms=10)
         held = [gateway.desk.blob(each.samples) is not None for each in (back, expired, lease, newest)]
         assert held == [False, False, False, True]
         assert gateway.desk.blob(newest.weights) is not None
@@ -540,7 +545,7 @@ def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
         for wrong in (
             replace(lease, architecture="r32"),
             replace(lease, architecture=gateway.course.plan.space.largest().text + " u6.0:k3e2"),
-            replace(lease, lots_a_step=3),  # more than a claim may have
+            replace(lease, microbatches_a_step=3),  # more than a claim may have
             replace(lease, round=101),
         ):
             with pytest.raises(RemoteFault):

@@ -38,7 +38,7 @@ from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.door import Door
-from tests.memory_log import LOT, until
+from tests.memory_log import MICROBATCH, until
 from tests.peer.features.gateway.test_gateway_desk import own_claim
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
 
@@ -77,7 +77,7 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
         for _ in range(2):
             assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         await seat.tell(gateway.accepted(*gathered.claims))
         assert (await asyncio.to_thread(client.word, done.back.name)).fate == Fate.TAKEN
@@ -315,7 +315,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
                 seat = await gateway.convene(gateway.after(round_))
                 await until(lambda seat=seat: len(seat.members) == 2)
                 claim, own = own_claim(gateway, seat)
-                gathered = await seat.gather(claim, own, LOT)
+                gathered = await seat.gather(claim, own, MICROBATCH)
                 assert gathered is not None
                 await seat.tell(gateway.accepted(*gathered.claims))
                 await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
@@ -346,7 +346,7 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
         seat = await gateway.convene()
         await until(lambda: len(seat.members) == 2)
         claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, LOT)
+        gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
         forged = Signed.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)

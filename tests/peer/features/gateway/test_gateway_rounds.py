@@ -17,7 +17,7 @@ from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWor
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.contexts import context_of
 from tests.peer.gateways import digits
 from tests.peer.scene import Member, Scene, play
@@ -75,8 +75,8 @@ def _word(desk: GatewayDesk, name: bytes) -> LightWord:
     return word
 
 
-def _wait_with_lots(gateway: Member) -> None:
-    """Let it not be done with its own lots before its light contributors are; what they teach is about as long as theirs."""
+def _wait_with_microbatches(gateway: Member) -> None:
+    """Let it not be done with its own microbatches before its light contributors are; what they teach is about as long as theirs."""
     gateway.worker.may_go_on.clear()
     gateway.worker.scale = 4.0
 
@@ -86,7 +86,7 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here
         desk = _desk(scene)
-        gateway = scene.join(0, gateway=desk, prepare=_wait_with_lots)
+        gateway = scene.join(0, gateway=desk, prepare=_wait_with_microbatches)
         for round_ in range(1, 4):
             names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
             gateway.worker.may_go_on.set()
@@ -98,7 +98,7 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
             if exchange.codec != "int16" and round_ > 1:  # the log left all of them one residual, and the gateway adds it for all
                 assert len({claim.residual for claim in claims.values()}) == 1
                 assert claims[PEERS[0].public_key].residual == scene.log.headers[-2].contribution.open().residual != b""
-            _wait_with_lots(gateway)
+            _wait_with_microbatches(gateway)
             scene.log.commit()
             await gateway.reaches(round_)
         earned, credits = scene.log.ledger.reputation.earned, scene.log.ledger.credits()
@@ -106,13 +106,13 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
         account = PAYOUTS[LIGHTS[1].public_key]  # which its claims name
         assert credits[account] == earned[LIGHTS[1].public_key]
         assert LIGHTS[1].public_key not in credits
-        assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
+        assert gateway.status.samples_counted >= 3 * MICROBATCH * exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)
 
 
 @pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE_STEPS], ids=["one step", "local steps"])
-def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
+def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
         desk = _desk(scene, is_lease_only=True)
@@ -125,7 +125,7 @@ def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchan
         assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
         keys = {claim.open().key for claim in scene.log.headers[-1].claims}
         assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
-        assert len(gateway.worker.lots) == exchange.local_steps
+        assert len(gateway.worker.microbatches) == exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)
 
@@ -138,7 +138,7 @@ def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path
         gateway = scene.join(0, gateway=desk)
         await until(lambda: len(seats) > 1)  # all was due, and it began again
         await gateway.leaves()
-        assert (gateway.worker.lots, scene.log.headers) == ([], [])
+        assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
 
     play(tmp_path, story)
 

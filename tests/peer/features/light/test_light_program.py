@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_log import LOT, until
+from tests.memory_log import MICROBATCH, until
 from tests.peer.features.gateway.test_gateway_desk import own_claim
 from tests.peer.gateways import Gateway, play
 
@@ -67,16 +67,16 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
                 claim, own = own_claim(gateway, seat)
-                gathered = await seat.gather(claim, own, LOT)
+                gathered = await seat.gather(claim, own, MICROBATCH)
                 assert gathered is not None
                 await seat.tell(gateway.accepted(*gathered.claims))
                 gateway.desk.finish()
                 printed, errors = await program.communicate()
         assert (program.returncode, errors) == (0, b"")
-        assert b"the log has it round=1 lots=1" in printed
+        assert b"the log has it round=1 microbatches=1" in printed
         assert b"run finished taken=1" in printed
         status = json.loads((tmp_path / "light" / "status.json").read_text())
-        assert (status["taken"], status["samples_counted"], status["finished"]) == (1, LOT, True)
+        assert (status["taken"], status["samples_counted"], status["finished"]) == (1, MICROBATCH, True)
 
     play(story)
 
@@ -152,7 +152,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
                 seen = await asyncio.to_thread(look, directory)
-                assert (seen.paused, seen.samples_trained) == (False, LOT)
+                assert (seen.paused, seen.samples_trained) == (False, MICROBATCH)
                 assert seen.received_bytes > seen.sent_bytes > 0
                 assert (await told(LEAVE)).startswith("it leaves")
                 printed, errors = await program.communicate()

@@ -1,4 +1,4 @@
-"""A person's word and limits, as the thread of a light contributor's lots meets them."""
+"""A person's word and limits, as the thread of a light contributor's microbatches meets them."""
 
 import threading
 from collections.abc import Callable
@@ -31,10 +31,10 @@ class Working(threading.Thread):
         assert not self.is_alive()
 
 
-def test_a_paused_contributor_begins_no_lot_until_it_is_resumed() -> None:
+def test_a_paused_contributor_begins_no_microbatch_until_it_is_resumed() -> None:
     valve = Valve(ManualClock(100.0))
     valve.pause(is_paused=True)
-    working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
+    working = Working(lambda: valve.before_microbatch(until_s=100 + DEADLINE_S))
     assert valve.is_paused
     assert working.is_alive()
     valve.pause(is_paused=False)
@@ -47,13 +47,13 @@ def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
     valve = Valve(clock)
     valve.pause(is_paused=True)
     with pytest.raises(LeaseOver, match="paused until the lease was over"):
-        valve.before_lot(until_s=clock.now_s())
+        valve.before_microbatch(until_s=clock.now_s())
 
 
 def test_who_leaves_while_paused_does_not_wait_for_the_lease() -> None:
     valve = Valve(ManualClock(100.0))
     valve.pause(is_paused=True)
-    working = Working(lambda: valve.before_lot(until_s=100 + DEADLINE_S))
+    working = Working(lambda: valve.before_microbatch(until_s=100 + DEADLINE_S))
     valve.leave()
     working.ends()
     assert str(working.problem) == "you left while it was paused"
@@ -63,26 +63,26 @@ def test_a_lease_under_way_is_brought_back_before_the_person_has_left() -> None:
     valve = Valve()
     with valve.at_work():
         assert valve.leave()
-        valve.before_lot(until_s=0)  # it is not paused: its lots go on
+        valve.before_microbatch(until_s=0)  # it is not paused: its microbatches go on
     assert not valve.leave()
     assert valve.is_leaving
 
 
 @pytest.mark.parametrize(("duty", "rest_ms"), [(100, 0.0), (50, 2.0), (80, 0.5)])
-def test_after_a_lot_it_rests_as_the_duty_says(duty: int, rest_ms: float) -> None:
+def test_after_a_microbatch_it_rests_as_the_duty_says(duty: int, rest_ms: float) -> None:
     clock = ManualClock(100.0)
     valve = Valve(clock)
     valve.limit(duty, None)
-    assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
+    assert valve.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
     clock.advance(10)  # for a lease: time in which nothing was computed is rest as well, but makes up for nothing to come
-    assert valve.after_lot(2.0, samples=32) == pytest.approx(rest_ms)
+    assert valve.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
     assert valve.num_samples == 64
 
 
 def test_a_rest_ends_where_the_duty_is_another_one() -> None:
     valve = Valve(ManualClock(100.0))
     valve.limit(1, None)
-    working = Working(lambda: valve.after_lot(1e9, samples=1))  # three years of rest
+    working = Working(lambda: valve.after_microbatch(1e9, samples=1))  # three years of rest
     while not valve.num_samples:
         working.join(0.001)
     valve.limit(100, None)
@@ -94,7 +94,7 @@ def test_threads_are_set_in_the_thread_that_computes_and_only_where_they_change(
     set_to: list[int] = []
 
     def compute() -> None:
-        valve.before_lot(until_s=0)
+        valve.before_microbatch(until_s=0)
         set_to.append(torch.get_num_threads())
 
     try:

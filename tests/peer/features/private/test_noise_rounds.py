@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.codec.coding import parse
 from manta_swarm.peer.features.private.noise import Noise
-from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.features.private.test_noise import Counted
 from tests.peer.scene import Scene, play
 
@@ -35,15 +35,15 @@ def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_
         assert claim.residual == b""
         assert member.status.epsilon == 1.0
 
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=LOT * 40, first_floor=0))
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=MICROBATCH * 40, first_floor=0))
 
 
-def test_lots_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
+def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0, noise=Noise(1.0, 1.0, Counted(), None), prepare=lambda one: setattr(one.worker, "makes_no_sense", True))  # type: ignore[arg-type]
         await scene.log.wait_for(1)
         (header, _), *_ = scene.log.handed.values()
-        assert header.claims[0].open().lots == len(member.worker.lots)
+        assert header.claims[0].open().microbatches == len(member.worker.microbatches)
 
     play(tmp_path, story)
 

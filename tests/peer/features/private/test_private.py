@@ -44,9 +44,9 @@ def test_a_run_whose_supernet_has_other_classes_is_the_operators_fault(tmp_path:
         load_private(manifest(classes=("cat", "dog")), tmp_path)
 
 
-def test_less_than_a_lot_is_too_few(tmp_path: Path) -> None:
+def test_less_than_a_microbatch_is_too_few(tmp_path: Path) -> None:
     write_class_folders(digits(), range(5), tmp_path / "own")
-    with pytest.raises(UserError, match="a lot of this run has 16: add images"):
+    with pytest.raises(UserError, match="a microbatch of this run has 16: add images"):
         load_private(manifest(), tmp_path / "own")
 
 

@@ -1,4 +1,4 @@
-"""A peer that has a part of a set's shards: what its workers draw lots from, and that it is no gateway."""
+"""A peer that has a part of a set's shards: what its workers draw microbatches from, and that it is no gateway."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def _pairs(folder: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("make", [_images, _pairs])
-def test_workers_draw_the_lots_of_a_peer_with_a_part_from_that_part(tmp_path: Path, make: Callable[[Path], Dataset]) -> None:
+def test_workers_draw_the_microbatches_of_a_peer_with_a_part_from_that_part(tmp_path: Path, make: Callable[[Path], Dataset]) -> None:
     whole = make(tmp_path)
     assert isinstance(whole, ShardedImages | ShardedPairs)
     for number in set(range(whole.shards.list.num_train_shards)) - set(PART):
@@ -75,7 +75,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     folder.mkdir()
     (folder / LIST_NAME).write_bytes((tmp_path / "set" / LIST_NAME).read_bytes())
     shards = (travelling(list_),)
-    manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, lot_samples=2)
+    manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, microbatch_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], Voice())
     board = board_in(tmp_path / "status")

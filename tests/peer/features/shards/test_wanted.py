@@ -8,8 +8,8 @@ import pytest
 from manta_swarm.automl.data.shards.layout import Shard, ShardList, travelling
 from manta_swarm.peer.features.shards.wanted import Room, wanted
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.lots import held_shards
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import held_shards
 from manta_swarm.protocol.signing import Identity
 from tests.runs import manifest_of
 
@@ -58,8 +58,8 @@ def test_what_is_here_needs_no_room_on_the_disk_but_counts_for_the_person_s_limi
         (_room(free=2 * MB), (11,), "3.0 MB more than now; the disk of /data/x has 2.0 MB left"),
     ],
 )
-def test_too_little_room_for_a_lot_is_said_in_a_line_with_what_to_do(room: Room, here: Sequence[int], says: str) -> None:
+def test_too_little_room_for_a_microbatch_is_said_in_a_line_with_what_to_do(room: Room, here: Sequence[int], says: str) -> None:
     with pytest.raises(UserError) as raised:
         wanted(_manifest(), KEY, LIST, room, here)
     assert says in str(raised.value)
-    assert wanted(_manifest(), KEY, LIST, _room(4 * MB), ()).claimed == 2  # of 8 samples, for lots of 16
+    assert wanted(_manifest(), KEY, LIST, _room(4 * MB), ()).claimed == 2  # of 8 samples, for microbatches of 16

@@ -1,4 +1,4 @@
-"""Two sites with a view each, on a network in memory: they find each other, train lots together, and survive each other."""
+"""Two sites with a view each, on a network in memory: they find each other, train microbatches together, and survive each other."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from manta_swarm.automl.models.linked import Link
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY
 from manta_swarm.automl.spaces.units import Layer
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import waits
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -24,7 +24,7 @@ from manta_swarm.network.rpc import Handler, Refused
 from manta_swarm.peer.config import PeerConfig, check_join, load_config
 from manta_swarm.peer.features.two_views.partner import MEET, Site
 from manta_swarm.peer.features.two_views.plugin import TwoViewsPlugin
-from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, LotName, SiteCrew
+from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, MicrobatchName, SiteCrew
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.crew import WorkerLost
 from manta_swarm.peer.workers.devices import choose_devices
@@ -35,7 +35,9 @@ from tests.network.members import DEADLINE_S, PEERS, run
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs, write_scenes
 
-MANIFEST = replace(manifest_of(Identity(b"o" * 32)), task="stereo", supernet="stereo-tiny", data_digest=few_pairs().digest, lot_samples=2)
+MANIFEST = replace(
+    manifest_of(Identity(b"o" * 32)), task="stereo", supernet="stereo-tiny", data_digest=few_pairs().digest, microbatch_samples=2
+)
 LEFT_KEY, RIGHT_KEY = (peer.public_key for peer in PEERS[:2])
 BASE = b"b" * 32
 SMALLEST = STEREO_TINY.smallest()
@@ -48,8 +50,8 @@ def weights(seed: int = 0) -> torch.Tensor:
     return stereo.flat_weights_N
 
 
-def lot_of(key: bytes, index: int) -> Lot:
-    return Lot(MANIFEST.seed, BASE, 0, key, index, ARCHITECTURE, MANIFEST.lot_samples)
+def microbatch_of(key: bytes, index: int) -> Microbatch:
+    return Microbatch(MANIFEST.seed, BASE, 0, key, index, ARCHITECTURE, MANIFEST.microbatch_samples)
 
 
 class Near:
@@ -116,12 +118,12 @@ class Pair:
     async def both_present(self) -> None:
         await self.until(lambda: all(crew.free() for crew in self.crew.values()))
 
-    async def train(self, view: str, index: int) -> LotResult:
-        """Train a lot of one site, as often as it takes."""
+    async def train(self, view: str, index: int) -> MicrobatchResult:
+        """Train a microbatch of one site, as often as it takes."""
         key = LEFT_KEY if view == LEFT else RIGHT_KEY
         while True:
             try:
-                return (await self.crew[view].train(0, lot_of(key, index))).result
+                return (await self.crew[view].train(0, microbatch_of(key, index))).result
             except WorkerLost:
                 await self.both_present()
 
@@ -149,25 +151,27 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "VIEWS_MATCH_S", 0.2)
 
 
-def pooled(lot: Lot) -> LotResult:
+def pooled(microbatch: Microbatch) -> MicrobatchResult:
     worker = Worker("stereo-tiny", few_pairs())
     worker.load(weights())
-    return worker.train(lot)
+    return worker.train(microbatch)
 
 
-def test_lots_of_both_sites_are_those_of_one_that_has_both_views() -> None:
+def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> None:
     async def scenario() -> None:
         async with pair_of() as pair:
             await pair.both_present()
             results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
-            for result, lot in zip(results, [lot_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True):
-                expected = pooled(lot)
+            for result, microbatch in zip(
+                results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True
+            ):
+                expected = pooled(microbatch)
                 assert result.loss == pytest.approx(expected.loss, rel=1e-5)
                 assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
             for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
                 own, same = pair.crew[view].own, pair.crew[other].others
-                # What the left site gives for a lot of the right one's is its share of all weights, and takes two parts.
-                assert (own.lots, own.exchanges) == (same.lots, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
+                # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
+                assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
                 assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
             assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
 
@@ -190,7 +194,7 @@ def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of
             assert len(pair.said[RIGHT]) == 1
             assert not pair.crew[LEFT].free()
             with pytest.raises(WorkerLost, match="the other site is away"):
-                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
 
     run(scenario())
 
@@ -204,7 +208,7 @@ def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of
     ],
 )
 @pytest.mark.parametrize("place", [0, 6, 9, 14])
-def test_a_site_that_lies_ends_the_lot_with_a_reason_and_the_next_one_is_trained(
+def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_trained(
     spoil: Callable[[bytes], bytes], reason: str, place: int
 ) -> None:
     async def scenario() -> None:
@@ -219,10 +223,10 @@ def test_a_site_that_lies_ends_the_lot_with_a_reason_and_the_next_one_is_trained
 
             pair.near[RIGHT].spoil = lie
             with pytest.raises(WorkerLost, match=reason):
-                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.says(LEFT, "without the other site: the other site's ")
             result = await pair.train(LEFT, 0)
-            assert result.loss == pytest.approx(pooled(lot_of(LEFT_KEY, 0)).loss, rel=1e-5)
+            assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
 
     run(scenario())
 
@@ -230,12 +234,12 @@ def test_a_site_that_lies_ends_the_lot_with_a_reason_and_the_next_one_is_trained
 class Stuck(SiteWorker):
     """A worker that gives nothing until it may."""
 
-    def train_site(self, lot: Lot, link: Link, *, is_own: bool) -> LotResult | None:
+    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
         time.sleep(0.5)
-        return super().train_site(lot, link, is_own=is_own)
+        return super().train_site(microbatch, link, is_own=is_own)
 
 
-def test_a_site_that_is_late_ends_the_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "VIEWS_EXCHANGE_S", 0.1)
 
     async def scenario() -> None:
@@ -243,7 +247,7 @@ def test_a_site_that_is_late_ends_the_lot(monkeypatch: pytest.MonkeyPatch) -> No
             await pair.both_present()
             pair.crew[RIGHT]._worker.__class__ = Stuck
             with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
-                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.says(LEFT, "without the other site")
 
     run(scenario())
@@ -255,7 +259,7 @@ def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
             await pair.both_present()
             del pair.network.endpoints[LEFT_KEY]
             with pytest.raises(WorkerLost):
-                await pair.crew[RIGHT].train(0, lot_of(RIGHT_KEY, 0))
+                await pair.crew[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
             assert not pair.crew[RIGHT].free()
             await pair.says(RIGHT, "without the other site: ")
 
@@ -269,13 +273,13 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
             await pair.crew[RIGHT].load(weights(1), None)
             for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
                 with pytest.raises(WorkerLost, match="at other weights"):
-                    await pair.crew[view].train(0, lot_of(key, 0))
+                    await pair.crew[view].train(0, microbatch_of(key, 0))
                 assert pair.crew[view].free()
             await pair.crew[RIGHT].load(weights(), None)
             await pair.crew[RIGHT].pause()
             assert not pair.crew[RIGHT].present()
             with pytest.raises(WorkerLost, match="at other weights"):
-                await pair.crew[LEFT].train(0, lot_of(LEFT_KEY, 0))
+                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.crew[RIGHT].resume()
             await pair.train(LEFT, 0)
 
@@ -283,7 +287,7 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
 
 
 def test_what_a_mate_may_not_ask_is_refused() -> None:
-    name = LotName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
+    name = MicrobatchName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
 
     async def scenario() -> None:
         async with pair_of() as pair:
@@ -297,7 +301,7 @@ def test_what_a_mate_may_not_ask_is_refused() -> None:
                     await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
             with pytest.raises(Refused, match="somebody else's"):
                 await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
-            with pytest.raises(Refused, match="gave the lot up"):
+            with pytest.raises(Refused, match="gave the microbatch up"):
                 await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
             stranger = pair.network.endpoint(PEERS[2].public_key)
             with pytest.raises(Refused, match="have not met"):
@@ -313,7 +317,7 @@ def test_what_a_mate_may_not_ask_is_refused() -> None:
     [
         (Site, ("middle", 3, b"d" * 32, (b"d" * 32,))),
         (Site, ("right", 3, b"d" * 32, (b"d" * 32, b"d" * 32))),
-        (LotName, (BASE, 0, LEFT_KEY, 0, "r" * 500, b"w" * 32)),
+        (MicrobatchName, (BASE, 0, LEFT_KEY, 0, "r" * 500, b"w" * 32)),
         (Exchange, (b"i" * 15, 0, b"")),
         (Exchange, (b"i" * 16, -1, b"")),
     ],

@@ -14,10 +14,12 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
-from manta_swarm.automl.training.lots import Lot, LotResult, Worker, fetch
-from manta_swarm.protocol.lots import lot_seed, sample_indices
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker, fetch
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
-LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
+MICROBATCH = Microbatch(
+    run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("microbatch")), samples=16
+)
 
 OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
 DEVICES = [OTHER_DEVICE, *(["cuda:0"] if torch.cuda.is_available() else [])]
@@ -31,40 +33,40 @@ def worker(digits: ImageDataset, supernet: Classifier) -> Worker:
     return worker
 
 
-def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
-    first = worker.train(LOT)
-    worker.train(replace(LOT, index=2, architecture=TINY.largest()))
+def test_a_microbatch_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
+    first = worker.train(MICROBATCH)
+    worker.train(replace(MICROBATCH, index=2, architecture=TINY.largest()))
     torch.rand(3), random.random(), np.random.random()
     other = Worker("classifier-tiny", digits)
     other.load(supernet.flat_weights_N)
-    for again in (worker.train(LOT), other.train(LOT)):
+    for again in (worker.train(MICROBATCH), other.train(MICROBATCH)):
         assert torch.equal(again.gradient, first.gradient)
         assert (again.loss, again.samples) == (first.loss, 16)
 
 
 @pytest.mark.parametrize("change", [{"run_seed": 8}, {"base": b"c" * 32}, {"step": 1}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
-def test_each_part_of_its_identity_makes_another_lot(worker: Worker, change: dict[str, object]) -> None:
-    assert worker.train(replace(LOT, **change)).loss != worker.train(LOT).loss  # type: ignore[arg-type]
+def test_each_part_of_its_identity_makes_another_microbatch(worker: Worker, change: dict[str, object]) -> None:
+    assert worker.train(replace(MICROBATCH, **change)).loss != worker.train(MICROBATCH).loss  # type: ignore[arg-type]
 
 
-def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Classifier) -> None:
+def test_a_microbatch_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Classifier) -> None:
     before = (torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[union-attr]
-    first = worker.train(LOT)
+    first = worker.train(MICROBATCH)
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tobytes() == before[2]  # type: ignore[union-attr]
     worker.load(supernet.flat_weights_N * 2)
-    assert worker.train(LOT).loss != first.loss
+    assert worker.train(MICROBATCH).loss != first.loss
     worker.load(supernet.flat_weights_N)
-    assert worker.train(LOT).loss == first.loss
+    assert worker.train(MICROBATCH).loss == first.loss
 
 
-def test_warming_up_changes_nothing_that_a_lot_gives(digits: ImageDataset, supernet: Classifier) -> None:
+def test_warming_up_changes_nothing_that_a_microbatch_gives(digits: ImageDataset, supernet: Classifier) -> None:
     worker = Worker("classifier-tiny", digits, OTHER_DEVICE)
     worker.load(supernet.flat_weights_N)
-    before = worker.train(LOT)
+    before = worker.train(MICROBATCH)
     worker.warm_up()
-    after = worker.train(LOT)
+    after = worker.train(MICROBATCH)
     assert torch.equal(after.gradient, before.gradient)
     assert after.loss == before.loss
 
@@ -98,7 +100,7 @@ def test_a_device_makes_the_samples_once_it_made_the_same_as_the_cpu(digits: Ima
     assert there.makes_samples == "cpu"
     there.warm_up()
     assert there.makes_samples == OTHER_DEVICE
-    assert torch.equal(there.train(LOT).gradient, worker.train(LOT).gradient)
+    assert torch.equal(there.train(MICROBATCH).gradient, worker.train(MICROBATCH).gradient)
 
 
 @pytest.mark.parametrize(("makes", "said"), [(lambda inputs: inputs * (1 + 2e-7), "other bits"), (not_there, "cannot make them")])
@@ -115,7 +117,7 @@ def test_a_device_that_makes_other_samples_or_none_leaves_them_to_the_cpu(
     there.warm_up()
     assert there.makes_samples == "cpu"
     assert said in caplog.text
-    assert torch.equal(there.train(LOT).gradient, worker.train(LOT).gradient)
+    assert torch.equal(there.train(MICROBATCH).gradient, worker.train(MICROBATCH).gradient)
 
 
 def test_a_device_that_has_no_memory_for_samples_is_not_taken_for_one_that_cannot_make_them(digits: ImageDataset) -> None:
@@ -123,20 +125,22 @@ def test_a_device_that_has_no_memory_for_samples_is_not_taken_for_one_that_canno
         Worker("classifier-tiny", Elsewhere(digits, no_memory), OTHER_DEVICE).warm_up()
 
 
-def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
-    identity = (LOT.run_seed, LOT.base, LOT.step, LOT.key, LOT.index)
+def test_a_microbatches_gradient_is_that_of_the_mean_loss_over_its_samples(
+    worker: Worker, digits: ImageDataset, supernet: Classifier
+) -> None:
+    identity = (MICROBATCH.run_seed, MICROBATCH.base, MICROBATCH.step, MICROBATCH.key, MICROBATCH.index)
     indices = list(sample_indices(*identity, len(digits.train_labels), 16))
-    batch = digits.training_batch(indices, lot_seed(*identity), LOT.architecture.resolution)
-    losses = F.cross_entropy(supernet(batch.inputs, LOT.architecture), batch.targets, reduction="none", label_smoothing=0.1)
+    batch = digits.training_batch(indices, microbatch_seed(*identity), MICROBATCH.architecture.resolution)
+    losses = F.cross_entropy(supernet(batch.inputs, MICROBATCH.architecture), batch.targets, reduction="none", label_smoothing=0.1)
     parameters = dict(supernet.named_parameters())
     gradients = torch.autograd.grad(losses.sum() / 16, [parameters[name] for name in supernet.slices()], materialize_grads=True)
-    result = worker.train(LOT)
+    result = worker.train(MICROBATCH)
     torch.testing.assert_close(result.gradient, torch.cat([gradient.flatten() for gradient in gradients]))
     assert result.loss == pytest.approx(losses.mean().item())
 
 
-@pytest.mark.parametrize("by", [lambda gradient: LotResult(gradient, 1.0, 2), lambda gradient: fetch(gradient, ONE, 2)])
-def test_a_result_is_finite_if_every_value_of_its_gradient_is(by: Callable[[Tensor], LotResult]) -> None:
+@pytest.mark.parametrize("by", [lambda gradient: MicrobatchResult(gradient, 1.0, 2), lambda gradient: fetch(gradient, ONE, 2)])
+def test_a_result_is_finite_if_every_value_of_its_gradient_is(by: Callable[[Tensor], MicrobatchResult]) -> None:
     for place in (0, 77, 40_000):
         for value in (np.inf, -np.inf, np.nan):
             gradient = torch.ones(40_001)
@@ -162,9 +166,9 @@ def test_what_is_fetched_from_a_device_is_what_is_there_in_memory_of_its_own(dev
         assert (result.gradient.device.type, result.samples, result.loss) == ("cpu", 7, np.float32(value))
 
 
-def test_a_lot_of_one_sample_is_refused() -> None:
+def test_a_microbatch_of_one_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="2 samples"):
-        replace(LOT, samples=1)
+        replace(MICROBATCH, samples=1)
 
 
 def test_weights_of_another_supernet_are_refused(worker: Worker) -> None:
@@ -185,7 +189,7 @@ def test_weights_and_teacher_that_are_used_where_they_lie_give_the_same_bits_and
         for taught in (None, teacher):
             worker.teach(taught)
             there.teach(taught, in_place=True)
-            one, other = worker.train(LOT), there.train(LOT)
+            one, other = worker.train(MICROBATCH), there.train(MICROBATCH)
             assert torch.equal(one.gradient, other.gradient)
             assert one.loss == other.loss
     assert torch.equal(weights, 0.5 * supernet.flat_weights_N)
@@ -198,36 +202,36 @@ def test_weights_that_are_not_aligned_are_not_used_where_they_lie(worker: Worker
 
 
 def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, supernet: Classifier) -> None:
-    alone = worker.train(LOT)
+    alone = worker.train(MICROBATCH)
     worker.teach(supernet.flat_weights_N * 0.9)
-    taught = worker.train(LOT)
+    taught = worker.train(MICROBATCH)
     assert taught.loss > alone.loss
     assert not torch.equal(taught.gradient, alone.gradient)
     worker.teach(supernet.flat_weights_N * 0.8)
-    assert worker.train(LOT).loss != taught.loss
+    assert worker.train(MICROBATCH).loss != taught.loss
     worker.teach(None)
-    again = worker.train(LOT)
+    again = worker.train(MICROBATCH)
     assert again.loss == alone.loss
 
 
 def test_the_largest_network_learns_nothing_from_itself_as_its_teacher(worker: Worker, supernet: Classifier) -> None:
     # The cross entropy to one's own probabilities is smallest where they are equal: no gradient comes from it.
-    largest = replace(LOT, architecture=TINY.largest())
+    largest = replace(MICROBATCH, architecture=TINY.largest())
     alone = worker.train(largest).gradient
     worker.teach(supernet.flat_weights_N)
     torch.testing.assert_close(worker.train(largest).gradient, alone, rtol=1e-3, atol=1e-5)
 
 
-def test_a_stereo_lot_is_a_pure_function_of_its_seed_and_the_weights(stereo: Stereo) -> None:
+def test_a_stereo_microbatch_is_a_pure_function_of_its_seed_and_the_weights(stereo: Stereo) -> None:
     dataset = load_dataset("motorcycle")
-    lot = replace(LOT, architecture=STEREO_TINY.smallest(), samples=2)
+    microbatch = replace(MICROBATCH, architecture=STEREO_TINY.smallest(), samples=2)
     results = []
     for _ in range(2):
         worker = Worker("stereo-tiny", dataset)
         worker.load(stereo.flat_weights_N)
-        results.append(worker.train(lot))
+        results.append(worker.train(microbatch))
         worker.teach(stereo.flat_weights_N * 0.9)
-        results.append(worker.train(lot))
+        results.append(worker.train(microbatch))
     assert torch.equal(results[0].gradient, results[2].gradient)
     assert results[0].loss == results[2].loss < results[1].loss == results[3].loss
     assert bool(results[0].gradient.isfinite().all())

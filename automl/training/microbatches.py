@@ -1,9 +1,9 @@
-"""A lot and its gradient: which pixels, which architecture, and what comes out, as a function of the lot and the weights alone.
+"""A microbatch and its gradient: which pixels, which architecture, and what comes out, as a function of the microbatch and the weights alone.
 
-BatchNorm uses the lot's own statistics, so anyone who holds the round's weights can compute the lot again (equal up to the last
-bits of floating point). Nothing here knows rounds, peers or claims.
+BatchNorm uses the microbatch's own statistics, so anyone who holds the round's weights can compute the microbatch again (equal up to the
+last bits of floating point). Nothing here knows rounds, peers or claims.
 
-Shapes: B samples of the lot, N all weights of the supernet.
+Shapes: B samples of the microbatch, N all weights of the supernet.
 """
 
 import logging
@@ -22,16 +22,16 @@ from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.automl.training.objective import classification_loss, stereo_loss
 from manta_swarm.automl.training.replays import Replays
 from manta_swarm.automl.transfers import coming, sent, wait
-from manta_swarm.protocol.lots import lot_seed, sample_indices
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
 _WARMING_SAMPLES = 8
 
-logger = logging.getLogger("manta.lots")
+logger = logging.getLogger("manta.microbatches")
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Microbatch:
     """The smallest unit of work; everything random in it follows from the first five fields."""
 
     run_seed: int
@@ -45,14 +45,14 @@ class Lot:
 
     def __post_init__(self) -> None:
         if self.samples < MIN_SAMPLES:
-            raise ValueError(f"a lot has at least {MIN_SAMPLES} samples")
+            raise ValueError(f"a microbatch has at least {MIN_SAMPLES} samples")
 
 
 @dataclass(frozen=True, slots=True)
-class LotResult:
-    """What a lot gave."""
+class MicrobatchResult:
+    """What a microbatch gave."""
 
-    gradient: Tensor = field(repr=False)  # (N,) fp32, CPU: of the mean loss over the lot's samples
+    gradient: Tensor = field(repr=False)  # (N,) fp32, CPU: of the mean loss over the microbatch's samples
     loss: float
     samples: int
 
@@ -63,7 +63,7 @@ class LotResult:
 
 
 class Worker:
-    """One device that computes lots, with its own supernet; not for several threads at once."""
+    """One device that computes microbatches, with its own supernet; not for several threads at once."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class Worker:
         return self._supernet.num_weights
 
     def load(self, parameters: Tensor, *, in_place: bool = False) -> None:
-        """Take over a state's parameters (N,) for the lots to come; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
+        """Take over a state's parameters (N,) for the microbatches to come; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
         (self._supernet.adopt if in_place else self._supernet.load)(parameters)
 
     def teach(self, parameters: Tensor | None, *, in_place: bool = False) -> None:
-        """Let the lots to come learn from the largest network of these parameters (N,) too; None: from the samples alone."""
+        """Let the microbatches to come learn from the largest network of these parameters (N,) too; None: from the samples alone."""
         if parameters is None:
             self._teacher = None
             return
@@ -114,29 +114,31 @@ class Worker:
 
     @property
     def makes_samples(self) -> str:
-        """The device on which stored pixels become a lot's inputs."""
+        """The device on which stored pixels become a microbatch's inputs."""
         return self._makes_samples
 
     def warm_up(self) -> None:
-        """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that.
+        """Train microbatches that nobody asked for: a GPU's libraries load themselves at its first ones, and no microbatch is to be timed by that.
 
-        From then on the device makes the samples of its lots, if it made those of these as the CPU does, to the bit. On the CPU this does
-        nothing.
+        From then on the device makes the samples of its microbatches, if it made those of these as the CPU does, to the bit. On the CPU
+        this does nothing.
         """
         if self._is_cpu:
             return
-        lots = [Lot(0, bytes(32), 0, bytes(32), 0, each, _WARMING_SAMPLES) for each in (self._space.largest(), self._space.smallest())]
-        if all(self._makes_same_samples(lot) for lot in lots):
+        microbatches = [
+            Microbatch(0, bytes(32), 0, bytes(32), 0, each, _WARMING_SAMPLES) for each in (self._space.largest(), self._space.smallest())
+        ]
+        if all(self._makes_same_samples(microbatch) for microbatch in microbatches):
             self._makes_samples = str(self._device)
-        for lot in lots if self._replays is None else [*lots, *lots]:  # what comes again is recorded
-            self.train(lot)
+        for microbatch in microbatches if self._replays is None else [*microbatches, *microbatches]:  # what comes again is recorded
+            self.train(microbatch)
         if self._replays is not None:
             self._replays.forget()  # what was tried with weights that mean nothing
 
-    def _makes_same_samples(self, lot: Lot) -> bool:
-        here = self._batch_of(lot, "cpu").inputs
+    def _makes_same_samples(self, microbatch: Microbatch) -> bool:
+        here = self._batch_of(microbatch, "cpu").inputs
         try:
-            there = self._batch_of(lot, str(self._device)).inputs.cpu()
+            there = self._batch_of(microbatch, str(self._device)).inputs.cpu()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:  # something that this device's torch cannot do
@@ -147,18 +149,20 @@ class Worker:
             return False
         return True
 
-    def train(self, lot: Lot) -> LotResult:
-        """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
-        loss = self.backward(self._batch_of(lot, self._makes_samples), lot.architecture)
+    def train(self, microbatch: Microbatch) -> MicrobatchResult:
+        """Return the gradient of ``microbatch`` at the loaded parameters, which stay as they are."""
+        loss = self.backward(self._batch_of(microbatch, self._makes_samples), microbatch.architecture)
         gradient_N = self._supernet.flat_gradient_N
         if self._is_cpu:
-            return LotResult(gradient_N.clone(), loss.item(), lot.samples)
-        return fetch(gradient_N, loss, lot.samples)
+            return MicrobatchResult(gradient_N.clone(), loss.item(), microbatch.samples)
+        return fetch(gradient_N, loss, microbatch.samples)
 
-    def _batch_of(self, lot: Lot, device: str = "cpu") -> Batch:
-        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
-        indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
-        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, lot.augmentation, device)
+    def _batch_of(self, microbatch: Microbatch, device: str = "cpu") -> Batch:
+        identity = (microbatch.run_seed, microbatch.base, microbatch.step, microbatch.key, microbatch.index)
+        indices = sample_indices(*identity, self._dataset.num_train, microbatch.samples)
+        return self._dataset.training_batch(
+            indices, microbatch_seed(*identity), microbatch.architecture.resolution, microbatch.augmentation, device
+        )
 
     def backward(self, batch: Batch, architecture: Architecture) -> Tensor:
         """Compute the loss of a batch and leave its gradient in the supernet; return the loss, on a device that may be at work still."""
@@ -170,7 +174,7 @@ class Worker:
         return self._replays.loss(inputs, targets, architecture, tuple(network.flat_weights_N for network in networks))
 
     def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
-        """Return the loss of a lot, and leave its gradient in the supernet; both tensors are on the device."""
+        """Return the loss of a microbatch, and leave its gradient in the supernet; both tensors are on the device."""
         supernet = self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()
@@ -196,14 +200,14 @@ class Worker:
         return stereo_loss([scale.float() for scale in outputs], targets, None if teaching is None else teaching[-1].float())
 
 
-def fetch(gradient_N: Tensor, loss: Tensor, samples: int) -> LotResult:
-    """Return what a lot gave on a device, which is waited for once, when all is on its way; the gradient is copied.
+def fetch(gradient_N: Tensor, loss: Tensor, samples: int) -> MicrobatchResult:
+    """Return what a microbatch gave on a device, which is waited for once, when all is on its way; the gradient is copied.
 
     Args:
         gradient_N: there, still to be computed perhaps.
         loss: fp32, like it.
-        samples: of the lot.
+        samples: of the microbatch.
     """
     copied_N, copied_loss = coming(gradient_N), coming(loss.reshape(1))
     wait(gradient_N.device)
-    return LotResult(copied_N, copied_loss.item(), samples)
+    return MicrobatchResult(copied_N, copied_loss.item(), samples)

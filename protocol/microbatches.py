@@ -1,7 +1,7 @@
-"""Which architecture a lot has, which samples, and the seed of its augmentation: pure functions of run, base, step, peer and index.
+"""Which architecture a microbatch has, which samples, and the seed of its augmentation: pure functions of run, base, step, peer and index.
 
-Anyone can so tell what a lot had to be. It follows from the digest of the commit that it is trained on, so nobody works ahead. Nothing here
-knows the data.
+Anyone can so tell what a microbatch had to be. It follows from the digest of the commit that it is trained on, so nobody works ahead.
+Nothing here knows the data.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,8 +14,8 @@ from manta_swarm.protocol.signing import sha256
 _WORD_BITS = 64
 
 
-def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
-    """Return which of a round's ``count`` architectures lot ``index`` of a peer trains: one after the other, from a place of its own.
+def place_of_microbatch(count: int, base: bytes, key: bytes, index: int) -> int:
+    """Return which of a round's ``count`` architectures microbatch ``index`` of a peer trains: one after the other, from a place of its own.
 
     The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
     """
@@ -23,36 +23,36 @@ def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
 
 
 def work_of(count: int, base: bytes, key: bytes, steps: Iterable[ClaimStep]) -> tuple[int, ...]:
-    """Return how many lots of each of a round's ``count`` architectures the indices of a claim's steps are.
+    """Return how many microbatches of each of a round's ``count`` architectures the indices of a claim's steps are.
 
     Indices may be any numbers: nothing here takes as long as they are large.
     """
     work = [0] * count
     for step in steps:
-        lots = (step.last - step.first) // step.every + 1
-        for number in range(min(lots, count)):  # what comes ``count`` lots later is of the same architecture
-            work[place_of_lot(count, base, key, step.first + number * step.every)] += (lots - number - 1) // count + 1
+        microbatches = (step.last - step.first) // step.every + 1
+        for number in range(min(microbatches, count)):  # what comes ``count`` microbatches later is of the same architecture
+            work[place_of_microbatch(count, base, key, step.first + number * step.every)] += (microbatches - number - 1) // count + 1
         for index in step.skipped:
-            work[place_of_lot(count, base, key, index)] -= 1
+            work[place_of_microbatch(count, base, key, index)] -= 1
     return tuple(work)
 
 
-def lot_seed(seed: int, base: bytes, step: int, key: bytes, index: int) -> int:
-    """Return the seed of a lot's augmentation: uniform, 0 <= it < 2^64."""
-    return int.from_bytes(sha256(encode(("lot seed", seed, base, step, key, index)))[:8], "big")
+def microbatch_seed(seed: int, base: bytes, step: int, key: bytes, index: int) -> int:
+    """Return the seed of a microbatch's augmentation: uniform, 0 <= it < 2^64."""
+    return int.from_bytes(sha256(encode(("microbatch seed", seed, base, step, key, index)))[:8], "big")
 
 
 def sample_indices(seed: int, base: bytes, step: int, key: bytes, index: int, dataset_size: int, count: int) -> tuple[int, ...]:
-    """Return the ``count`` samples of a lot, each 0 <= it < ``dataset_size``, drawn uniformly without replacement.
+    """Return the ``count`` samples of a microbatch, each 0 <= it < ``dataset_size``, drawn uniformly without replacement.
 
-    A lot larger than the data set starts over whenever it has had all of them.
+    A microbatch larger than the data set starts over whenever it has had all of them.
 
     Raises:
         ValueError: an empty data set, or a negative count.
     """
     if dataset_size < 1 or count < 0:
         raise ValueError(f"{count} samples of {dataset_size} cannot be drawn")
-    words = _words(encode(("lot samples", seed, base, step, key, index)))
+    words = _words(encode(("microbatch samples", seed, base, step, key, index)))
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += _draw(words, dataset_size, min(count - len(drawn), dataset_size))
@@ -63,7 +63,7 @@ def held_shards(seed: int, key: bytes, train_shards: int, count: int) -> tuple[i
     """Return which ``count`` of a set's shards to train with a peer holds that has no room for all: the same ones for ever.
 
     They are the first of an order that is the key's own, so one more is one beside those of before, and many peers together hold all.
-    In ascending order: a lot's samples are then drawn from those of these shards, one after the other.
+    In ascending order: a microbatch's samples are then drawn from those of these shards, one after the other.
 
     Raises:
         ValueError: none, or more than there are.

@@ -14,35 +14,35 @@ from manta_swarm.automl.graphs import Calls, CudaGraphs, Recorded, Recorder, Wor
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.replays import MOST_KEPT, Replays
 from tests.automl.training.recorders import Counted, Replay
 
 BY_CALLS = ("cpu:0", Calls)
 BY_GPU = pytest.param(("cuda:0", CudaGraphs), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"))
-LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.largest(), samples=8)
+MICROBATCH = Microbatch(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.largest(), samples=8)
 
 
-def lots(architectures: list[Architecture], count: int) -> list[Lot]:
-    """Return lots of these architectures in turn, each of other samples."""
-    return [replace(LOT, index=index, architecture=architectures[index % len(architectures)]) for index in range(count)]
+def microbatches(architectures: list[Architecture], count: int) -> list[Microbatch]:
+    """Return microbatches of these architectures in turn, each of other samples."""
+    return [replace(MICROBATCH, index=index, architecture=architectures[index % len(architectures)]) for index in range(count)]
 
 
-def same(one: Worker, other: Worker, lot: Lot) -> None:
-    expected, result = one.train(lot), other.train(lot)
+def same(one: Worker, other: Worker, microbatch: Microbatch) -> None:
+    expected, result = one.train(microbatch), other.train(microbatch)
     assert torch.equal(result.gradient, expected.gradient)
     assert result.loss == expected.loss
     assert result.gradient.any()
 
 
-def near(one: Worker, other: Worker, lot: Lot) -> None:
-    expected, result = one.train(lot), other.train(lot)
+def near(one: Worker, other: Worker, microbatch: Microbatch) -> None:
+    expected, result = one.train(microbatch), other.train(microbatch)
     assert (result.gradient - expected.gradient).norm() < 0.01 * expected.gradient.norm()
     assert result.loss == pytest.approx(expected.loss, rel=5e-4)
 
 
 @pytest.mark.parametrize("device", [BY_CALLS, BY_GPU])
-def test_replayed_lots_are_the_same_to_the_bit_as_weights_teachers_and_lots_change(
+def test_replayed_microbatches_are_the_same_to_the_bit_as_weights_teachers_and_microbatches_change(
     device: tuple[str, type[Recorder]], digits: ImageDataset, supernet: Classifier
 ) -> None:
     name, kind = device
@@ -52,24 +52,24 @@ def test_replayed_lots_are_the_same_to_the_bit_as_weights_teachers_and_lots_chan
         worker.warm_up()
     before = recorder.recorded
     assert before == 2
-    asked = [TINY.largest(), TINY.smallest(), TINY.sample(random.Random("lot"))]
+    asked = [TINY.largest(), TINY.smallest(), TINY.sample(random.Random("microbatch"))]
     for factor in (1.0, 0.5):
         for taught in (None, 0.9, 0.8):
             for worker in (eager, replaying):
                 worker.load(factor * supernet.flat_weights_N)
                 worker.teach(None if taught is None else taught * supernet.flat_weights_N)
-            for lot in lots(asked, 9):
-                same(eager, replaying, lot)
-            same(eager, replaying, replace(LOT, samples=9))
-    # Weights are loaded where those before lay, and so are a teacher's that was not the first: three recordings in the beginning and when
-    # a teacher came or went, of lots of nine samples but for the beginning. What was recorded was replayed at once, and all else later,
-    # but for the first lot of each kind.
+            for microbatch in microbatches(asked, 9):
+                same(eager, replaying, microbatch)
+            same(eager, replaying, replace(MICROBATCH, samples=9))
+    # Weights are loaded where those before lay, and so are a teacher's that was not the first: three recordings in the beginning and when a
+    # teacher came or went, of microbatches of nine samples but for the beginning. What was recorded was replayed at once, and all else
+    # later, but for the first microbatch of each kind.
     assert recorder.recorded - before == 4 * 3 + 3
     assert recorder.replayed - before == 60 - 4
 
 
 @pytest.mark.parametrize("device", [BY_CALLS, BY_GPU])
-def test_a_stereo_lot_is_replayed_on_a_cpu_to_the_bit(device: tuple[str, type[Recorder]], stereo: Stereo) -> None:
+def test_a_stereo_microbatch_is_replayed_on_a_cpu_to_the_bit(device: tuple[str, type[Recorder]], stereo: Stereo) -> None:
     name, kind = device
     dataset, recorder = load_dataset("motorcycle"), Counted(kind())
     eager, replaying = Worker("stereo-tiny", dataset, name), Worker("stereo-tiny", dataset, name, recorder=recorder)
@@ -78,7 +78,7 @@ def test_a_stereo_lot_is_replayed_on_a_cpu_to_the_bit(device: tuple[str, type[Re
         worker.teach(stereo.flat_weights_N * 0.9)
     for index in range(3):
         compare = same if device == BY_CALLS else near  # a GPU adds up gradients of what is gathered in whatever order
-        compare(eager, replaying, replace(LOT, architecture=STEREO_TINY.smallest(), index=index, samples=2))
+        compare(eager, replaying, replace(MICROBATCH, architecture=STEREO_TINY.smallest(), index=index, samples=2))
     assert (recorder.recorded, recorder.replayed) == (1, 2)
 
 
@@ -91,8 +91,8 @@ def test_weights_that_are_used_where_they_lie_are_recorded_anew_when_they_lie_el
         for factor in (1.0, 0.9):
             weights *= factor
             eager.load(weights)
-            for lot in lots([TINY.smallest()], 3):
-                same(eager, replaying, lot)
+            for microbatch in microbatches([TINY.smallest()], 3):
+                same(eager, replaying, microbatch)
         assert recorder.recorded == recorded
 
 
@@ -147,7 +147,7 @@ class Unable:
 
 
 def fed(replays: Replays, step: Step, count: int) -> None:
-    """Let ``count`` lots of one kind go through, and check each."""
+    """Let ``count`` microbatches of one kind go through, and check each."""
     for value in range(1, count + 1):
         inputs, targets = torch.full((1, 1, 2, 2), float(value)), torch.full((3,), value)
         loss = replays.loss(inputs, targets, TINY.smallest(), ())
@@ -155,7 +155,7 @@ def fed(replays: Replays, step: Step, count: int) -> None:
         assert step.gradient_N.tolist() == [2.0 * value] * 4
 
 
-def test_a_kind_of_lots_is_recorded_when_it_comes_for_the_second_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kind_of_microbatches_is_recorded_when_it_comes_for_the_second_time(caplog: pytest.LogCaptureFixture) -> None:
     step, recorder = Step(), Counted(Calls())
     replays = Replays(step, recorder, step.gradient_N)
     fed(replays, step, 1)
@@ -189,7 +189,7 @@ def test_of_a_step_that_gives_other_bits_each_time_a_recording_has_to_be_near(fa
     for _ in range(2):
         replays.loss(torch.ones(1, 1, 2, 2), torch.ones(3), TINY.smallest(), ())
     assert replays.num_kept == kept
-    assert step.gradient_N.tolist() == [pytest.approx(2 * (1 + 2 * far))] * 4  # that of the second lot itself
+    assert step.gradient_N.tolist() == [pytest.approx(2 * (1 + 2 * far))] * 4  # that of the second microbatch itself
 
 
 def test_of_a_step_that_gives_other_bits_each_time_a_recording_has_the_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,21 +216,21 @@ def test_the_recordings_that_were_not_used_for_longest_go_first() -> None:
     replays = Replays(step, recorder, step.gradient_N)
     asked = [TINY.sample(random.Random(seed)) for seed in range(MOST_KEPT + 1)]
 
-    def lot(architecture: Architecture) -> None:
+    def microbatch(architecture: Architecture) -> None:
         replays.loss(torch.ones(1, 1, 2, 2), torch.ones(3), architecture, ())
 
     for architecture in asked[:-1]:
-        lot(architecture)
-        lot(architecture)
-    lot(asked[0])
-    lot(asked[-1])
-    lot(asked[-1])
+        microbatch(architecture)
+        microbatch(architecture)
+    microbatch(asked[0])
+    microbatch(asked[-1])
+    microbatch(asked[-1])
     assert (recorder.recorded, replays.num_kept) == (MOST_KEPT + 1, MOST_KEPT)
     calls = step.calls
-    lot(asked[0])
+    microbatch(asked[0])
     assert step.calls == calls + 1  # by its replay, and not to record it
     assert recorder.recorded == MOST_KEPT + 1
-    lot(asked[1])
+    microbatch(asked[1])
     assert recorder.recorded == MOST_KEPT + 2
 
 

@@ -1,9 +1,9 @@
-"""One side of ``benchmarks/supernet.py --against``: trains lots as a peer does, with the code that PYTHONPATH names.
+"""One side of ``benchmarks/supernet.py --against``: trains microbatches as a peer does, with the code that PYTHONPATH names.
 
-    PYTHONPATH=CHECKOUT .venv/bin/python benchmarks/supernet_lots.py SUPERNET RESOLUTION SAMPLES THREADS LOTS
+    PYTHONPATH=CHECKOUT .venv/bin/python benchmarks/supernet_microbatches.py SUPERNET RESOLUTION SAMPLES THREADS microbatches
 
-Prints the milliseconds of a lot, the milliseconds of all cores, and the MiB of the process at their most. Also runs with code from before
-the modules of automl had the names that they have now.
+Prints the milliseconds of a microbatch, the milliseconds of all cores, and the MiB of the process at their most. Also runs with code from
+before the modules of automl had the names that they have now.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def first_of(*names: str) -> Any:
 
 
 def data_for(space: Any) -> Any:
-    """Return what the lots are drawn from."""
+    """Return what the microbatches are drawn from."""
     if space.task == "stereo":
         return first_of("manta_swarm.automl.data.catalog").load_dataset("layers", None)
     generator = np.random.default_rng(0)
@@ -45,27 +45,27 @@ def data_for(space: Any) -> Any:
     return data.ImageDataset("noise", 255, space.num_classes, images, labels, images[:8], labels[:8], flips=True)
 
 
-def main(name: str, resolution: int, samples: int, threads: int, num_lots: int) -> None:
-    """Train lots and print what they took."""
-    lots = first_of("manta_swarm.automl.training.lots", "manta_swarm.automl.training")
+def main(name: str, resolution: int, samples: int, threads: int, num_microbatches: int) -> None:
+    """Train microbatches and print what they took."""
+    microbatches = first_of("manta_swarm.automl.training.microbatches", "manta_swarm.automl.training")
     space = first_of("manta_swarm.automl.spaces.space", "automl.space").space_named(name)
     torch.set_num_threads(threads)
-    worker = lots.Worker(name, data_for(space))
+    worker = microbatches.Worker(name, data_for(space))
     supernet = first_of("manta_swarm.automl.models.networks", "automl.networks").build(space)
     supernet.initialise(torch.Generator().manual_seed(0))
     worker.load(supernet.flat_weights_N)
-    chosen = [space.largest(), space.smallest(), *(space.sample(random.Random(f"lot:{index}")) for index in range(_RANDOM))]
+    chosen = [space.largest(), space.smallest(), *(space.sample(random.Random(f"microbatch:{index}")) for index in range(_RANDOM))]
     asked = [replace(architecture, resolution=resolution) for architecture in chosen]
 
     def train(index: int) -> None:
-        worker.train(lots.Lot(1, b"base" * 8, 0, b"key!" * 8, index, asked[index % len(asked)], samples))
+        worker.train(microbatches.Microbatch(1, b"base" * 8, 0, b"key!" * 8, index, asked[index % len(asked)], samples))
 
     for index in range(len(asked)):  # warms up
         train(index)
     started_s, cpu_s = time.perf_counter(), time.process_time()
-    for index in range(len(asked), len(asked) + num_lots):
+    for index in range(len(asked), len(asked) + num_microbatches):
         train(index)
-    took_ms, of_cores_ms = (1000 * seconds / num_lots for seconds in (time.perf_counter() - started_s, time.process_time() - cpu_s))
+    took_ms, of_cores_ms = (1000 * seconds / num_microbatches for seconds in (time.perf_counter() - started_s, time.process_time() - cpu_s))
     print(took_ms, of_cores_ms, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
@@ -77,8 +77,8 @@ def import_only_from_path() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="SUPERNET")
-    for number in ("resolution", "samples", "threads", "num_lots"):
-        parser.add_argument(number, type=int, metavar="LOTS" if number == "num_lots" else number.upper())
+    for number in ("resolution", "samples", "threads", "num_microbatches"):
+        parser.add_argument(number, type=int, metavar="MICROBATCHES" if number == "num_microbatches" else number.upper())
     given = vars(parser.parse_args())
     import_only_from_path()
     memory = importlib.util.find_spec("manta_swarm.automl.memory") and importlib.import_module("manta_swarm.automl.memory")

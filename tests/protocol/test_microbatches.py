@@ -1,4 +1,4 @@
-"""Samples and seeds of lots: fixed for ever, in range, without repetition, and every sample as likely as every other."""
+"""Samples and seeds of microbatches: fixed for ever, in range, without repetition, and every sample as likely as every other."""
 
 import hashlib
 from collections import Counter
@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol import lots
-from manta_swarm.protocol.lots import lot_seed, sample_indices
+from manta_swarm.protocol import microbatches
+from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
 BASE, KEY = b"b" * 32, b"k" * 32
-# As computed when the rule was made; a change would make lots of old rounds impossible to recompute.
+# As computed when the rule was made; a change would make microbatches of old rounds impossible to recompute.
 LOT_SEED = 14_269_231_117_975_996_949
 SAMPLES = (234, 760, 153, 20, 54, 1390, 1370, 16)
 identities = st.tuples(st.integers(0, 2**62), st.binary(max_size=32), st.integers(0, 2**10), st.binary(max_size=32), st.integers(0, 2**32))
 
 
-def test_a_lot_is_the_same_on_every_machine_for_ever() -> None:
-    assert lot_seed(7, BASE, 3, KEY, 2) == LOT_SEED
+def test_a_microbatch_is_the_same_on_every_machine_for_ever() -> None:
+    assert microbatch_seed(7, BASE, 3, KEY, 2) == LOT_SEED
     assert sample_indices(7, BASE, 3, KEY, 2, 1437, 8) == SAMPLES
 
 
@@ -36,7 +36,7 @@ def test_samples_are_in_range_and_not_repeated_before_all_were_drawn(
 
 
 @given(identities, st.integers(1, 100), st.data())
-def test_a_smaller_lot_has_the_first_samples_of_a_larger_one(
+def test_a_smaller_microbatch_has_the_first_samples_of_a_larger_one(
     identity: tuple[int, bytes, int, bytes, int], size: int, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(0, size))
@@ -45,15 +45,15 @@ def test_a_smaller_lot_has_the_first_samples_of_a_larger_one(
 
 @given(identities)
 def test_a_seed_has_64_bits(identity: tuple[int, bytes, int, bytes, int]) -> None:
-    assert 0 <= lot_seed(*identity) < 2**64
+    assert 0 <= microbatch_seed(*identity) < 2**64
 
 
-def test_every_part_of_a_lot_s_identity_counts() -> None:
+def test_every_part_of_a_microbatch_s_identity_counts() -> None:
     identity = (7, BASE, 3, KEY, 2)
     others = [(8, BASE, 3, KEY, 2), (7, b"c" * 32, 3, KEY, 2), (7, BASE, 4, KEY, 2), (7, BASE, 3, b"l" * 32, 2), (7, BASE, 3, KEY, 3)]
     others += [(7, KEY, 3, BASE, 2), (7, BASE, 2, KEY, 3), (3, BASE, 7, KEY, 2)]
     every = [identity, *others]
-    assert len({lot_seed(*one) for one in every}) == len(every)
+    assert len({microbatch_seed(*one) for one in every}) == len(every)
     assert len({sample_indices(*one, 1437, 8) for one in every}) == len(every)
 
 
@@ -67,15 +67,15 @@ def test_every_order_of_a_small_data_set_is_as_likely_as_every_other() -> None:
 
 def test_words_that_would_favour_small_numbers_are_skipped() -> None:
     words = iter([2**64 - 1, 2**64 - 2, 5])
-    assert lots._below(words, 2**63 + 1) == 5
-    assert lots._below(iter([2**64 - 1]), 2**32) == 2**32 - 1
+    assert microbatches._below(words, 2**63 + 1) == 5
+    assert microbatches._below(iter([2**64 - 1]), 2**32) == 2**32 - 1
 
 
 def test_the_words_are_those_of_sha256_in_counter_mode() -> None:
     start = hashlib.sha256(b"label").digest()
     stream = b"".join(hashlib.sha256(start + counter.to_bytes(8, "big")).digest() for counter in range(3))
     expected = [int.from_bytes(stream[offset : offset + 8], "big") for offset in range(0, 96, 8)]
-    assert list(islice(lots._words(b"label"), 12)) == expected
+    assert list(islice(microbatches._words(b"label"), 12)) == expected
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 1), (-1, 1), (5, -1)])

@@ -1,4 +1,4 @@
-"""What a light contributor does is a lot like any other: with the covered weights alone its gradient has the same bits."""
+"""What a light contributor does is a microbatch like any other: with the covered weights alone its gradient has the same bits."""
 
 from itertools import pairwise
 
@@ -10,12 +10,12 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.snippet import cut, load
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, space_named
-from manta_swarm.automl.training.light import cheapest, covered_weights, leased_lots, num_covered, scattered, weights_of
-from manta_swarm.automl.training.lots import Lot, Worker
+from manta_swarm.automl.training.light import cheapest, covered_weights, leased_microbatches, num_covered, scattered, weights_of
+from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.lots import place_of_lot, sample_indices
 from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
@@ -29,40 +29,42 @@ def architectures_of(supernet: str) -> list[Architecture]:
 
 
 @pytest.mark.parametrize("supernet", TINY)
-def test_a_lot_on_the_covered_weights_and_its_own_samples_alone_has_the_gradient_of_a_full_peers_lot(supernet: str) -> None:
+def test_a_microbatch_on_the_covered_weights_and_its_own_samples_alone_has_the_gradient_of_a_full_peers_microbatch(supernet: str) -> None:
     space, dataset = space_named(supernet), load_dataset(TINY[supernet])
     supernet_ = build(space)
     supernet_.initialise(torch.Generator().manual_seed(3))
     weights_N = supernet_.flat_weights_N.clone()
     for index, architecture in enumerate(architectures_of(supernet)):
-        lot = Lot(0, BASE, 0, KEY, index, architecture, 4)
+        microbatch = Microbatch(0, BASE, 0, KEY, index, architecture, 4)
         full = Worker(supernet, dataset)
         full.load(weights_N)
-        expected = full.train(lot)
+        expected = full.train(microbatch)
         indices = sample_indices(0, BASE, 0, KEY, index, dataset.num_train, 4)
         light = Worker(supernet, load(cut(dataset, indices), dataset.task, dataset.num_train, indices))
         light.load(torch.from_numpy(weights_of(covered_weights(weights_N.numpy(), space, architecture), space, architecture)))
-        result = light.train(lot)
+        result = light.train(microbatch)
         assert torch.equal(result.gradient, expected.gradient)
         assert result.loss == expected.loss
         assert result.gradient.count_nonzero() <= num_covered(space, architecture) < len(weights_N) or architecture == space.largest()
 
 
-def test_leased_lots_are_the_first_whose_architecture_it_is_equally_many_a_step() -> None:
+def test_leased_microbatches_are_the_first_whose_architecture_it_is_equally_many_a_step() -> None:
     asked = architectures_of("classifier-tiny")[:4]
     smallest = space_named("classifier-tiny").smallest()
-    places = leased_lots(asked, smallest, BASE, KEY, local_steps=3, lots_a_step=2)
+    places = leased_microbatches(asked, smallest, BASE, KEY, local_steps=3, microbatches_a_step=2)
     indices = [index for _, index in places]
     assert [step for step, _ in places] == [0, 0, 1, 1, 2, 2]
-    assert indices == [i for i in range(24) if asked[place_of_lot(4, BASE, KEY, i)] == smallest]
+    assert indices == [i for i in range(24) if asked[place_of_microbatch(4, BASE, KEY, i)] == smallest]
     with pytest.raises(ValueError, match="does not ask"):
-        leased_lots(asked[:1], smallest, BASE, KEY, local_steps=1, lots_a_step=1)
+        leased_microbatches(asked[:1], smallest, BASE, KEY, local_steps=1, microbatches_a_step=1)
 
 
-def test_an_architecture_that_a_round_asks_for_at_several_places_is_leased_at_the_first_so_that_its_lots_are_equally_far_apart() -> None:
+def test_an_architecture_that_a_round_asks_for_at_several_places_is_leased_at_the_first_so_that_its_microbatches_are_equally_far_apart() -> (
+    None
+):
     asked = architectures_of("classifier-tiny")[:4] * 2
-    places = leased_lots(asked, asked[1], BASE, KEY, local_steps=1, lots_a_step=6)
-    assert {place_of_lot(8, BASE, KEY, index) for _, index in places} == {1}
+    places = leased_microbatches(asked, asked[1], BASE, KEY, local_steps=1, microbatches_a_step=6)
+    assert {place_of_microbatch(8, BASE, KEY, index) for _, index in places} == {1}
     assert {after - before for (_, before), (_, after) in pairwise(places)} == {8}
 
 
