@@ -30,7 +30,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
+from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from manta_swarm.protocol.signing import Identity, sha256
@@ -74,30 +74,30 @@ class Host:
 
 
 class Training:
-    """A crew that is never idle."""
+    """A worker pool that is never idle."""
 
-    def __init__(self, crew: ProcessCrew) -> None:
-        self._crew, self.microbatches = crew, 0
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool, self.microbatches = pool, 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def go_on(self) -> None:
         """Train microbatches until this is cancelled."""
         index = 0
         while True:
-            for worker in self._crew.free():
+            for worker in self._pool.free():
                 microbatch = Microbatch(0, bytes(32), 0, PEER.public_key, index, TINY.sample(random.Random(index % 4)), 32)
                 self._tasks.add(task := asyncio.create_task(self._one(worker, microbatch)))
                 task.add_done_callback(self._tasks.discard)
                 index += 1
-            await self._crew.changes.next()
+            await self._pool.changes.next()
 
     async def end(self) -> None:
         """Wait for the microbatches that are under way."""
         await asyncio.gather(*self._tasks)
 
     async def _one(self, worker: int, microbatch: Microbatch) -> None:
-        done = await self._crew.train(worker, microbatch)
-        self._crew.release(done)
+        done = await self._pool.train(worker, microbatch)
+        self._pool.release(done)
         self.microbatches += 1
 
 
@@ -149,12 +149,12 @@ async def measure(arguments: argparse.Namespace) -> None:
     supernet, data = build(TINY), digits()
     supernet.initialise(torch.Generator().manual_seed(1))
     weights = supernet.flat_weights_N.detach()
-    crew = ProcessCrew(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
-    training, network = Training(crew), MemoryNetwork()
+    pool = ProcessPool(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
+    training, network = Training(pool), MemoryNetwork()
     asking = Asking(network.endpoint(ASKER.public_key))
     desk = EvaluationDesk(PEER, Subject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
-    await crew.start()
-    await crew.load(weights, None)
+    await pool.start()
+    await pool.load(weights, None)
     async with desk.open(network.endpoint(PEER.public_key)):
         tasks = [asyncio.create_task(asking.go_on())]
         try:
@@ -179,7 +179,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await training.end()
-            await crew.close()
+            await pool.close()
 
 
 def main() -> None:

@@ -3,13 +3,13 @@
     .venv/bin/python benchmarks/gpu.py [--supernet classifier-tiny] [--microbatches 48] [--samples 128] [--devices cuda:0,cpu] [--px 224]
         [--trained 0]
 
-Each crew (one worker on each device named, one on the first GPU that replays recorded microbatches, and two there) trains the same
+Each worker pool (one worker on each device named, one on the first GPU that replays recorded microbatches, and two there) trains the same
 microbatches, the largest, the smallest and random architectures in turn, as a peer does: data and copies included. The tiny classifiers
-learn digits, the other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until
-the GPU's memory is free; where a worker makes its samples, and how much of a second a microbatch spends in that (on the CPU and on the
-GPU), in the network, eager and, in fp32, replayed, and in copies. Then, for each precision (fp32 is what swarms use) and architecture: the
-relative difference of a microbatch's gradient on the GPU and on the CPU, and whether the GPU gives the same bits twice; with --trained
-after so many steps on the CPU.
+learn digits, the other ones noise of --px pixels, stereo the layers. Prints samples a second of each worker pool, and how long a pause
+takes until the GPU's memory is free; where a worker makes its samples, and how much of a second a microbatch spends in that (on the CPU and
+on the GPU), in the network, eager and, in fp32, replayed, and in copies. Then, for each precision (fp32 is what swarms use) and
+architecture: the relative difference of a microbatch's gradient on the GPU and on the CPU, and whether the GPU gives the same bits twice;
+with --trained after so many steps on the CPU.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from manta_swarm.automl.precisions import PRECISIONS
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker, fetch
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
+from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
@@ -64,26 +64,26 @@ async def rates(
     *,
     records: bool,
 ) -> str:
-    """Return the samples a second of a crew, and what a pause takes where it is on a GPU."""
+    """Return the samples a second of a worker pool, and what a pause takes where it is on a GPU."""
     weights = weights_of(space)
-    crew = ProcessCrew(space.name, WorkerData.of(data, None), devices, cuda_graphs=records)
+    pool = ProcessPool(space.name, WorkerData.of(data, None), devices, cuda_graphs=records)
     try:
-        await crew.start()
-        while len(crew.present()) < len(devices):
-            await crew.changes.next()
-        await crew.load(weights, None)
-        await timed(crew, asked, 2 * len(asked) * len(devices), samples, 0)  # warms up
-        taken = [(await timed(crew, asked, microbatches, samples, 0))[0].seconds for _ in range(3)]
+        await pool.start()
+        while len(pool.present()) < len(devices):
+            await pool.changes.next()
+        await pool.load(weights, None)
+        await timed(pool, asked, 2 * len(asked) * len(devices), samples, 0)  # warms up
+        taken = [(await timed(pool, asked, microbatches, samples, 0))[0].seconds for _ in range(3)]
         line = f"{microbatches * samples / statistics.median(taken):,.0f} samples/s"
         if devices[0].name == "cpu":
             return line
         held = free_bytes(devices[0].name)
         started_s = time.perf_counter()
-        await crew.pause()
+        await pool.pause()
         took_s = time.perf_counter() - started_s
         return f"{line}; a pause gave {(free_bytes(devices[0].name) - held) / 1e9:.1f} GB back in {took_s:.2f} s"
     finally:
-        await crew.close()
+        await pool.close()
 
 
 def free_bytes(device: str) -> int:
@@ -149,9 +149,9 @@ def main() -> None:
     print(
         f"{space.name}, {build(space, 'meta').num_weights:,} weights, microbatches of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
     )
-    crews = [([Device(name, threads)], False) for name in names]
-    crews += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]
-    for devices, records in crews:
+    pools = [([Device(name, threads)], False) for name in names]
+    pools += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]
+    for devices, records in pools:
         line = asyncio.run(rates(space, dataset, devices, asked, arguments.microbatches, arguments.samples, records=records))
         print(f"  {' + '.join(each.name for each in devices) + (', replayed' if records else ''):<20} {line}", flush=True)
     here, weights = Worker(space.name, dataset), weights_of(space)

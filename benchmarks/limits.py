@@ -50,27 +50,27 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.automl.spaces.space import TINY
     from manta_swarm.automl.training.microbatches import Microbatch
     from manta_swarm.peer.workers.devices import Device
-    from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
-    from manta_swarm.peer.workers.resting import RestingCrew
+    from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
+    from manta_swarm.peer.workers.resting import ThrottledPool
 
-    processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
-    crew = RestingCrew(processes)
-    await crew.start()
+    processes = ProcessPool(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
+    pool = ThrottledPool(processes)
+    await pool.start()
     supernet = build(TINY)
     supernet.initialise(torch.Generator().manual_seed(1))
-    await crew.load(supernet.flat_weights_N, None)
+    await pool.load(supernet.flat_weights_N, None)
     index = 0
     try:
         for duty in (100, *duties):  # the first one warms up
-            crew.duty = duty
+            pool.duty = duty
             computed_ms, begun_s, cpu_s = 0.0, None, 0.0
             while begun_s is None or time.monotonic() - begun_s < seconds:
-                if not crew.free():
-                    await crew.changes.next()
+                if not pool.free():
+                    await pool.changes.next()
                     continue
                 microbatch = Microbatch(7, b"base" * 8, 0, b"key", index, TINY.largest() if index % 2 else TINY.smallest(), 32)
-                done = await crew.train(0, microbatch)
-                crew.release(done)
+                done = await pool.train(0, microbatch)
+                pool.release(done)
                 index += 1
                 if begun_s is None:
                     begun_s, cpu_s = time.monotonic(), _cpu_s(processes)
@@ -80,11 +80,11 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
             share, cpu = computed_ms / 1000 / passed_s, (_cpu_s(processes) - cpu_s) / passed_s
             print(f"duty {duty:3d}%: computes {share:6.1%} of the time (CPU {cpu:6.1%})  {share / (duty / 100):.3f}", flush=True)
     finally:
-        await crew.close()
+        await pool.close()
 
 
-def _cpu_s(crew: "ProcessCrew") -> float:  # noqa: F821 - imported late
-    times = psutil.Process(crew.pids[0]).cpu_times()
+def _cpu_s(pool: "ProcessPool") -> float:  # noqa: F821 - imported late
+    times = psutil.Process(pool.pids[0]).cpu_times()
     return float(times.user + times.system)
 
 

@@ -30,9 +30,9 @@ from manta_swarm.network.near_mates import Mates, NotAMate
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.features.two_views.partner import Site
-from manta_swarm.peer.features.two_views.views import SiteCrew
+from manta_swarm.peer.features.two_views.views import SitePool
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import WorkerLost
+from manta_swarm.peer.workers.pool import WorkerLost
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs
@@ -92,16 +92,16 @@ def microbatch_of(view: str, index: int, samples: int) -> Microbatch:
     return Microbatch(7, BASE, 0, PEERS[view].public_key, index, architecture, samples)
 
 
-async def train(crew: SiteCrew, microbatch: Microbatch) -> tuple[MicrobatchResult, float]:
+async def train(pool: SitePool, microbatch: Microbatch) -> tuple[MicrobatchResult, float]:
     """Train a microbatch as often as it takes; return what it gave, and the milliseconds of the last try."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if not crew.free():
-                for line in await crew.changes.next():
+            if not pool.free():
+                for line in await pool.changes.next():
                     print(line, file=sys.stderr)
                 continue
             try:
-                done = await crew.train(0, microbatch)
+                done = await pool.train(0, microbatch)
             except WorkerLost as error:
                 print(f"microbatch again: {error}", file=sys.stderr)
                 continue
@@ -118,28 +118,28 @@ async def site(view: str, microbatches: int, samples: int, directory: Path, addr
         manifest_of(PEERS[view]), task="stereo", supernet="stereo-tiny", data_digest=both.digest, microbatch_samples=samples, seed=7
     )
     data = at_site(both, view)
-    crew = SiteCrew(SiteWorker("stereo-tiny", data, view), data, Site.of(data, view), manifest, compute)
-    crew.reach(near)
+    pool = SitePool(SiteWorker("stereo-tiny", data, view), data, Site.of(data, view), manifest, compute)
+    pool.reach(near)
     try:
         await near.start()
-        await crew.load(weights(), None)
-        await crew.start()
+        await pool.load(weights(), None)
+        await pool.start()
         if view == RIGHT:
             print("ready", flush=True)
             for index in range(microbatches):
-                await train(crew, microbatch_of(view, index, samples))
+                await train(pool, microbatch_of(view, index, samples))
             print("done", flush=True)
             await asyncio.to_thread(sys.stdin.read)
         else:
-            await lead(crew, near, node, microbatches, samples, directory)
+            await lead(pool, near, node, microbatches, samples, directory)
     finally:
-        await crew.close()
+        await pool.close()
         compute.close()
         await near.close()
         await node.close()
 
 
-async def lead(crew: SiteCrew, near: Near, node: Node, microbatches: int, samples: int, directory: Path) -> None:
+async def lead(pool: SitePool, near: Near, node: Node, microbatches: int, samples: int, directory: Path) -> None:
     """Start the right site, train with it, and print what came of it."""
     address = (await node.addresses())[0]
     arguments = [
@@ -164,16 +164,16 @@ async def lead(crew: SiteCrew, near: Near, node: Node, microbatches: int, sample
         await near.meet(PEERS[RIGHT].public_key)
         pooled = Worker("stereo-tiny", few_pairs(NUM_PAIRS))
         pooled.load(weights())
-        results = [await train(crew, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
+        results = [await train(pool, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
         async with asyncio.timeout(PATIENCE_S):
             await right.stdout.readline()
-        report(crew, results, pooled, samples)
+        report(pool, results, pooled, samples)
     finally:
         right.stdin.close()
         await right.wait()
 
 
-def report(crew: SiteCrew, results: list[tuple[MicrobatchResult, float]], pooled: Worker, samples: int) -> None:
+def report(pool: SitePool, results: list[tuple[MicrobatchResult, float]], pooled: Worker, samples: int) -> None:
     """Print what the left site's microbatches gave and cost."""
     loss = gradient = pooled_ms = 0.0
     for index, (result, _) in enumerate(results):
@@ -182,9 +182,9 @@ def report(crew: SiteCrew, results: list[tuple[MicrobatchResult, float]], pooled
         pooled_ms += 1000 * (time.perf_counter() - started)
         loss = max(loss, abs(result.loss - expected.loss) / expected.loss)
         gradient = max(gradient, float((result.gradient - expected.gradient).norm() / expected.gradient.norm()))
-    print(f"{crew.own.microbatches} and {crew.others.microbatches} microbatches of {samples} samples; compared: {len(results)}")
+    print(f"{pool.own.microbatches} and {pool.others.microbatches} microbatches of {samples} samples; compared: {len(results)}")
     print(f"largest relative difference to both views at one site: loss {loss:.1e}, gradient {gradient:.1e}")
-    for whose, traffic in (("left", crew.own), ("right", crew.others)):
+    for whose, traffic in (("left", pool.own), ("right", pool.others)):
         trips = traffic.exchanges / traffic.microbatches
         sent, received = traffic.bytes_sent / traffic.microbatches / 1000, traffic.bytes_received / traffic.microbatches / 1000
         print(f"a microbatch of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left")

@@ -1,13 +1,14 @@
-"""What several workers in one peer gain: samples a second of crews of worker processes, against one worker in one process.
+"""What several workers in one peer gain: samples a second of worker pools of worker processes, against one worker in one process.
 
     .venv/bin/python benchmarks/workers.py [--supernet classifier-tiny] [--microbatches 24] [--turns 4] [--workers 2] [--samples 32]
     [--gloo]
 
-One worker with one thread, one worker with as many threads as there are workers, and a crew of that many with a thread each train the same
-microbatches (the largest, the smallest and random architectures, in turn), gradients added in the order of the microbatches. They take
-turns, so that a machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, samples a
-second of CPU time (which other programs disturb less), and the ratios; and whether the gradients are the same. With --gloo: what it takes
-to add two gradients of this length by torch.distributed's all_reduce (two ranks on loopback), and from shared memory as a peer does.
+One worker with one thread, one worker with as many threads as there are workers, and a worker pool of that many with a thread each train
+the same microbatches (the largest, the smallest and random architectures, in turn), gradients added in the order of the microbatches. They
+take turns, so that a machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns,
+samples a second of CPU time (which other programs disturb less), and the ratios; and whether the gradients are the same. With --gloo: what
+it takes to add two gradients of this length by torch.distributed's all_reduce (two ranks on loopback), and from shared memory as a peer
+does.
 """
 
 import argparse
@@ -35,9 +36,9 @@ from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
-from manta_swarm.peer.workers.crew import Crew, InProcess
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
+from manta_swarm.peer.workers.pool import InProcess, WorkerPool
+from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.pace import Pace
 
@@ -92,31 +93,31 @@ def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
     return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
 
 
-async def timed(crew: Crew, asked: Sequence[Architecture], microbatches: int, samples: int, first: int) -> "tuple[Taken, Pile]":
+async def timed(pool: WorkerPool, asked: Sequence[Architecture], microbatches: int, samples: int, first: int) -> "tuple[Taken, Pile]":
     """Return what so many microbatches take from ``first`` on, and their pile."""
-    pile = Pile(crew.num_weights, asked)
+    pile = Pile(pool.num_weights, asked)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
-    shift = Shift(InTurn(microbatches, samples, asked), first, pile, crew, progress, seat, InTurn)
-    telling = asyncio.create_task(told(crew, shift))
-    started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
+    shift = Shift(InTurn(microbatches, samples, asked), first, pile, pool, progress, seat, InTurn)
+    telling = asyncio.create_task(told(pool, shift))
+    started_s, started_cpu_s = time.perf_counter(), cpu_s(pool)
     await shift.run()
     telling.cancel()
-    return Taken(time.perf_counter() - started_s, cpu_s(crew) - started_cpu_s), pile
+    return Taken(time.perf_counter() - started_s, cpu_s(pool) - started_cpu_s), pile
 
 
-async def told(crew: Crew, shift: Shift) -> None:
-    """Tell a shift of what happens at its crew, until this is cancelled."""
+async def told(pool: WorkerPool, shift: Shift) -> None:
+    """Tell a shift of what happens at its worker pool, until this is cancelled."""
     while True:
-        for line in await crew.changes.next():
+        for line in await pool.changes.next():
             print(line, file=sys.stderr)
         shift.look_again()
 
 
-def cpu_s(crew: Crew) -> float:
-    """Return the CPU seconds of this process and of a crew's so far."""
-    workers = [psutil.Process(pid).cpu_times() for pid in crew.pids.values()] if isinstance(crew, ProcessCrew) else []
+def cpu_s(pool: WorkerPool) -> float:
+    """Return the CPU seconds of this process and of a worker pool's so far."""
+    workers = [psutil.Process(pid).cpu_times() for pid in pool.pids.values()] if isinstance(pool, ProcessPool) else []
     return time.process_time() + sum(times.user + times.system for times in workers)
 
 
@@ -129,20 +130,20 @@ async def measure(arguments: argparse.Namespace) -> None:
     weights, asked = supernet.flat_weights_N, architectures_of(space)
     compute = ComputeThread()
     alone = InProcess(Worker(space.name, dataset), compute)
-    crew = ProcessCrew(space.name, WorkerData.of(dataset, None), [Device("cpu", 1)] * many)
+    pool = ProcessPool(space.name, WorkerData.of(dataset, None), [Device("cpu", 1)] * many)
     try:
-        await crew.start()
-        while len(crew.present()) < many:
-            await crew.changes.next()
+        await pool.start()
+        while len(pool.present()) < many:
+            await pool.changes.next()
         taken: dict[str, list[Taken]] = {}
-        for each in (alone, crew):
+        for each in (alone, pool):
             await each.load(weights, None)
         for turn in range(-1, arguments.turns):  # the first turn warms up
             gradients: list[Tensor] = []
             for name, who, threads in (
                 ("one worker, 1 thread", alone, 1),
                 (f"one worker, {many} threads", alone, many),
-                (f"{many} workers, 1 thread each", crew, 1),
+                (f"{many} workers, 1 thread each", pool, 1),
             ):
                 await compute.run(torch.set_num_threads, threads)  # they are a thread's own
                 took, pile = await timed(
@@ -152,7 +153,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 if turn >= 0:
                     taken.setdefault(name, []).append(took)
     finally:
-        await crew.close()
+        await pool.close()
         compute.close()
     show(taken, gradients, arguments.microbatches * arguments.samples)
 

@@ -52,10 +52,10 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import Held, check_supported
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
-from manta_swarm.peer.workers.crew import Crew, IdleCrew, InProcess
 from manta_swarm.peer.workers.devices import DeviceChoice, Devices
-from manta_swarm.peer.workers.processes import ProcessCrew, WorkerData
-from manta_swarm.peer.workers.resting import RestingCrew
+from manta_swarm.peer.workers.pool import IdlePool, InProcess, WorkerPool
+from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
+from manta_swarm.peer.workers.resting import ThrottledPool
 from manta_swarm.protocol.cohorts import affinity_token, cohort_name
 from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
 from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
@@ -171,19 +171,19 @@ async def _enter(
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
 
-def _make_crew(
+def _make_pool(
     own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
-) -> tuple[Crew, Dataset]:
+) -> tuple[WorkerPool, Dataset]:
     """Return what trains this peer's microbatches, and the data set: where there are worker processes, as it lies in the memory that all share."""
     if own.config.audit_only:
-        return IdleCrew(build(space_named(manifest.supernet)).num_weights), dataset
-    if (crew := PLUGGED_IN.make_crew(own.config, manifest, dataset, devices, compute)) is not None:
-        return crew, dataset
+        return IdlePool(build(space_named(manifest.supernet)).num_weights), dataset
+    if (pool := PLUGGED_IN.make_pool(own.config, manifest, dataset, devices, compute)) is not None:
+        return pool, dataset
     if devices.is_in_process:
         return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
     data = WorkerData.of(dataset, held.root, held.train)
     graphs = own.config.cuda_graphs
-    processes = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
+    processes = ProcessPool(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
     return processes, data.here(dataset)
 
 
@@ -205,13 +205,13 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     devices = own.devices.with_threads(limits.cpu_threads)
     dataset = held.part_of(await asyncio.to_thread(PLUGGED_IN.load, config, manifest, held.root))
     compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
-    resting = RestingCrew(crew, thread=None if isinstance(crew, ProcessCrew) else compute)
+    pool, dataset = await asyncio.to_thread(_make_pool, own, manifest, dataset, limits, devices, compute, held)
+    resting = ThrottledPool(pool, thread=None if isinstance(pool, ProcessPool) else compute)
     membership = _membership(config, manifest, signed.run)
     log = LogClient(node, manifest, signed.run)
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
     course = RunCourse(manifest)
-    context = RunContext(node, identity, signed, manifest, course, crew.num_weights, log, store, board, held.shelf, compute, terms)
+    context = RunContext(node, identity, signed, manifest, course, pool.num_weights, log, store, board, held.shelf, compute, terms)
     progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, course), log)
     board.update(
         run=signed.run.hex(),
@@ -223,7 +223,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
-    features = PLUGGED_IN.features(Setting(config, context, progress, held, dataset, crew, met.traffic))
+    features = PLUGGED_IN.features(Setting(config, context, progress, held, dataset, pool, met.traffic))
     sizing = _sizing_of(config, manifest, table, features)
     store.remember_run(signed.run, met.addresses)
     await serve_manifest(node, signed)
@@ -234,7 +234,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         if sizing is None and config.size is not None:
             board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
         session = Session(context, progress, resting, membership, features, sizing, trains=not config.audit_only)
-        processes = crew if isinstance(crew, ProcessCrew) else None
+        processes = pool if isinstance(pool, ProcessPool) else None
         limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices)
         await own.limiter.attach(limited)
         watching = asyncio.create_task(own.limiter.watch())

@@ -34,7 +34,7 @@ from manta_swarm.peer.train.loop import TrainingLoop
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.trainer import LocalTrainer
-from manta_swarm.peer.workers.crew import Crew
+from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.runtime.tasks import unless, within
@@ -51,19 +51,19 @@ class Session:
         self,
         context: RunContext,
         progress: Progress,
-        crew: Crew,
+        pool: WorkerPool,
         membership: Membership,
         features: Features | None = None,
         sizing: Sizing | None = None,
         *,
         trains: bool = True,
     ) -> None:
-        """Prepare; ``run`` does the rest, and ends ``crew`` and the context's compute thread.
+        """Prepare; ``run`` does the rest, and ends ``pool`` and the context's compute thread.
 
         Args:
             context: of the run.
             progress: where this peer's work stands.
-            crew: computes microbatches.
+            worker pool: computes microbatches.
             membership: what decides of which cohort this peer is.
             features: what it does beside; None: nothing.
             sizing: in model-parallel: how large the architectures may be; None: all of them are for this peer.
@@ -74,15 +74,15 @@ class Session:
         self.machine = progress.machine
         self.features = features or Features()
         self.trains = trains
-        self._crew = crew
+        self._pool = pool
         self._others = Others(context, progress, membership, sizing)
         neighbours = self._others.neighbours
         self._spread = Spread(context, neighbours)
         self.states = States(context, self._spread)
         self._checker = Checker(context, self._spread)
         self._catching_up = CatchingUp(context, progress, self.states, self._checker)
-        self._timing = Timing(context, progress, crew, self.features)
-        self._trainer = LocalTrainer(context, progress, crew, self.features, self._timing, sizing)
+        self._timing = Timing(context, progress, pool, self.features)
+        self._trainer = LocalTrainer(context, progress, pool, self.features, self._timing, sizing)
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
@@ -164,16 +164,16 @@ class Session:
         self.progress.changed.set()
         self._trainer.look_again()
 
-    async def _watch_crew(self) -> None:
-        """Pass on what happens at the crew, until this is cancelled."""
+    async def _watch_pool(self) -> None:
+        """Pass on what happens at the worker pool, until this is cancelled."""
         while True:
-            for line in await self._crew.changes.next():
+            for line in await self._pool.changes.next():
                 self.context.board.say(line)
-            self._crew_changed()
+            self._pool_changed()
 
-    def _crew_changed(self) -> None:
+    def _pool_changed(self) -> None:
         self._trainer.look_again()
-        if self.context.board.status.workers != (there := len(self._crew.present())):
+        if self.context.board.status.workers != (there := len(self._pool.present())):
             self.context.board.update(workers=there)
             self.context.board.write()
 
@@ -188,14 +188,14 @@ class Session:
     async def pause(self, why: Mapping[str, str] = _BY_YOU) -> None:
         """Compute nothing until ``resume``; what is done is handed in. Returns once the workers' memory is free. ``why``: in words."""
         self.features.pause()
-        if not self._crew.is_paused:
-            await self._crew.pause()
+        if not self._pool.is_paused:
+            await self._pool.pause()
         self.context.board.pause(why)
         self._look_again()
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
-        await self._crew.resume()
+        await self._pool.resume()
         self.context.board.pause({})
         self.features.resume()
         self._look_again()
@@ -243,11 +243,11 @@ class Session:
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            watches = node.watch_daemon(), self._hear(), self._word.watch(), self._leave_with_operators(), self._watch_crew()
+            watches = node.watch_daemon(), self._hear(), self._word.watch(), self._leave_with_operators(), self._watch_pool()
             background = [tasks.create_task(watch) for watch in watches]
             try:
-                await self._crew.start()
-                self._crew_changed()
+                await self._pool.start()
+                self._pool_changed()
                 await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
@@ -292,7 +292,7 @@ class Session:
         await self._others.cohort.close()
         await self._spread.close()
         await self._subscriber.close()
-        await self._crew.close()
+        await self._pool.close()
         self.context.compute.close()
 
     async def _watch_guilt(self) -> None:
@@ -333,7 +333,7 @@ class Session:
                 return
             elif phase is Phase.BEHIND:
                 await self._catching_up.catch_up(self._tasks)
-            elif self._crew.is_paused or not self.trains:
+            elif self._pool.is_paused or not self.trains:
                 await self.progress.changed.wait()
             elif phase is Phase.WORKING or self._timing.works_ahead():
                 await self._held()

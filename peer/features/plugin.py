@@ -20,8 +20,8 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.train.data import Held, load_checked
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.peer.workers.devices import Devices
+from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 
 
@@ -47,7 +47,7 @@ class Setting:
     progress: Progress
     held: Held  # the data that are here
     dataset: Dataset
-    crew: Crew
+    pool: WorkerPool
     traffic: Traffic  # of the context's node
 
 
@@ -75,7 +75,9 @@ class Plugin:
         """
         return None
 
-    def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
+    def make_pool(
+        self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread
+    ) -> WorkerPool | None:
         """Return what trains this peer's microbatches in place of the usual workers; None: these do. Raises as ``check``."""
         return None
 
@@ -121,10 +123,12 @@ class Plugins:
                 return dataset
         return load_checked(manifest, root)
 
-    def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
+    def make_pool(
+        self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread
+    ) -> WorkerPool | None:
         """Return what the first plugin gives that trains this peer's microbatches; None: none does."""
-        crews = (plugin.make_crew(config, manifest, dataset, devices, compute) for plugin in self._all)
-        return next((crew for crew in crews if crew is not None), None)
+        pools = (plugin.make_pool(config, manifest, dataset, devices, compute) for plugin in self._all)
+        return next((pool for pool in pools if pool is not None), None)
 
     def features(self, of: Setting) -> Features:
         """Return the features that a peer has.

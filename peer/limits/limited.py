@@ -10,8 +10,8 @@ from manta_swarm.peer.limits.limiter import hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.workers.devices import DeviceChoice
-from manta_swarm.peer.workers.processes import ProcessCrew
-from manta_swarm.peer.workers.resting import RestingCrew
+from manta_swarm.peer.workers.processes import ProcessPool
+from manta_swarm.peer.workers.resting import ThrottledPool
 
 
 class LimitedPeer:
@@ -20,8 +20,8 @@ class LimitedPeer:
     def __init__(
         self,
         session: Session,
-        crew: RestingCrew,
-        processes: ProcessCrew | None,
+        pool: ThrottledPool,
+        processes: ProcessPool | None,
         traffic: Traffic,
         limits: Limits,
         devices: DeviceChoice,
@@ -30,14 +30,14 @@ class LimitedPeer:
 
         Args:
             session: the peer's, in a run.
-            crew: what computes its microbatches.
+            worker pool: what computes its microbatches.
             processes: the same where worker processes do.
             traffic: of the node.
             limits: those that all this was made for.
             devices: what it may compute on.
         """
         self._session = session
-        self._crew = crew
+        self._pool = pool
         self._processes = processes
         self._traffic = traffic
         self._board = session.context.board
@@ -69,9 +69,9 @@ class LimitedPeer:
         before, self._limits = self._limits, limits
         hold_back(self._traffic, limits)
         self._session.features.limit(limits)
-        if self._crew.duty != limits.duty:
+        if self._pool.duty != limits.duty:
             self._session.rest(limits.duty)
-            self._crew.duty = limits.duty
+            self._pool.duty = limits.duty
         if (before.cpu_threads, before.gpu_memory) != (limits.cpu_threads, limits.gpu_memory):
             devices = self._devices.with_threads(limits.cpu_threads)
             if self._processes is not None:
@@ -92,7 +92,7 @@ class LimitedPeer:
         self._board.update(
             left_ms=left_ms,
             open_ms=open_ms,
-            samples_trained=self._crew.samples_trained,
+            samples_trained=self._pool.samples_trained,
             sent_bytes=self._traffic.sent.total,
             received_bytes=self._traffic.received.total,
         )

@@ -18,7 +18,7 @@ from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.train.work import Pile
-from manta_swarm.peer.workers.crew import Crew, Done, WorkerLost
+from manta_swarm.peer.workers.pool import Done, WorkerLost, WorkerPool
 from manta_swarm.protocol.errors import SamplesMissing
 
 _FAILURES = 3  # microbatches in a row whose gradient is not finite, or that nobody could train, before a step is given up
@@ -52,14 +52,14 @@ class MayStart(Protocol):
 
 
 class Shift:
-    """One local step's microbatches on a crew."""
+    """One local step's microbatches on a worker pool."""
 
     def __init__(
         self,
         microbatches: Microbatches,
         first: int,
         pile: Pile,
-        crew: Crew,
+        pool: WorkerPool,
         progress: Progress,
         seat: "asyncio.Future[Seat]",
         timing: MayStart,
@@ -70,7 +70,7 @@ class Shift:
         """
         self._microbatches = microbatches
         self._pile = pile
-        self._crew = crew
+        self._pool = pool
         self._machine = progress.machine
         self._pace = progress.pace
         self._seat = seat
@@ -121,7 +121,7 @@ class Shift:
     # Starting.
 
     def _start_microbatches(self) -> None:
-        for worker in sorted(self._crew.free(), key=self._pace.usual_ms):
+        for worker in sorted(self._pool.free(), key=self._pace.usual_ms):
             if self._could_start(worker):
                 self._start(worker)
 
@@ -132,7 +132,7 @@ class Shift:
             index, self._next = self._next, self._next + 1
         self._machine.microbatch_started(to_finish=self._microbatches.step > 0)
         microbatch, _ = self._microbatches.at(index)
-        training = asyncio.ensure_future(self._crew.train(worker, microbatch))
+        training = asyncio.ensure_future(self._pool.train(worker, microbatch))
         self._under_way[training] = (index, worker)
 
     def _could_start(self, worker: int) -> bool:
@@ -148,8 +148,8 @@ class Shift:
 
     def _awaits_worker(self) -> bool:
         """Would there be another microbatch, if a worker were there that is not."""
-        free = self._crew.free()
-        return any(self._could_start(worker) for worker in range(self._crew.size) if worker not in free)
+        free = self._pool.free()
+        return any(self._could_start(worker) for worker in range(self._pool.size) if worker not in free)
 
     # Collecting.
 
@@ -208,7 +208,7 @@ class Shift:
             if self._to_add not in self._missed:
                 self._failures = 0 if is_good else self._failures + 1
             if done is not None:
-                self._crew.release(done)
+                self._pool.release(done)
             self._to_add += 1
 
     def _add(self, index: int, done: Done) -> bool:

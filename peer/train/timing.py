@@ -2,25 +2,25 @@
 
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.workers.crew import Crew
+from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.rounds import Phase
 
 
 class Timing:
     """One peer's, by what it measured so far."""
 
-    def __init__(self, context: RunContext, progress: Progress, crew: Crew, features: Features) -> None:
+    def __init__(self, context: RunContext, progress: Progress, pool: WorkerPool, features: Features) -> None:
         """Prepare.
 
         Args:
             context: of the run.
             progress: says how long the round still has, and how long things take.
-            crew: says who computes.
+            worker pool: says who computes.
             features: may leave the work to others.
         """
         self._context = context
         self._progress = progress
-        self._crew = crew
+        self._pool = pool
         self._features = features
         self._machine = progress.machine
         self._pace = progress.pace
@@ -49,10 +49,10 @@ class Timing:
             ends: when it ends as its cohort says; None: no cohort does.
             worker: its number.
         """
-        machine, is_leaving, workers = self._machine, self._progress.leaving.is_set(), self._crew.present()
+        machine, is_leaving, workers = self._machine, self._progress.leaving.is_set(), self._pool.present()
         if step and not microbatches:
             return machine.samples > 0 and not (is_leaving and not workers)
-        if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
+        if is_leaving or self._pool.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
             return False
         if microbatches and self._features.is_lease_only:
             return False

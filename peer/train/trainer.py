@@ -22,7 +22,7 @@ from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import Learnt, Pile, Vector, Work, claim_of
-from manta_swarm.peer.workers.crew import Crew
+from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.rounds import Standing
 
@@ -57,27 +57,27 @@ class LocalTrainer:
     """One peer's workers and what they compute."""
 
     def __init__(
-        self, context: RunContext, progress: Progress, crew: Crew, features: Features, timing: Timing, sizing: Sizing | None = None
+        self, context: RunContext, progress: Progress, pool: WorkerPool, features: Features, timing: Timing, sizing: Sizing | None = None
     ) -> None:
         """Prepare.
 
         Args:
             context: of the run.
             progress: is told of each microbatch.
-            crew: computes them.
+            worker pool: computes them.
             features: may change what was learnt, and keep vectors that claims name.
             timing: decides whether another microbatch is started.
             sizing: is told how long microbatches took, where a cohort's size depends on it.
         """
         self._context = context
         self._progress = progress
-        self._crew = crew
+        self._pool = pool
         self._features = features
         self._timing = timing
         self._sizing = sizing
         self._course = context.course
         self._shift: Shift | None = None  # under way
-        self._loaded: bytes | None = None  # digest of the state that the crew has
+        self._loaded: bytes | None = None  # digest of the state that the worker pool has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
         self._open_ms = 0  # how long the round of the base is open
@@ -93,13 +93,13 @@ class LocalTrainer:
         return dropped
 
     def has(self, state: bytes) -> bool:
-        """Return whether the crew has the weights of this state."""
+        """Return whether the worker pool has the weights of this state."""
         return self._loaded == state
 
     async def load(self, digest: bytes, state: State, teacher: Tensor | None) -> None:
-        """Give the crew a state, and the parameters of its teacher where it has one."""
+        """Give the worker pool a state, and the parameters of its teacher where it has one."""
         self._teacher = teacher
-        await self._crew.load(state.parameters, teacher)
+        await self._pool.load(state.parameters, teacher)
         self._loaded = digest
 
     def begin(self, base: Standing) -> None:
@@ -122,7 +122,7 @@ class LocalTrainer:
 
         Args:
             base: the commit.
-            state: its state, which the crew has.
+            state: its state, which the worker pool has.
             cohort: the name that model-parallel's architectures follow from, for all of this work.
             seat: this peer's place in its cohort; it is waited for once the first microbatch is done.
         """
@@ -136,9 +136,9 @@ class LocalTrainer:
         for step in range(steps):
             if local is not None and step:
                 self._loaded = None
-                await self._crew.load(local.weights, self._teacher)
+                await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            shift = self._shift = Shift(asked, index, pile, self._crew, self._progress, seat, self._timing)
+            shift = self._shift = Shift(asked, index, pile, self._pool, self._progress, seat, self._timing)
             try:
                 await shift.run()
             finally:

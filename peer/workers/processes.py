@@ -1,4 +1,4 @@
-"""A crew of worker processes, one for each GPU or for each share of the CPU's threads: started, given microbatches, started again when they end.
+"""A worker pool of worker processes, one for each GPU or for each share of the CPU's threads: started, given microbatches, started again when they end.
 
 What all need lies in shared memory once: the weights and the teacher's, the data set, and a place for each gradient that is under way.
 Gradients are added by whoever asked for the microbatches, in the order of the microbatches, so the sum is the same as with one worker, and
@@ -25,8 +25,8 @@ from manta_swarm.automl.shared_memory import Region, aligned
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import now_ms
-from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.devices import Device
+from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
@@ -129,8 +129,8 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
         task.get_loop().call_exception_handler({"message": "a worker is not looked after any more", "exception": error, "task": task})
 
 
-class ProcessCrew:
-    """Implements ``peer.workers.crew.Crew``."""
+class ProcessPool:
+    """Implements ``peer.workers.pool.WorkerPool``."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ProcessCrew:
         gpu_memory: int | None = None,
         cuda_graphs: bool = False,
     ) -> None:
-        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew.
+        """Prepare; ``start`` starts the workers. ``data`` is closed with the worker pool.
 
         On a GPU a worker takes ``gpu_memory`` bytes at most; with ``cuda_graphs`` it records microbatches and replays them.
 
@@ -219,7 +219,7 @@ class ProcessCrew:
         self._teacher = teacher
 
     async def train(self, worker: int, microbatch: Microbatch) -> Done:
-        """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
+        """See ``WorkerPool``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
         child = post.child
         if post.slot is not None or not self._free_slots:
@@ -259,7 +259,7 @@ class ProcessCrew:
         return answer
 
     def release(self, done: Done) -> None:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         self._give_back(done.slot)
 
     def _give_back(self, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""A crew that computes only a share of the time: after a microbatch its worker rests, and takes none until the share is kept.
+"""A worker pool that computes only a share of the time: after a microbatch its worker rests, and takes none until the share is kept.
 
 What counts is the time in which a worker computed, against all that went by: whatever else the peer waits for, the commit or the network,
 is rest as well. So a worker never computes more than its share, and as much as that where there is always something to do.
@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from manta_swarm.automl.training.microbatches import Microbatch
-from manta_swarm.peer.workers.crew import Crew, Done
+from manta_swarm.peer.workers.pool import Done, WorkerPool
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 _WHOLE = 100
@@ -38,7 +38,7 @@ class Account:
 
 @dataclass
 class _Account(Account):
-    """That of a crew's worker."""
+    """That of a worker pool's worker."""
 
     counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
 
@@ -51,16 +51,16 @@ class Counting(Protocol):
         """Milliseconds so far."""
 
 
-class RestingCrew:
-    """Another crew, which rests. Implements ``peer.workers.crew.Crew``."""
+class ThrottledPool:
+    """Another worker pool, which rests. Implements ``peer.workers.pool.WorkerPool``."""
 
-    def __init__(self, crew: Crew, duty: int = _WHOLE, *, thread: Counting | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Let ``crew`` compute ``duty`` hundredths of the time.
+    def __init__(self, pool: WorkerPool, duty: int = _WHOLE, *, thread: Counting | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Let ``pool`` compute ``duty`` hundredths of the time.
 
         ``thread`` is the one in which its one worker computes, with all else that is heavy; None: each worker has a process of its own.
         """
-        self._crew = crew
-        self.changes = crew.changes  # the end of a rest is one more
+        self._pool = pool
+        self.changes = pool.changes  # the end of a rest is one more
         self._duty = duty
         self._thread = thread
         self._clock = clock
@@ -86,39 +86,39 @@ class RestingCrew:
     @property
     def num_weights(self) -> int:
         """N."""
-        return self._crew.num_weights
+        return self._pool.num_weights
 
     @property
     def size(self) -> int:
         """How many workers there are when all goes well."""
-        return self._crew.size
+        return self._pool.size
 
     @property
     def is_paused(self) -> bool:
         """Whether no microbatch is to be started."""
-        return self._crew.is_paused
+        return self._pool.is_paused
 
     def present(self) -> Sequence[int]:
         """Return the workers that are there, those that rest too."""
-        return self._crew.present()
+        return self._pool.present()
 
     def free(self) -> Sequence[int]:
         """Return those that could take a microbatch now."""
-        return [worker for worker in self._crew.free() if self._rest_ms(worker) <= 0]
+        return [worker for worker in self._pool.free() if self._rest_ms(worker) <= 0]
 
     async def start(self) -> None:
         """Begin."""
-        await self._crew.start()
+        await self._pool.start()
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """See ``Crew``."""
-        await self._crew.load(parameters, teacher)
+        """See ``WorkerPool``."""
+        await self._pool.load(parameters, teacher)
 
     async def train(self, worker: int, microbatch: Microbatch) -> Done:
-        """See ``Crew``; then the worker rests."""
+        """See ``WorkerPool``; then the worker rests."""
         self._accounts.setdefault(worker, _Account(self._clock.now_ms(), counted_ms=self._counted_ms()))
         try:
-            done = await self._crew.train(worker, microbatch)
+            done = await self._pool.train(worker, microbatch)
         except BaseException:
             self._settle(worker, None)
             raise
@@ -127,22 +127,22 @@ class RestingCrew:
         return done
 
     def release(self, done: Done) -> None:
-        """See ``Crew``."""
-        self._crew.release(done)
+        """See ``WorkerPool``."""
+        self._pool.release(done)
 
     async def pause(self) -> None:
-        """See ``Crew``."""
-        await self._crew.pause()
+        """See ``WorkerPool``."""
+        await self._pool.pause()
 
     async def resume(self) -> None:
-        """See ``Crew``."""
-        await self._crew.resume()
+        """See ``WorkerPool``."""
+        await self._pool.resume()
 
     async def close(self) -> None:
         """End all workers."""
         for timer in self._timers.values():
             timer.cancel()
-        await self._crew.close()
+        await self._pool.close()
 
     def _counted_ms(self) -> float:
         return 0.0 if self._thread is None else self._thread.busy_ms

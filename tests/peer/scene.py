@@ -36,9 +36,9 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import Held
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import InProcess
 from manta_swarm.peer.workers.devices import DeviceChoice
-from manta_swarm.peer.workers.resting import RestingCrew
+from manta_swarm.peer.workers.pool import InProcess
+from manta_swarm.peer.workers.resting import ThrottledPool
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256
@@ -184,7 +184,7 @@ class Scene:
         is_plain: bool = False,
     ) -> tuple[Session, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
-        crew = RestingCrew(InProcess(worker, compute), thread=compute)
+        pool = ThrottledPool(InProcess(worker, compute), thread=compute)
         context = context_of(
             endpoint, identity, signed, board, compute, store=store, shelf=shelf, num_weights=worker.num_weights, payout=payout
         )
@@ -199,8 +199,8 @@ class Scene:
         if gateway is not None:
             features.append(Gateway(context, progress, gateway))
         membership = Membership(Choice.LABEL, "here", token)
-        session = Session(context, progress, crew, membership, Features(() if is_plain else features), sizing, trains=trains)
-        return session, LimitedPeer(session, crew, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
+        session = Session(context, progress, pool, membership, Features(() if is_plain else features), sizing, trains=trains)
+        return session, LimitedPeer(session, pool, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

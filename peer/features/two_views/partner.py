@@ -8,7 +8,7 @@ from typing import Protocol
 from manta_swarm.automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
 from manta_swarm.network import waits
 from manta_swarm.network.rpc import Handler
-from manta_swarm.peer.workers.crew import Changes
+from manta_swarm.peer.workers.pool import Changes
 from manta_swarm.protocol.encoding import encode, pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Weather
 from manta_swarm.protocol.fields import check_digest

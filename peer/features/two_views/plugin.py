@@ -13,10 +13,10 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.features.two_views.partner import Site
-from manta_swarm.peer.features.two_views.views import SiteCrew
+from manta_swarm.peer.features.two_views.views import SitePool
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import Crew
 from manta_swarm.peer.workers.devices import Devices
+from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class TwoViews(Feature):
     """The other site of a peer that has one view of the run's pairs: it is found among the peers of its cohort."""
 
-    def __init__(self, crew: SiteCrew) -> None:
-        self._crew = crew
+    def __init__(self, pool: SitePool) -> None:
+        self._pool = pool
 
     @contextlib.asynccontextmanager
     async def open(self, session: "Session") -> AsyncIterator[None]:
         """Know the cohort from now on."""
-        self._crew.reach(session.cohort)
+        self._pool.reach(session.cohort)
         yield
 
 
@@ -53,7 +53,9 @@ class TwoViewsPlugin(Plugin):
         """Return what this computer has of the run's pairs."""
         return None if config.view is None else load_view(manifest.dataset, config.view, root)
 
-    def make_crew(self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread) -> Crew | None:
+    def make_pool(
+        self, config: PeerConfig, manifest: Manifest, dataset: Dataset, devices: Devices, compute: ComputeThread
+    ) -> WorkerPool | None:
         """Return what trains this site's part of the microbatches; several workers, or GPUs, are refused."""
         if config.view is None:
             return None
@@ -61,8 +63,8 @@ class TwoViewsPlugin(Plugin):
             raise UserError("with --view one process computes, on the CPU: give --gpus none, and leave --workers out")
         assert isinstance(dataset, StereoDataset)
         worker = SiteWorker(manifest.supernet, dataset, config.view)
-        return SiteCrew(worker, dataset, Site.of(dataset, config.view), manifest, compute)
+        return SitePool(worker, dataset, Site.of(dataset, config.view), manifest, compute)
 
     def features(self, of: Setting) -> Sequence[Feature]:
         """Return what finds the other site."""
-        return (TwoViews(of.crew),) if isinstance(of.crew, SiteCrew) else ()
+        return (TwoViews(of.pool),) if isinstance(of.pool, SitePool) else ()

@@ -23,7 +23,7 @@ from manta_swarm.network import waits
 from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
-from manta_swarm.peer.workers.crew import CrewOfOne, Done, WorkerLost
+from manta_swarm.peer.workers.pool import Done, SingleWorker, WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable, Weather
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
@@ -123,8 +123,8 @@ class _LeadingTry(Try):
         return await self._near.call_mate(self._partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
 
 
-class SiteCrew(CrewOfOne):
-    """A crew of one that computes its part of each microbatch of the two sites. Implements ``Crew``."""
+class SitePool(SingleWorker):
+    """A worker pool of one that computes its part of each microbatch of the two sites. Implements ``WorkerPool``."""
 
     def __init__(self, worker: SiteWorker, dataset: StereoDataset, site: Site, manifest: Manifest, compute: ComputeThread) -> None:
         """Prepare; ``reach`` comes before ``start``.
@@ -155,7 +155,7 @@ class SiteCrew(CrewOfOne):
         """Find the other site among these mates."""
         self._near = near
 
-    # As a crew.
+    # As a worker pool.
 
     @property
     def num_weights(self) -> int:
@@ -177,7 +177,7 @@ class SiteCrew(CrewOfOne):
                 await near.serve_mates(method, answer)
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
 
         def load() -> bytes:
             self._worker.teach(teacher)
@@ -205,7 +205,7 @@ class SiteCrew(CrewOfOne):
         return Done(result, now_ms() - started_ms, partner=self._partner.last)
 
     async def resume(self) -> None:
-        """Go on, and help the other site again, which a paused crew does not."""
+        """Go on, and help the other site again, which a paused worker pool does not."""
         async with self._ready:
             await super().resume()
             self._ready.notify_all()

@@ -14,7 +14,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResul
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import Pile
-from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
+from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine, Standing
@@ -31,8 +31,8 @@ ASKED = (TINY.largest(), TINY.smallest())
 MANY = 100
 
 
-class HeldCrew:
-    """Workers that end a microbatch when a test says so. Implements ``peer.workers.crew.Crew``."""
+class HeldPool:
+    """Workers that end a microbatch when a test says so. Implements ``peer.workers.pool.WorkerPool``."""
 
     num_weights = 3
     is_paused = False
@@ -123,7 +123,7 @@ class Timing:
 class Scene:
     """A shift that runs, and what it leaves."""
 
-    crew: HeldCrew
+    pool: HeldPool
     pile: Pile
     machine: RoundMachine
     pace: Pace
@@ -134,13 +134,13 @@ class Scene:
     async def at(self, **indices: int) -> None:
         """Return once each of these workers is at the microbatch of this index."""
         wanted = {int(name[1:]): index for name, index in indices.items()}
-        await until(lambda: self.crew.indices() == wanted)
+        await until(lambda: self.pool.indices() == wanted)
 
 
-async def follow(crew: HeldCrew, shift: Shift) -> None:
-    """Tell the shift of what happens at the crew, as a session does."""
+async def follow(pool: HeldPool, shift: Shift) -> None:
+    """Tell the shift of what happens at the worker pool, as a session does."""
     while True:
-        await crew.changes.next()
+        await pool.changes.next()
         shift.look_again()
 
 
@@ -150,16 +150,16 @@ def play(
     """Run a shift beside ``story``; ``microbatches``: how many there is time for."""
 
     async def whole() -> Scene:
-        crew, pile, pace = HeldCrew(workers), Pile(3, ASKED), Pace()
+        pool, pile, pace = HeldPool(workers), Pile(3, ASKED), Pace()
         machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
         seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
         if seated:
             seat.set_result(Seat(PEER.public_key))
 
         timing = Timing(microbatches)
-        shift = Shift(InTurn(most), 0, pile, crew, progress_of(machine, pace), seat, timing)
-        scene = Scene(crew, pile, machine, pace, seat, shift, timing)
-        running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(crew, shift))
+        shift = Shift(InTurn(most), 0, pile, pool, progress_of(machine, pace), seat, timing)
+        scene = Scene(pool, pile, machine, pace, seat, shift, timing)
+        running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(pool, shift))
         async with asyncio.timeout(60):
             try:
                 await story(scene)
@@ -179,7 +179,7 @@ def one_after_the_other(count: int) -> Pile:
     async def story(scene: Scene) -> None:
         for index in range(count):
             await scene.at(w0=index)
-            scene.crew.ends(0)
+            scene.pool.ends(0)
 
     return play(story, workers=1, microbatches=count).pile
 
@@ -188,15 +188,15 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         for index in range(2, 5):  # worker 1 is as fast as can be
-            scene.crew.ends(1)
+            scene.pool.ends(1)
             await scene.at(w0=0, w1=index)
-        assert scene.crew.released == []
-        scene.crew.ends(1)
+        assert scene.pool.released == []
+        scene.pool.ends(1)
         await scene.at(w0=0)
-        scene.crew.ends(0)
+        scene.pool.ends(0)
 
     scene, alone = play(story, microbatches=5), one_after_the_other(5)
-    assert scene.crew.released == [0, 1, 2, 3, 4]
+    assert scene.pool.released == [0, 1, 2, 3, 4]
     assert np.array_equal(scene.pile.gradient(), alone.gradient())
     assert scene.pile.claimed(bytes(32)) == alone.claimed(bytes(32))
     assert scene.machine.samples == scene.pile.samples == 5 * MICROBATCH
@@ -206,17 +206,17 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
 def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.crew.dies(0)
+        scene.pool.dies(0)
         await scene.at(w1=1)
-        scene.crew.ends(1)
+        scene.pool.ends(1)
         await scene.at(w1=0)
-        scene.crew.comes_back(0)
+        scene.pool.comes_back(0)
         await scene.at(w0=2, w1=0)
-        scene.crew.ends(0)
-        scene.crew.ends(1)
+        scene.pool.ends(0)
+        scene.pool.ends(1)
 
     scene = play(story, microbatches=3)
-    assert scene.crew.released == [0, 1, 2]
+    assert scene.pool.released == [0, 1, 2]
     assert scene.pile.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
     assert scene.machine.samples == 3 * MICROBATCH
 
@@ -225,13 +225,13 @@ def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_
     async def story(scene: Scene) -> None:
         for index in range(5):
             await scene.at(w0=index)
-            scene.crew.misses(0)
+            scene.pool.misses(0)
         for index in (5, 6):
             await scene.at(w0=index)
-            scene.crew.ends(0)
+            scene.pool.ends(0)
 
     scene = play(story, workers=1, microbatches=2)
-    assert scene.crew.released == [5, 6]
+    assert scene.pool.released == [5, 6]
     assert scene.machine.samples == scene.pile.samples == 2 * MICROBATCH
     assert scene.shift.next_index == 7
 
@@ -240,7 +240,7 @@ def test_it_is_given_up_where_microbatch_after_microbatch_needs_samples_that_are
     async def story(scene: Scene) -> None:
         for index in range(64):
             await scene.at(w0=index)
-            scene.crew.misses(0)
+            scene.pool.misses(0)
 
     with pytest.raises(
         SamplesMissing, match="64 microbatches in a row need samples that are not here, of the last one: the shard x is missing"
@@ -252,21 +252,21 @@ def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_dropped_an
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         scene.timing.microbatches = 1
-        scene.crew.dies(0)
-        scene.crew.ends(1)
+        scene.pool.dies(0)
+        scene.pool.ends(1)
 
     scene = play(story)
-    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (MICROBATCH, MICROBATCH, [1])
+    assert (scene.pile.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
 def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0)
-        scene.crew.dies(0)
-        await until(lambda: scene.crew.busy == {})
-        scene.crew.comes_back(0)
+        scene.pool.dies(0)
+        await until(lambda: scene.pool.busy == {})
+        scene.pool.comes_back(0)
         await scene.at(w0=0)
-        scene.crew.ends(0)
+        scene.pool.ends(0)
 
     scene = play(story, workers=1, microbatches=1)
     assert scene.pile.samples == MICROBATCH
@@ -275,7 +275,7 @@ def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> Non
 def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0)
-        scene.crew.dies(0)
+        scene.pool.dies(0)
         scene.timing.microbatches = 0
 
     scene = play(story, workers=1)
@@ -286,24 +286,24 @@ def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_
     async def story(scene: Scene) -> None:
         for _ in range(3):
             await scene.at(w0=0)
-            scene.crew.dies(0)
-            await until(lambda: scene.crew.busy == {})
-            scene.crew.comes_back(0)
+            scene.pool.dies(0)
+            await until(lambda: scene.pool.busy == {})
+            scene.pool.comes_back(0)
         await scene.at(w0=1)
         scene.timing.microbatches = 1
-        scene.crew.ends(0)
+        scene.pool.ends(0)
 
     scene = play(story, workers=1)
-    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (MICROBATCH, MICROBATCH, [1])
+    assert (scene.pile.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
 def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
     async def story(scene: Scene) -> None:
         for index in (0, 0, 0, 1, 1, 1, 2, 2, 2):
             await scene.at(w0=index)
-            scene.crew.dies(0)
-            await until(lambda: scene.crew.busy == {})
-            scene.crew.comes_back(0)
+            scene.pool.dies(0)
+            await until(lambda: scene.pool.busy == {})
+            scene.pool.comes_back(0)
 
     scene = play(story, workers=1)
     assert (len(scene.pile), scene.machine.samples) == (0, 0)
@@ -313,7 +313,7 @@ def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1, w2=2)
         for worker in (0, 2, 1):
-            scene.crew.ends(worker)
+            scene.pool.ends(worker)
 
     assert len(play(story, workers=4, most=3).pile) == 3
 
@@ -321,14 +321,14 @@ def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
 def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.crew.ends(1)
+        scene.pool.ends(1)
         await scene.at(w0=0)
         await asyncio.sleep(0.01)
-        assert scene.crew.indices() == {0: 0}
+        assert scene.pool.indices() == {0: 0}
         scene.seat.set_result(Seat(PEER.public_key))
         await scene.at(w0=0, w1=2)
-        scene.crew.ends(0)
-        scene.crew.ends(1)
+        scene.pool.ends(0)
+        scene.pool.ends(1)
 
     assert len(play(story, microbatches=3, seated=False).pile) == 3
 
@@ -336,11 +336,11 @@ def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_othe
 def test_a_free_worker_that_is_faster_is_asked_first() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.crew.ends(0, took_ms=500.0)
-        scene.crew.ends(1, took_ms=20.0)
+        scene.pool.ends(0, took_ms=500.0)
+        scene.pool.ends(1, took_ms=20.0)
         await scene.at(w0=3, w1=2)
-        scene.crew.ends(0)
-        scene.crew.ends(1)
+        scene.pool.ends(0)
+        scene.pool.ends(1)
 
     play(story, microbatches=4)
 
@@ -349,10 +349,10 @@ def test_after_three_microbatches_in_a_row_that_make_no_sense_no_more_are_starte
     async def story(scene: Scene) -> None:
         for index, value in enumerate([1.0, float("inf"), float("nan"), 1.0, float("inf"), float("inf"), float("-inf")]):
             await scene.at(w0=index)
-            scene.crew.ends(0, value=value)
+            scene.pool.ends(0, value=value)
 
     scene = play(story, workers=1)
-    assert len(scene.crew.released) == 7
+    assert len(scene.pool.released) == 7
     assert (len(scene.pile), scene.machine.samples) == (2, 2 * MICROBATCH)
 
 
@@ -360,11 +360,11 @@ def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         assert scene.timing.asked[:2] == [(0, 0), (1, 1)]
-        scene.crew.ends(1)
+        scene.pool.ends(1)
         await scene.at(w0=0, w1=2)
         assert (2, 1) in scene.timing.asked
-        scene.crew.ends(0)
-        scene.crew.ends(1)
+        scene.pool.ends(0)
+        scene.pool.ends(1)
 
     play(story, microbatches=3)
 
@@ -372,7 +372,7 @@ def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
 def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_under_way() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
-        scene.crew.busy[0][1].set_exception(RuntimeError("a fault of ours"))
+        scene.pool.busy[0][1].set_exception(RuntimeError("a fault of ours"))
 
     with pytest.raises(RuntimeError, match="a fault of ours"):
         play(story)
@@ -380,9 +380,9 @@ def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_unde
 
 def test_a_digest_of_the_sum_does_not_depend_on_how_many_workers_there_are() -> None:
     async def story(scene: Scene) -> None:
-        while len(scene.crew.released) < 7:
-            for worker in sorted(scene.crew.busy, reverse=True):
-                scene.crew.ends(worker)
+        while len(scene.pool.released) < 7:
+            for worker in sorted(scene.pool.busy, reverse=True):
+                scene.pool.ends(worker)
             await asyncio.sleep(0)
 
     digests = {sha256(play(story, workers=workers, microbatches=7).pile.gradient().tobytes()) for workers in (1, 2, 3, 7)}

@@ -1,4 +1,4 @@
-"""A crew that rests after its microbatches: how much of the time it computes, by a clock that the test turns."""
+"""A worker pool that rests after its microbatches: how much of the time it computes, by a clock that the test turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
-from manta_swarm.peer.workers.crew import Changes, Done, WorkerLost
-from manta_swarm.peer.workers.resting import RestingCrew
+from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
+from manta_swarm.peer.workers.resting import ThrottledPool
 from tests.network.virtual_time import LoopClock, now, run_virtual
 
 MICROBATCH = Microbatch(7, b"base", 0, b"key", 0, TINY.smallest(), 8)
 
 
-class SlowCrew:
-    """Two workers whose microbatches take as long as a test says. Implements ``peer.workers.crew.Crew``."""
+class SlowPool:
+    """Two workers whose microbatches take as long as a test says. Implements ``peer.workers.pool.WorkerPool``."""
 
     num_weights = 3
     size = 2
@@ -62,46 +62,46 @@ class SlowCrew:
         return Done(MicrobatchResult(torch.zeros(3), 1.0, microbatch.samples), 1000 * took_s)
 
 
-def play(story: Callable[[RestingCrew, SlowCrew], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
+def play(story: Callable[[ThrottledPool, SlowPool], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
     async def whole() -> None:
-        slow = SlowCrew()
-        crew = RestingCrew(slow, duty, thread=slow if counts_all else None, clock=LoopClock())
-        await story(crew, slow)
-        await crew.close()
+        slow = SlowPool()
+        pool = ThrottledPool(slow, duty, thread=slow if counts_all else None, clock=LoopClock())
+        await story(pool, slow)
+        await pool.close()
 
     run_virtual(whole())
 
 
-async def work(crew: RestingCrew, worker: int, until_s: float) -> float:
+async def work(pool: ThrottledPool, worker: int, until_s: float) -> float:
     """Give a worker a microbatch whenever it is free; return the seconds that it computed."""
     computed_ms = 0.0
     while now() < until_s:
-        if worker in crew.free():
-            computed_ms += (await crew.train(worker, MICROBATCH)).took_ms
+        if worker in pool.free():
+            computed_ms += (await pool.train(worker, MICROBATCH)).took_ms
         else:
-            await crew.changes.next()
+            await pool.changes.next()
     return computed_ms / 1000
 
 
 @pytest.mark.parametrize("duty", [1, 10, 60, 90, 100])
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_worker_computes_its_share_of_the_time(duty: int, worker: int) -> None:
-    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
-        computed_s = await work(crew, worker, 1000)
+    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+        computed_s = await work(pool, worker, 1000)
         assert computed_s / now() == pytest.approx(duty / 100, rel=0.02)
 
     play(story, duty)
 
 
 def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
-    async def story(crew: RestingCrew, slow: SlowCrew) -> None:
+    async def story(pool: ThrottledPool, slow: SlowPool) -> None:
         async def other_work() -> None:
             while True:
                 await asyncio.sleep(4)
                 slow.busy_s += 0.5
 
         others = asyncio.create_task(other_work())
-        await work(crew, 0, 1000)
+        await work(pool, 0, 1000)
         others.cancel()
         assert slow.busy_s / now() == pytest.approx(0.3, rel=0.05)
 
@@ -109,36 +109,36 @@ def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
 
 
 def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
-    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
-        await crew.train(0, MICROBATCH)
-        assert list(crew.free()) == [1]
+    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+        await pool.train(0, MICROBATCH)
+        assert list(pool.free()) == [1]
         await asyncio.sleep(0.3)
-        assert list(crew.free()) == [0, 1]
+        assert list(pool.free()) == [0, 1]
         await asyncio.sleep(100)
-        await crew.train(0, MICROBATCH)
-        assert list(crew.free()) == [1]
+        await pool.train(0, MICROBATCH)
+        assert list(pool.free()) == [1]
 
     play(story, 50)
 
 
 def test_another_share_holds_at_once() -> None:
-    async def story(crew: RestingCrew, _slow: SlowCrew) -> None:
-        await crew.train(0, MICROBATCH)
+    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+        await pool.train(0, MICROBATCH)
         await asyncio.sleep(1)
-        assert list(crew.free()) == [1]
-        crew.duty = 100
-        assert list(crew.free()) == [0, 1]
-        await crew.train(0, MICROBATCH)
-        assert list(crew.free()) == [0, 1]
+        assert list(pool.free()) == [1]
+        pool.duty = 100
+        assert list(pool.free()) == [0, 1]
+        await pool.train(0, MICROBATCH)
+        assert list(pool.free()) == [0, 1]
 
     play(story, 1)
 
 
 def test_a_microbatch_that_was_lost_is_not_rested_for() -> None:
-    async def story(crew: RestingCrew, slow: SlowCrew) -> None:
+    async def story(pool: ThrottledPool, slow: SlowPool) -> None:
         slow.dies = True
         with pytest.raises(WorkerLost):
-            await crew.train(0, MICROBATCH)
-        assert list(crew.free()) == [0, 1]
+            await pool.train(0, MICROBATCH)
+        assert list(pool.free()) == [0, 1]
 
     play(story, 10)

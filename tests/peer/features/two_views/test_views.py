@@ -24,10 +24,10 @@ from manta_swarm.network.rpc import Handler, Refused
 from manta_swarm.peer.config import PeerConfig, check_join, load_config
 from manta_swarm.peer.features.two_views.partner import MEET, Site
 from manta_swarm.peer.features.two_views.plugin import TwoViewsPlugin
-from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, MicrobatchName, SiteCrew
+from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, MicrobatchName, SitePool
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import WorkerLost
 from manta_swarm.peer.workers.devices import choose_devices
+from manta_swarm.peer.workers.pool import WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -92,17 +92,17 @@ class Pair:
             LEFT: Near(network.endpoint(LEFT_KEY), RIGHT_KEY),
             RIGHT: Near(network.endpoint(RIGHT_KEY), LEFT_KEY),
         }
-        self.crew: dict[str, SiteCrew] = {}
+        self.pool: dict[str, SitePool] = {}
         for view, data in ((LEFT, both), (RIGHT, of_right or both)):
             site = at_site(data, view)
             worker = SiteWorker("stereo-tiny", site, view)
-            self.crew[view] = SiteCrew(worker, site, Site.of(site, view), MANIFEST, self.compute[view])
-            self.crew[view].reach(self.near[view])
+            self.pool[view] = SitePool(worker, site, Site.of(site, view), MANIFEST, self.compute[view])
+            self.pool[view].reach(self.near[view])
 
     async def follow(self, view: str) -> None:
-        """Take note of what happens at a crew, as a session does."""
+        """Take note of what happens at a worker pool, as a session does."""
         while True:
-            self.said[view] += await self.crew[view].changes.next()
+            self.said[view] += await self.pool[view].changes.next()
             self.changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -116,14 +116,14 @@ class Pair:
         await self.until(lambda: any(line.startswith(beginning) for line in self.said[view]))
 
     async def both_present(self) -> None:
-        await self.until(lambda: all(crew.free() for crew in self.crew.values()))
+        await self.until(lambda: all(pool.free() for pool in self.pool.values()))
 
     async def train(self, view: str, index: int) -> MicrobatchResult:
         """Train a microbatch of one site, as often as it takes."""
         key = LEFT_KEY if view == LEFT else RIGHT_KEY
         while True:
             try:
-                return (await self.crew[view].train(0, microbatch_of(key, index))).result
+                return (await self.pool[view].train(0, microbatch_of(key, index))).result
             except WorkerLost:
                 await self.both_present()
 
@@ -131,17 +131,17 @@ class Pair:
 @asynccontextmanager
 async def pair_of(of_right: StereoDataset | None = None) -> AsyncIterator[Pair]:
     pair = Pair(few_pairs(), of_right)
-    following = [asyncio.create_task(pair.follow(view)) for view in pair.crew]
+    following = [asyncio.create_task(pair.follow(view)) for view in pair.pool]
     try:
-        for crew in pair.crew.values():
-            await crew.load(weights(), None)
-            await crew.start()
+        for pool in pair.pool.values():
+            await pool.load(weights(), None)
+            await pool.start()
         yield pair
     finally:
         for task in following:
             task.cancel()
-        for view, crew in pair.crew.items():
-            await crew.close()
+        for view, pool in pair.pool.items():
+            await pool.close()
             pair.compute[view].close()
 
 
@@ -169,7 +169,7 @@ def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> No
                 assert result.loss == pytest.approx(expected.loss, rel=1e-5)
                 assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
             for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-                own, same = pair.crew[view].own, pair.crew[other].others
+                own, same = pair.pool[view].own, pair.pool[other].others
                 # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
                 assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
                 assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
@@ -192,9 +192,9 @@ def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of
             assert pair.said[LEFT][0].startswith(line)
             assert len(pair.said[LEFT]) == 1
             assert len(pair.said[RIGHT]) == 1
-            assert not pair.crew[LEFT].free()
+            assert not pair.pool[LEFT].free()
             with pytest.raises(WorkerLost, match="the other site is away"):
-                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
 
     run(scenario())
 
@@ -223,7 +223,7 @@ def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_
 
             pair.near[RIGHT].spoil = lie
             with pytest.raises(WorkerLost, match=reason):
-                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.says(LEFT, "without the other site: the other site's ")
             result = await pair.train(LEFT, 0)
             assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
@@ -245,9 +245,9 @@ def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch
     async def scenario() -> None:
         async with pair_of() as pair:
             await pair.both_present()
-            pair.crew[RIGHT]._worker.__class__ = Stuck
+            pair.pool[RIGHT]._worker.__class__ = Stuck
             with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
-                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.says(LEFT, "without the other site")
 
     run(scenario())
@@ -259,8 +259,8 @@ def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
             await pair.both_present()
             del pair.network.endpoints[LEFT_KEY]
             with pytest.raises(WorkerLost):
-                await pair.crew[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
-            assert not pair.crew[RIGHT].free()
+                await pair.pool[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
+            assert not pair.pool[RIGHT].free()
             await pair.says(RIGHT, "without the other site: ")
 
     run(scenario())
@@ -270,17 +270,17 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
     async def scenario() -> None:
         async with pair_of() as pair:
             await pair.both_present()
-            await pair.crew[RIGHT].load(weights(1), None)
+            await pair.pool[RIGHT].load(weights(1), None)
             for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
                 with pytest.raises(WorkerLost, match="at other weights"):
-                    await pair.crew[view].train(0, microbatch_of(key, 0))
-                assert pair.crew[view].free()
-            await pair.crew[RIGHT].load(weights(), None)
-            await pair.crew[RIGHT].pause()
-            assert not pair.crew[RIGHT].present()
+                    await pair.pool[view].train(0, microbatch_of(key, 0))
+                assert pair.pool[view].free()
+            await pair.pool[RIGHT].load(weights(), None)
+            await pair.pool[RIGHT].pause()
+            assert not pair.pool[RIGHT].present()
             with pytest.raises(WorkerLost, match="at other weights"):
-                await pair.crew[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-            await pair.crew[RIGHT].resume()
+                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+            await pair.pool[RIGHT].resume()
             await pair.train(LEFT, 0)
 
     run(scenario())
@@ -339,10 +339,10 @@ def test_a_run_or_settings_that_a_view_does_not_fit_are_said(tmp_path: Path) -> 
     dataset = plugin.load(right, replace(MANIFEST, dataset="stereo-scenes"), tmp_path / RIGHT)
     assert dataset is not None
     with pytest.raises(UserError, match="on the CPU: give --gpus none, and leave --workers out"):
-        plugin.make_crew(right, MANIFEST, dataset, choose_devices("none", 2), ComputeThread())
-    crew = plugin.make_crew(right, MANIFEST, dataset, choose_devices("none", None), ComputeThread())
-    assert crew is not None
-    assert not crew.free()
+        plugin.make_pool(right, MANIFEST, dataset, choose_devices("none", 2), ComputeThread())
+    pool = plugin.make_pool(right, MANIFEST, dataset, choose_devices("none", None), ComputeThread())
+    assert pool is not None
+    assert not pool.free()
     with pytest.raises(UserError, match="leases need samples with both views"):
         check_join(load_config({"dir": tmp_path, "view": "left", "gateway": ("127.0.0.1:0",)}))
     with pytest.raises(UserError, match=r"--view: .*left.* or .*right"):

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import manta_swarm.peer.workers.crew
+import manta_swarm.peer.workers.pool
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.crew import InProcess
+from manta_swarm.peer.workers.pool import InProcess
 
-MICROBATCH = Microbatch(1, bytes(32), 0, bytes(32), 0, TINY.sample(random.Random("crew")), 16)
+MICROBATCH = Microbatch(1, bytes(32), 0, bytes(32), 0, TINY.sample(random.Random("pool")), 16)
 
 
 class Held:
@@ -35,24 +35,24 @@ class Held:
 
 def test_a_pause_gives_memory_back_at_once_or_with_the_end_of_the_microbatch_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(manta_swarm.peer.workers.crew, "give_back_memory", lambda: given.append("back"))
+    monkeypatch.setattr(manta_swarm.peer.workers.pool, "give_back_memory", lambda: given.append("back"))
 
     async def scene() -> None:
         worker, compute = Held(), ComputeThread()
-        crew = InProcess(worker, compute)
+        pool = InProcess(worker, compute)
         try:
-            await crew.pause()
+            await pool.pause()
             assert given == ["back"]
-            await crew.resume()
-            microbatch = asyncio.create_task(crew.train(0, MICROBATCH))
+            await pool.resume()
+            microbatch = asyncio.create_task(pool.train(0, MICROBATCH))
             assert await asyncio.to_thread(worker.has_begun.wait, 60)
-            await crew.pause()
+            await pool.pause()
             assert given == ["back"]  # nothing is free yet, and the pause does not wait for the microbatch
             worker.may_end.set()
             await microbatch
             assert given == ["back"] * 2
-            await crew.resume()
-            await crew.train(0, MICROBATCH)
+            await pool.resume()
+            await pool.train(0, MICROBATCH)
             assert given == ["back"] * 2
         finally:
             worker.may_end.set()

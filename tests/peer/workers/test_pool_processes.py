@@ -26,9 +26,9 @@ from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, Pile
-from manta_swarm.peer.workers.crew import Crew, InProcess, WorkerLost
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.processes import Patience, ProcessCrew, WorkerData
+from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
+from manta_swarm.peer.workers.processes import Patience, ProcessPool, WorkerData
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity
@@ -79,12 +79,12 @@ class Unhurried:
         return True
 
 
-async def trained(crew: Crew, microbatches: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
-    """Return the pile of so many microbatches on a crew, while ``beside`` goes on."""
-    pile, machine = Pile(crew.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
+async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
+    """Return the pile of so many microbatches on a worker pool, while ``beside`` goes on."""
+    pile, machine = Pile(pool.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Drawn(microbatches), 0, pile, crew, progress_of(machine), seat, Unhurried())
+    shift = Shift(Drawn(microbatches), 0, pile, pool, progress_of(machine), seat, Unhurried())
     shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())
@@ -99,10 +99,10 @@ lines: list[str] = []  # what a person would have read
 shifts: list[Shift] = []  # under way
 
 
-async def told(crew: Crew) -> None:
-    """Take note of what happens at a crew, as a session does."""
+async def told(pool: WorkerPool) -> None:
+    """Take note of what happens at a worker pool, as a session does."""
     while True:
-        lines.extend(await crew.changes.next())
+        lines.extend(await pool.changes.next())
         for shift in shifts:
             shift.look_again()
 
@@ -112,10 +112,10 @@ def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: D
 
     async def whole() -> Pile:
         compute = ComputeThread()
-        crew = InProcess(Worker(TINY.name, dataset or digits()), compute)
+        pool = InProcess(Worker(TINY.name, dataset or digits()), compute)
         try:
-            await crew.load(weights, teacher)
-            return await trained(crew, microbatches)
+            await pool.load(weights, teacher)
+            return await trained(pool, microbatches)
         finally:
             compute.close()
 
@@ -135,46 +135,46 @@ def same(one: Pile, other: Pile) -> bool:
 
 
 def play(
-    story: Callable[[ProcessCrew], Awaitable[None]],
+    story: Callable[[ProcessPool], Awaitable[None]],
     *,
     devices: tuple[Device, ...] = (CPU, CPU),
     patience: Patience = PATIENT,
     data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
     cuda_graphs: bool = False,
 ) -> None:
-    """Run ``story`` with a crew; at its end nothing of it is left."""
+    """Run ``story`` with a worker pool; at its end nothing of it is left."""
     lines.clear()
     descriptors = set(os.listdir("/proc/self/fd"))
 
     async def whole() -> set[int]:
-        crew = ProcessCrew(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
-        telling = asyncio.create_task(told(crew))
+        pool = ProcessPool(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
+        telling = asyncio.create_task(told(pool))
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await crew.start()
-                await story(crew)
-                return set(crew.pids.values())
+                await pool.start()
+                await story(pool)
+                return set(pool.pids.values())
         finally:
             telling.cancel()
-            await crew.close()
+            await pool.close()
 
     pids = asyncio.run(whole())
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
-    gc.collect()  # what is mapped goes with the crew
+    gc.collect()  # what is mapped goes with the worker pool
     assert set(os.listdir("/proc/self/fd")) == descriptors
     assert not [name for name in os.listdir("/dev/shm") if "manta" in name]
 
 
-async def busy(crew: ProcessCrew) -> None:
+async def busy(pool: ProcessPool) -> None:
     """Return once both workers are at a microbatch."""
-    await until(lambda: len(crew.present()) == 2 and not crew.free())
+    await until(lambda: len(pool.present()) == 2 and not pool.free())
 
 
 def test_two_workers_train_the_same_microbatches_as_one_to_the_bit_on_each_state_and_teacher() -> None:
-    async def story(crew: ProcessCrew) -> None:
+    async def story(pool: ProcessPool) -> None:
         for weights, teacher, want in zip(states, teachers, expected, strict=True):
-            await crew.load(weights, teacher)
-            assert same(await trained(crew, 6), want)
+            await pool.load(weights, teacher)
+            assert same(await trained(pool, 6), want)
         assert lines == []
 
     states, teachers = [weights_of(1), weights_of(2), weights_of(1)], [None, weights_of(3), None]
@@ -196,31 +196,31 @@ def test_workers_read_shards_themselves_and_leave_out_the_microbatches_whose_sam
     expected = alone(weights_of(1), None, 4, dataset)
     assert not same(expected, whole)
 
-    async def story(crew: ProcessCrew) -> None:
-        await crew.load(weights_of(1), None)
-        assert same(await trained(crew, 4), expected)
+    async def story(pool: ProcessPool) -> None:
+        await pool.load(weights_of(1), None)
+        assert same(await trained(pool, 4), expected)
         assert lines == []  # no worker ended
 
     play(story, data=lambda: WorkerData.of(dataset, tmp_path))
 
 
 def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and_its_microbatch_done_again() -> None:
-    async def story(crew: ProcessCrew) -> None:
-        await crew.load(weights_of(1), None)
-        await until(lambda: len(crew.present()) == 2)
-        assert same(await trained(crew, 2), alone_2)  # both have an idea by now of how long a microbatch takes
+    async def story(pool: ProcessPool) -> None:
+        await pool.load(weights_of(1), None)
+        await until(lambda: len(pool.present()) == 2)
+        assert same(await trained(pool, 2), alone_2)  # both have an idea by now of how long a microbatch takes
         for struck, number in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
             lines.clear()
-            before = dict(crew.pids)
+            before = dict(pool.pids)
 
             async def strike(pid: int = before[struck], number: signal.Signals = number) -> None:
-                await busy(crew)
+                await busy(pool)
                 os.kill(pid, number)
 
-            assert same(await trained(crew, 8, strike), alone_8)
-            await until(lambda: len(crew.present()) == 2)
-            assert crew.pids[struck] != before[struck]
-            assert crew.pids[1 - struck] == before[1 - struck]
+            assert same(await trained(pool, 8, strike), alone_8)
+            await until(lambda: len(pool.present()) == 2)
+            assert pool.pids[struck] != before[struck]
+            assert pool.pids[1 - struck] == before[1 - struck]
             assert not psutil.pid_exists(before[struck])
             assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
 
@@ -229,28 +229,28 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and
 
 
 def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
-    async def story(crew: ProcessCrew) -> None:
-        await crew.load(weights_of(1), None)
-        await until(lambda: len(crew.present()) == 2)
-        lost = [asyncio.create_task(crew.train(worker, microbatch_at(worker)[0])) for worker in (0, 1)]
-        await busy(crew)
-        before = set(crew.pids.values())
-        await crew.pause()
+    async def story(pool: ProcessPool) -> None:
+        await pool.load(weights_of(1), None)
+        await until(lambda: len(pool.present()) == 2)
+        lost = [asyncio.create_task(pool.train(worker, microbatch_at(worker)[0])) for worker in (0, 1)]
+        await busy(pool)
+        before = set(pool.pids.values())
+        await pool.pause()
         assert not any(psutil.pid_exists(pid) for pid in before)
-        assert (crew.is_paused, list(crew.present()), list(crew.free())) == (True, [], [])
+        assert (pool.is_paused, list(pool.present()), list(pool.free())) == (True, [], [])
         assert [type(each) for each in await asyncio.gather(*lost, return_exceptions=True)] == [WorkerLost, WorkerLost]
-        await crew.resume()
-        assert same(await trained(crew, 4), expected)
-        await until(lambda: len(crew.present()) == 2)
-        resumed = set(crew.pids.values())
+        await pool.resume()
+        assert same(await trained(pool, 4), expected)
+        await until(lambda: len(pool.present()) == 2)
+        resumed = set(pool.pids.values())
 
         async def equip() -> None:
-            await busy(crew)
-            await crew.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
+            await busy(pool)
+            await pool.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
             assert not any(psutil.pid_exists(pid) for pid in resumed)
 
-        assert (await trained(crew, 8, equip)).samples == 8 * MICROBATCH  # the microbatches of those that were ended are done again
-        for pid in crew.pids.values():
+        assert (await trained(pool, 8, equip)).samples == 8 * MICROBATCH  # the microbatches of those that were ended are done again
+        for pid in pool.pids.values():
             assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
         assert lines == []
 
@@ -259,26 +259,26 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other
 
 
 def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
-    async def story(crew: ProcessCrew) -> None:
+    async def story(pool: ProcessPool) -> None:
         await until(lambda: any("again and again" in line for line in lines))
-        await until(lambda: len(crew.pids) == 2)
+        await until(lambda: len(pool.pids) == 2)
         assert sum("again and again" in line for line in lines) == 1
         assert sum("worker 0" in line for line in lines) == 1
-        assert list(crew.present()) == []
+        assert list(pool.present()) == []
 
     play(story, devices=(Device("cuda:77", 1), Device("cuda:78", 1)))
 
 
 _PARENT = """
 import asyncio, sys
-from tests.peer.workers.test_crew_processes import CPU, Patience, ProcessCrew, TINY, WorkerData, digits
+from tests.peer.workers.test_pool_processes import CPU, Patience, ProcessPool, TINY, WorkerData, digits
 
 async def main():
-    crew = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Patience())
-    await crew.start()
-    while len(crew.present()) < 2:
-        await crew.changes.next()
-    print(*crew.pids.values(), flush=True)
+    worker pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Patience())
+    await worker pool.start()
+    while len(worker pool.present()) < 2:
+        await worker pool.changes.next()
+    print(*worker pool.pids.values(), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -304,13 +304,13 @@ def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pause(cuda_graphs: bool) -> None:
-    async def story(crew: ProcessCrew) -> None:
-        await crew.load(weights_of(1), None)
-        pile = await trained(crew, 6)
+    async def story(pool: ProcessPool) -> None:
+        await pool.load(weights_of(1), None)
+        pile = await trained(pool, 6)
         difference = torch.from_numpy(pile.gradient() - expected.gradient())
         assert float(difference.norm()) < 0.1 * float(torch.from_numpy(expected.gradient()).norm())
-        await crew.pause()
-        assert not crew.pids
+        await pool.pause()
+        assert not pool.pids
 
     expected = alone(weights_of(1), None, 6)
     gpus = tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count()))

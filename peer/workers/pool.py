@@ -1,9 +1,9 @@
-"""What trains a peer's microbatches, as its rounds see it: a crew of workers, each of which takes a microbatch at a time.
+"""What trains a peer's microbatches, as its rounds see it: a worker pool of workers, each of which takes a microbatch at a time.
 
-Here: crews of one, and of none.
+Here: worker pools of one, and of none.
 
-Workers are numbered from 0; a number stands for a device, and stays when what computes on it was started again. A crew of processes is in
-``peer.workers.processes``.
+Workers are numbered from 0; a number stands for a device, and stays when what computes on it was started again. A worker pool of processes
+is in ``peer.workers.processes``.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ class Done:
 
     result: MicrobatchResult  # its gradient is good until it is released
     took_ms: float
-    slot: int = 0  # of the gradient, where the crew keeps several
+    slot: int = 0  # of the gradient, where the worker pool keeps several
     partner: bytes = b""  # the key of the site that trained it too, with the other view of its samples
 
 
 class Changes:
-    """What happened at a crew: a worker that was not free may be, or one is gone; and what a person should read of that."""
+    """What happened at a worker pool: a worker that was not free may be, or one is gone; and what a person should read of that."""
 
     def __init__(self) -> None:
         self._happened = asyncio.Event()
@@ -54,7 +54,7 @@ class Changes:
         return lines
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """All workers of a peer, on one state."""
 
     @property
@@ -124,8 +124,8 @@ class MicrobatchWorker(Protocol):
         """Return what a microbatch gave."""
 
 
-class CrewOfOne:
-    """What crews of one worker have in common: it is busy or not, and paused or not."""
+class SingleWorker:
+    """What worker pools of one worker have in common: it is busy or not, and paused or not."""
 
     def __init__(self) -> None:
         """Begin with one that is free."""
@@ -151,7 +151,7 @@ class CrewOfOne:
         return () if self._is_busy else self.present()
 
     def release(self, done: Done) -> None:
-        """See ``Crew``: the gradient has memory of its own."""
+        """See ``WorkerPool``: the gradient has memory of its own."""
 
     async def pause(self) -> None:
         """Start no microbatch; the one under way is finished."""
@@ -164,10 +164,10 @@ class CrewOfOne:
         self.changes.note()
 
 
-class InProcess(CrewOfOne):
-    """A crew of one, in this process: its microbatches are computed in the thread in which all else that is heavy is.
+class InProcess(SingleWorker):
+    """A worker pool of one, in this process: its microbatches are computed in the thread in which all else that is heavy is.
 
-    Implements ``Crew``.
+    Implements ``WorkerPool``.
     """
 
     def __init__(self, worker: MicrobatchWorker, compute: ComputeThread) -> None:
@@ -185,7 +185,7 @@ class InProcess(CrewOfOne):
         """Nothing is to be started."""
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         await self._compute.run(self._worker.teach, teacher)
         await self._compute.run(self._worker.load, parameters)
 
@@ -212,8 +212,8 @@ class InProcess(CrewOfOne):
         """Nothing is to be ended: the thread is its maker's."""
 
 
-class IdleCrew:
-    """The crew of a peer that trains nothing: no workers, of the run's N all the same. Implements ``Crew``."""
+class IdlePool:
+    """The worker pool of a peer that trains nothing: no workers, of the run's N all the same. Implements ``WorkerPool``."""
 
     def __init__(self, num_weights: int) -> None:
         """Of a run with so many weights."""
@@ -241,7 +241,7 @@ class IdleCrew:
         """Take over nothing."""
 
     async def train(self, worker: int, microbatch: Microbatch) -> Done:
-        """See ``Crew``: there is no worker."""
+        """See ``WorkerPool``: there is no worker."""
         raise WorkerLost(f"there is no worker {worker}")
 
     def release(self, done: Done) -> None:
