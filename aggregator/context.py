@@ -16,7 +16,7 @@ from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.limits import LimitsSection
 from manta_swarm.aggregator.worker import Broken
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
@@ -35,7 +35,7 @@ class RunContext:
     identity: Identity
     directory: Path
     opened: OpenRun
-    shelf: Shelf
+    blob_store: BlobStore
     weights: Weights  # what contributions of the newest rounds weigh
     waiting: Waiting  # verdicts on the disk that the log has not yet
     settling: Settling

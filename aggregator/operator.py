@@ -24,7 +24,7 @@ from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.joining import join
 from manta_swarm.aggregator.features.plugged_in import features_of
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, open_run
 from manta_swarm.aggregator.follow.shards import lend_shards
 from manta_swarm.aggregator.intake.admissions import held_to_admission
 from manta_swarm.aggregator.intake.measures import Measures
@@ -42,7 +42,7 @@ from manta_swarm.aggregator.worker import Broken
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.update import self_test
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.errors import Unreachable, UserError
@@ -90,23 +90,25 @@ class Operator:
             opened = await asyncio.to_thread(open_run, asked.config, directory, identity, dataset, asked.first_state)
             with opened.log:
                 _keep_run_file(asked.config, directory)
-                shelf = filled_shelf(opened.log, opened.follower)
+                blob_store = filled_blob_store(opened.log, opened.follower)
                 if opened.log.ledger.manifest.shards:
-                    count = lend_shards(shelf, dataset)
+                    count = lend_shards(blob_store, dataset)
                     self._console.say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
                 node = await self._start_node(identity, num_operators=len(opened.log.ledger.manifest.operators))
                 async with told_to_stop() as told:
                     try:
                         self._address.remember(tuple(await node.addresses()))
                         gate = await held_to_admission(node, opened.log)
-                        context = self._context(opened, identity, shelf, node, gate, onlookers)
+                        context = self._context(opened, identity, blob_store, node, gate, onlookers)
                         session = self.session = Session(context, asked, node, features_of(context, asked), onlookers)
                         async with ControlSocket(directory, session.stopping):
                             await session.serve(told)
                     finally:
                         await node.close()
 
-    def _context(self, opened: OpenRun, identity: Identity, shelf: Shelf, node: Node, gate: OwnNode, onlookers: Onlookers) -> RunContext:
+    def _context(
+        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, gate: OwnNode, onlookers: Onlookers
+    ) -> RunContext:
         """Return what the parts of the program share; ``gate`` is the node, held to whom the run admits."""
         asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()
         settling = Settling(log, asked.config.trust.settle_s)
@@ -118,7 +120,7 @@ class Operator:
             identity=identity,
             directory=directory,
             opened=opened,
-            shelf=shelf,
+            blob_store=blob_store,
             weights=Weights(log, opened.bodies, opened.follower.num_weights),
             waiting=Waiting(directory, broken),
             settling=settling,

@@ -107,7 +107,7 @@ class Session:
         """Answer peers from now on; what they hand in is taken once the guard is lifted, by the operator whose turn it is to write."""
         endpoint, signed = self.context.endpoint, self.context.opened.signed
         await self._keeper.start()
-        await self.context.shelf.serve(endpoint)
+        await self.context.blob_store.serve(endpoint)
         await serve_manifest(endpoint, signed)
         await serve_pings(endpoint)
         await self._heads.start()

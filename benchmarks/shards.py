@@ -101,7 +101,7 @@ def _read(folder: Path, microbatches: int, threads: int) -> None:
 
 async def _travel(folder: Path, size_mib: int) -> None:
     """Time files on their way, against the same bytes copied and hashed by one process."""
-    from manta_swarm.network.blobs import Blob, Shelf
+    from manta_swarm.network.blobs import Blob, BlobStore
     from manta_swarm.network.fetching import fetch_file
     from manta_swarm.network.file_blobs import FileBlob, FileName
     from manta_swarm.network.node import Node
@@ -115,17 +115,17 @@ async def _travel(folder: Path, size_mib: int) -> None:
         path = folder / name / "identity.key"
         met = await nodes[0].addresses() if nodes else []
         nodes.append(await Node.start(load_identity(path), path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=met))
-    shelves, names, rng = [Shelf(max_bytes=0) for _ in nodes[:2]], [], np.random.default_rng(0)
+    blob_stores, names, rng = [BlobStore(max_bytes=0) for _ in nodes[:2]], [], np.random.default_rng(0)
     for number, size in enumerate(sizes):
         data = rng.bytes(size)
         name = FileName(folder / "third" / str(number), Blob.cut(data, PIECE_BYTES).root, size, PIECE_BYTES)
         names.append(name)
-        for shelf, where in zip(shelves, ("one", "other"), strict=True):
+        for blob_store, where in zip(blob_stores, ("one", "other"), strict=True):
             name_there = replace(name, path=folder / where / str(number))
             name_there.path.write_bytes(data)
-            shelf.lend(name.root, FileBlob(name_there))
-    for shelf, node in zip(shelves, nodes, strict=False):
-        await shelf.serve(node)
+            blob_store.lend(name.root, FileBlob(name_there))
+    for blob_store, node in zip(blob_stores, nodes, strict=False):
+        await blob_store.serve(node)
     print(f"{'sources':>8} {'time':>8} {'rate':>11}")
     for count in (1, 2):
         begin = time.monotonic()

@@ -1,4 +1,6 @@
-"""Blobs, bytes in pieces under a Merkle root, and the shelf from which a node hands them out. ``network.fetching`` gets those of others.
+"""Blobs, bytes in pieces under a Merkle root, and the blob store from which a node hands them out.
+
+``network.fetching`` gets those of others.
 
 A blob's root is that of RFC 9162 section 2.1 over the leaf hashes of its pieces: whoever knows the root and the number of pieces checks
 each piece by itself, and may take it from anybody.
@@ -119,7 +121,7 @@ def sizes_of(num_bytes: int, piece_bytes: int) -> list[int]:
     return [min(piece_bytes, num_bytes - start) for start in range(0, max(num_bytes, 1), piece_bytes)]
 
 
-class Growing:
+class PartialBlob:
     """A blob whose hashes are here, and of its pieces those that have arrived so far. Only pieces with the right hash are put in."""
 
     def __init__(self, root: Digest, hashes: tuple[bytes, ...]) -> None:
@@ -150,7 +152,7 @@ class Growing:
 
 
 class Arriving(Protocol):
-    """Where the pieces of a blob are put as they arrive: ``Growing``, or a file."""
+    """Where the pieces of a blob are put as they arrive: ``PartialBlob``, or a file."""
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
@@ -182,7 +184,7 @@ class Lent(Protocol):
 class _Item:
     kind: str
     size_bytes: int  # of what grows: when it is whole
-    content: Blob | Growing
+    content: Blob | PartialBlob
 
 
 class Lender(Protocol):
@@ -192,7 +194,7 @@ class Lender(Protocol):
         """Return the blob with this root; None: there is none. Does not block."""
 
 
-class Shelf:
+class BlobStore:
     """What this node hands out by root: what was pinned, and the newest within a budget of bytes.
 
     Of each kind at least the newest two are kept, of states and means the newest few at most.
@@ -226,14 +228,14 @@ class Shelf:
         content = self._content(root)
         return content if isinstance(content, Blob) else None
 
-    def growing(self, root: bytes) -> Growing | None:
+    def partial_blob(self, root: bytes) -> PartialBlob | None:
         """Return what is here of a blob that is not whole."""
         content = self._content(root)
-        return content if isinstance(content, Growing) else None
+        return content if isinstance(content, PartialBlob) else None
 
-    def grow(self, growing: Growing, kind: str, size_bytes: int) -> None:
+    def grow(self, partial_blob: PartialBlob, kind: str, size_bytes: int) -> None:
         """Hand out from now on what has arrived of a blob that will have at most ``size_bytes``; when it is whole, ``put`` it."""
-        self._add(growing.root, _Item(kind, size_bytes, growing))
+        self._add(partial_blob.root, _Item(kind, size_bytes, partial_blob))
 
     def lend(self, root: Digest, blob: Lent) -> None:
         """Hand out a blob that does not lie in memory, for as long as this node lives."""
@@ -249,7 +251,7 @@ class Shelf:
             self._served.append(endpoint)
             await endpoint.serve(METHOD, self._answer)
 
-    def _content(self, root: bytes) -> Blob | Growing | None:
+    def _content(self, root: bytes) -> Blob | PartialBlob | None:
         item = self._items.get(root)
         return self._pinned.get(root) or (item.content if item else None)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from manta_swarm.network.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, Growing, ProvenPiece, Shelf
+from manta_swarm.network.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, BlobStore, PartialBlob, ProvenPiece
 from manta_swarm.network.fetch_calls import Calls, Judge
 from manta_swarm.network.file_blobs import FileName, FilePart
 from manta_swarm.network.rpc import Endpoint
@@ -38,7 +38,7 @@ async def fetch(
     *,
     deadline_s: float,
     tries: int | None = None,
-    shelf: Shelf | None = None,
+    blob_store: BlobStore | None = None,
     kind: str = "fetched",
     judge: Judge | None = None,
     progress: Progress | None = None,
@@ -52,7 +52,7 @@ async def fetch(
         tries: give up before the deadline, where there is another way to what is wanted, once one source said so many times in a row that
             it has nothing of it, and the others said that or nothing: the first spare one, or where there is none the first of all. While
             that one does not answer nothing is given up.
-        shelf: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
+        blob store: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
             the next try. The whole is put there as ``kind``.
         judge: is told who sent bytes that cannot be right, once for each source, and what was wrong.
         progress: is told at each piece that arrives how many there are by now.
@@ -62,15 +62,15 @@ async def fetch(
         Unreachable: nobody gave it within ``deadline_s``, or after ``tries``; the message says what each source answered.
     """
     _check_sizes(max_sizes)
-    here = shelf.get(root) if shelf is not None else None
+    here = blob_store.get(root) if blob_store is not None else None
     if here is not None:
         return here
     async with _calling(endpoint, root, sources, deadline_s, tries, judge, rng) as calls:
-        growing = await _begin(calls, max_sizes, shelf, kind)
-        await _take_pieces(calls, growing, max_sizes, growing.missing, progress)
-    blob = growing.blob()
-    if shelf is not None:
-        shelf.put(blob, kind)
+        partial_blob = await _begin(calls, max_sizes, blob_store, kind)
+        await _take_pieces(calls, partial_blob, max_sizes, partial_blob.missing, progress)
+    blob = partial_blob.blob()
+    if blob_store is not None:
+        blob_store.put(blob, kind)
     return blob
 
 
@@ -83,24 +83,24 @@ async def fetch_piece(
     *,
     deadline_s: float,
     tries: int | None = None,
-    shelf: Shelf | None = None,
+    blob_store: BlobStore | None = None,
     judge: Judge | None = None,
     rng: random.Random | None = None,
 ) -> ProvenPiece:
     """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
 
-    Nothing is put on the shelf.
+    Nothing is put on the blob store.
     """
     _check_sizes(max_sizes)
     if not 0 <= place < len(max_sizes):
         raise ValueError(f"a blob of {len(max_sizes)} pieces has no piece {place}")
-    here = shelf.get(root) if shelf is not None else None
+    here = blob_store.get(root) if blob_store is not None else None
     if here is not None:
         return here.proven(place)
     async with _calling(endpoint, root, sources, deadline_s, tries, judge, rng) as calls:
-        growing = await _begin(calls, max_sizes, None, "")
-        await _take_pieces(calls, growing, max_sizes, [place], None)
-    return growing.proven(place)
+        partial_blob = await _begin(calls, max_sizes, None, "")
+        await _take_pieces(calls, partial_blob, max_sizes, [place], None)
+    return partial_blob.proven(place)
 
 
 async def fetch_file(
@@ -158,16 +158,16 @@ async def _calling(
         await calls.cancel()
 
 
-async def _begin(calls: Calls, max_sizes: Sequence[int], shelf: Shelf | None, kind: str) -> Growing:
+async def _begin(calls: Calls, max_sizes: Sequence[int], blob_store: BlobStore | None, kind: str) -> PartialBlob:
     """Return what is here of the blob, at least its hashes."""
     if len(max_sizes) == 1:
-        return Growing(calls.root, (calls.root,))
-    growing = shelf.growing(calls.root) if shelf is not None else None
-    if growing is None:
-        growing = Growing(calls.root, await _take_hashes(calls, len(max_sizes)))
-        if shelf is not None:
-            shelf.grow(growing, kind, sum(max_sizes))
-    return growing
+        return PartialBlob(calls.root, (calls.root,))
+    partial_blob = blob_store.partial_blob(calls.root) if blob_store is not None else None
+    if partial_blob is None:
+        partial_blob = PartialBlob(calls.root, await _take_hashes(calls, len(max_sizes)))
+        if blob_store is not None:
+            blob_store.grow(partial_blob, kind, sum(max_sizes))
+    return partial_blob
 
 
 async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
@@ -176,10 +176,12 @@ async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
     return taker.hashes
 
 
-async def _take_pieces(calls: Calls, growing: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: Progress | None) -> None:
+async def _take_pieces(
+    calls: Calls, partial_blob: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: Progress | None
+) -> None:
     # In an order of its own: those who fetch the same at the same time have different pieces for each other.
     sizes = {place: max_sizes[place] for place in calls.rng.sample(places, len(places))}
-    await calls.gather(sizes, _Pieces(growing, max_sizes, progress))
+    await calls.gather(sizes, _Pieces(partial_blob, max_sizes, progress))
 
 
 class _Hashes:
@@ -203,17 +205,17 @@ class _Hashes:
 class _Pieces:
     """The pieces of a blob that arrives. Implements ``Taker``."""
 
-    def __init__(self, growing: Arriving, max_sizes: Sequence[int], progress: Progress | None) -> None:
-        self._growing = growing
+    def __init__(self, partial_blob: Arriving, max_sizes: Sequence[int], progress: Progress | None) -> None:
+        self._growing = partial_blob
         self._max_sizes = max_sizes
         self._progress = progress
 
     def take(self, place: int, data: bytes) -> None:
-        growing, most = self._growing, self._max_sizes[place]
+        partial_blob, most = self._growing, self._max_sizes[place]
         if len(data) > most:
             raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {most}")
-        if merkle.leaf_hash(data) != growing.hashes[place]:
+        if merkle.leaf_hash(data) != partial_blob.hashes[place]:
             raise EncodingError(f"other bytes than those of piece {place}")
-        growing.put(place, data)
+        partial_blob.put(place, data)
         if self._progress is not None:
-            self._progress.arrived(len(self._max_sizes) - len(growing.missing))
+            self._progress.arrived(len(self._max_sizes) - len(partial_blob.missing))

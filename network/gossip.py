@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
@@ -65,7 +65,7 @@ class Gossip:
         self,
         endpoint: Endpoint,
         book: Book,
-        shelf: Shelf,
+        blob_store: BlobStore,
         neighbours: Neighbours,
         body_sizes: Sequence[int],
         *,
@@ -77,14 +77,14 @@ class Gossip:
         Args:
             endpoint: the node.
             book: of this node alone.
-            shelf: from which the node hands blobs out.
+            blob store: from which the node hands blobs out.
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
             rng: of what is fetched.
         """
         self._endpoint = endpoint
         self._book = book
-        self._shelf = shelf
+        self._blob_store = blob_store
         self._neighbours = neighbours
         self._body_sizes = tuple(body_sizes)
         self._clock = clock
@@ -99,7 +99,7 @@ class Gossip:
         self._alarm: asyncio.TimerHandle | None = None
         self._is_over = False
         self.bytes_in = 0  # of blobs and pushes
-        self.bytes_out = 0  # of pushes; of blobs the shelf counts them
+        self.bytes_out = 0  # of pushes; of blobs the blob store counts them
         self._heard = asyncio.Event()  # of somebody who has something
 
     async def start(self) -> None:
@@ -162,7 +162,7 @@ class Gossip:
         self._go_on()
 
     def hold(self, root: bytes) -> None:
-        """Tell links of a blob on the shelf that they may want."""
+        """Tell links of a blob on the blob store that they may want."""
         self._book.hold(root)
         self._go_on()
 
@@ -182,7 +182,7 @@ class Gossip:
         """
         spares = tuple(spare)
         while True:
-            here = self._shelf.get(root) or self._own.get(root)
+            here = self._blob_store.get(root) or self._own.get(root)
             if here is not None:
                 return here
             getting = self._getting.get(root)
@@ -227,7 +227,7 @@ class Gossip:
         for root, key in self._book.take_heard():
             self._know_source(root, key)
         for root in [root for root in self._own if self._book.is_shown(root)]:
-            self._shelf.put(self._own.pop(root), "body")
+            self._blob_store.put(self._own.pop(root), "body")
             self._book.hold(root, is_own=True)
         now = self._clock.now_s()
         while len(self._getting) < PULLS_AT_ONCE and (pull := self._book.next_pull(now)) is not None:
@@ -241,7 +241,7 @@ class Gossip:
         self._alarm = None if wakes_at is None else asyncio.get_running_loop().call_later(wakes_at - now, self._go_on)
 
     def _pull(self, pull: Pull) -> None:
-        if self._shelf.get(pull.root) is not None:
+        if self._blob_store.get(pull.root) is not None:
             self._book.hold(pull.root)
         elif pull.root not in self._getting:
             sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), patience_s=waits.NEAR_GETS_S, may_grow=True)
@@ -258,7 +258,7 @@ class Gossip:
                 sources,
                 deadline_s=deadline_s,
                 tries=_TRIES,
-                shelf=self._shelf,
+                blob_store=self._blob_store,
                 kind=kind,
                 judge=self,
                 progress=_Quarters(self, root, len(sizes)),

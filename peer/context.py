@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from manta_swarm.automl.training.course import RunCourse
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Commitment, LogClient
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.status import StatusBoard
@@ -35,7 +35,7 @@ class RunContext:
     log: LogClient
     store: PeerStore
     board: StatusBoard
-    shelf: Shelf
+    blob_store: BlobStore
     compute: ComputeThread
     terms: ClaimTerms
     clock: Clock = SYSTEM_CLOCK

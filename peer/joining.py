@@ -20,7 +20,7 @@ from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import LogClient, serve_manifest
 from manta_swarm.network.node import Node
 from manta_swarm.network.peer_status import SEEKING, STARTING, PeerStatus
@@ -192,8 +192,8 @@ async def _take_part(own: _Own, met: _Met) -> None:
     check_supported(manifest)
     PLUGGED_IN.check(own.config, manifest)
     vector_bytes = 4 * await asyncio.to_thread(num_weights, manifest)
-    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * vector_bytes))
-    async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, shelf, own.limiter, own.board)) as held:
+    blob_store = BlobStore(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * vector_bytes))
+    async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, blob_store, own.limiter, own.board)) as held:
         own.board.update(phase=STARTING)
         await _train(own, met, held)
 
@@ -211,7 +211,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     log = LogClient(node, manifest, signed.run)
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
     course = RunCourse(manifest)
-    context = RunContext(node, identity, signed, manifest, course, pool.num_weights, log, store, board, held.shelf, compute, terms)
+    context = RunContext(node, identity, signed, manifest, course, pool.num_weights, log, store, board, held.blob_store, compute, terms)
     progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, course), log)
     board.update(
         run=signed.run.hex(),
@@ -228,7 +228,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     store.remember_run(signed.run, met.addresses)
     await serve_manifest(node, signed)
     if table is not None:
-        await publish_table(node, identity, signed.run, held.shelf, table)
+        await publish_table(node, identity, signed.run, held.blob_store, table)
     with board:
         _introduce(config, context, membership, dataset, "" if config.audit_only else devices.description)
         if sizing is None and config.size is not None:

@@ -235,7 +235,7 @@ class Session:
 
     async def _take_part(self) -> None:
         node = self.context.node
-        await self.context.shelf.serve(node)
+        await self.context.blob_store.serve(node)
         await self._subscriber.start()
         await self._one_history.start()
         await self._spread.start()

@@ -20,7 +20,7 @@ from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
 from manta_swarm.codec.outcome import outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network import log_client, log_proofs
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.memory import MemoryNetwork
@@ -92,8 +92,8 @@ class MemoryLog:
         self.num_weights = self.state.parameters.numel()
         self.endpoints = {each.public_key: network.endpoint(each.public_key) for each in operators}
         self.endpoint = self.endpoints[OPERATOR.public_key]
-        self.shelf = Shelf(max_bytes=2**28)
-        self.shelf.put(Blob.of(state_pieces(self.state)), "state")
+        self.blob_store = BlobStore(max_bytes=2**28)
+        self.blob_store.put(Blob.of(state_pieces(self.state)), "state")
         self.means: list[Blob] = []
         self.brought: dict[bytes, Brought] = {}  # by operator, where contributions are audited
         self._directory = directory
@@ -124,7 +124,7 @@ class MemoryLog:
     async def start(self) -> "MemoryLog":
         """Answer calls from now on."""
         for key, endpoint in self.endpoints.items():
-            await self.shelf.serve(endpoint)
+            await self.blob_store.serve(endpoint)
             await serve_pings(endpoint)
             if self._directory is not None and self.manifest.audit_rules is not None:
                 directory = self._directory / key.hex()[:8]
@@ -198,7 +198,7 @@ class MemoryLog:
         mean, state = Blob.of(vector_groups(result.mean)), Blob.of(state_pieces(self.state))
         self.means.append(mean)
         for blob, kind in (*((blob, "body") for _, _, blob in found), (mean, "mean"), (state, "state")):
-            self.shelf.put(blob, kind)
+            self.blob_store.put(blob, kind)
         entry = Round(
             run=self.ledger.run,
             round=round_,

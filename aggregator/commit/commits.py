@@ -52,7 +52,7 @@ class Commits:
         self._intake = intake
         self._verdicts = verdicts
         self._follower = context.follower
-        self._shelf = context.shelf
+        self._blob_store = context.blob_store
         self._timeline = context.timeline
         self._settling = context.settling
         self._changed = changed
@@ -147,7 +147,7 @@ class Commits:
             await self._write(entries, after, [one.blob for one in handed])
         self._timeline.done()
         self._follower.adopt(after.state)
-        self._put_on_shelf(handed, after)
+        self._put_on_blob_store(handed, after)
         self._context.weights.remember(round_, after.weighed)
         ledger = self._log.ledger
         if not ledger.finished:
@@ -182,13 +182,13 @@ class Commits:
             open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
         )
 
-    def _put_on_shelf(self, handed: list[Handed], after: Next) -> None:
+    def _put_on_blob_store(self, handed: list[Handed], after: Next) -> None:
         for one in handed:
-            self._shelf.put(one.blob, "body")
-        self._shelf.put(after.mean, "mean")
-        self._shelf.put(after.blob, "state")
+            self._blob_store.put(one.blob, "body")
+        self._blob_store.put(after.mean, "mean")
+        self._blob_store.put(after.blob, "state")
         if after.state.round == self._follower.plan.teacher_round:
-            self._shelf.pin(after.blob)
+            self._blob_store.pin(after.blob)
 
     async def _save(self, after: Next) -> None:
         head, note = self._log.head, self._log.tree_head

@@ -17,7 +17,7 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.automl.training.update import State, initial_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_num_bytes
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
@@ -149,25 +149,25 @@ def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: S
     return Bodies(directory / BODIES, body_bytes=size, keep=config.bodies)
 
 
-def filled_shelf(log: Log, follower: Follower) -> Shelf:
-    """Return a shelf with what newcomers need: the current state, and the one that the rounds to come learn from too.
+def filled_blob_store(log: Log, follower: Follower) -> BlobStore:
+    """Return a blob store with what newcomers need: the current state, and the one that the rounds to come learn from too.
 
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
-    shelf = Shelf(max_bytes=_SHELF_BYTES)
-    put_state(shelf, log, follower)
-    return shelf
+    blob_store = BlobStore(max_bytes=_SHELF_BYTES)
+    put_state(blob_store, log, follower)
+    return blob_store
 
 
-def put_state(shelf: Shelf, log: Log, follower: Follower) -> None:
-    """Put the current state on the shelf, and the one that the rounds to come learn from too.
+def put_state(blob_store: BlobStore, log: Log, follower: Follower) -> None:
+    """Put the current state on the blob store, and the one that the rounds to come learn from too.
 
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
     assert follower.state is not None
-    shelf.put(Blob.of(state_pieces(follower.state)), "state")
+    blob_store.put(Blob.of(state_pieces(follower.state)), "state")
     teacher = follower.teacher(log.ledger)
     if teacher is not None:
-        shelf.pin(Blob.of(state_pieces(teacher)))
+        blob_store.pin(Blob.of(state_pieces(teacher)))

@@ -4,7 +4,7 @@ from manta_swarm.aggregator.settings.config import RunConfig, no_shards
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import shard_name, travelling
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import UserError
@@ -25,7 +25,7 @@ def travelling_of(config: RunConfig, dataset: Dataset) -> tuple[TravellingShards
     return (travelling(dataset.shards.list),)
 
 
-def lend_shards(shelf: Shelf, dataset: Dataset) -> int:
+def lend_shards(blob_store: BlobStore, dataset: Dataset) -> int:
     """Hand out the list of the shards and all of them; return how many there are. None of them is read before somebody asks for it.
 
     Raises:
@@ -43,7 +43,7 @@ def lend_shards(shelf: Shelf, dataset: Dataset) -> int:
             f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: who hands them out needs all of them; "
             "copy them there, or write share_shards = false for a new run"
         )
-    shelf.pin(Blob.cut(pack(list_), PIECE_BYTES))
+    blob_store.pin(Blob.cut(pack(list_), PIECE_BYTES))
     for name in names:
-        shelf.lend(name.root, FileBlob(name))
+        blob_store.lend(name.root, FileBlob(name))
     return len(names)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from manta_swarm.automl.latency.table import MAX_BYTES, LatencyTable
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf, sizes_of
+from manta_swarm.network.blobs import Blob, BlobStore, sizes_of
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import short_name
@@ -87,9 +87,9 @@ def load_table(path: Path, supernet: str) -> bytes:
     return table.to_bytes()
 
 
-async def publish_table(endpoint: Endpoint, identity: Identity, run: bytes, shelf: Shelf, table: bytes) -> None:
-    """Hand ``table`` to whoever asks, as this identity's word; its bytes are fetched by their root from the ``shelf``."""
-    root = shelf.pin(Blob.cut(table, _PIECE_BYTES))
+async def publish_table(endpoint: Endpoint, identity: Identity, run: bytes, blob_store: BlobStore, table: bytes) -> None:
+    """Hand ``table`` to whoever asks, as this identity's word; its bytes are fetched by their root from the ``blob_store``."""
+    root = blob_store.pin(Blob.cut(table, _PIECE_BYTES))
     offer = pack(Signed.sign(TableOffer(run, identity.public_key, root, len(table)), identity))
 
     async def answer(_caller: PublicKey, _request: bytes) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.config import PeerConfig
@@ -33,7 +33,7 @@ class Arrival:
     node: Endpoint
     traffic: Traffic  # of that node
     signed: SignedManifest
-    shelf: Shelf  # from which this peer hands things out
+    blob_store: BlobStore  # from which this peer hands things out
     limiter: Limiter
     board: StatusBoard
 
@@ -110,7 +110,7 @@ class Plugins:
                 async with bringing as held:
                     yield held
                 return
-        yield Held(arrival.shelf, arrival.config.data_root)
+        yield Held(arrival.blob_store, arrival.config.data_root)
 
     def load(self, config: PeerConfig, manifest: Manifest, root: Path | None) -> Dataset:
         """Return what a peer trains on: what the first plugin gives that has something, or the run's data set.

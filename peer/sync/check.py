@@ -72,7 +72,7 @@ class Checker:
         self._signed = context.signed
         self._manifest = context.manifest
         self._measured = Measure(context.num_weights, context.course.coverage)
-        self._shelf = context.shelf
+        self._blob_store = context.blob_store
         self._directory = context.store.directory / PROOFS
         self._spread = spread
         self._rng = rng or random.Random()
@@ -150,7 +150,7 @@ class Checker:
             sources,
             deadline_s=waits.PIECE_S,
             tries=_TRIES,
-            shelf=self._shelf,
+            blob_store=self._blob_store,
             judge=self._spread,
             rng=self._rng,
         )

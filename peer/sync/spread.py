@@ -62,7 +62,7 @@ class Spread:
         body_sizes = group_sizes(manifest.exchange.codec, context.num_weights)
         self._node = context.node
         self._log = context.log
-        self._shelf = context.shelf
+        self._blob_store = context.blob_store
         self._neighbours = neighbours
         self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # bodies that are more together are not got: then the mean is less
         self._now_s = context.clock.now_s
@@ -76,13 +76,13 @@ class Spread:
             near_patience_s=waits.NEAR_GETS_S,
         )
         self._book.budget_bytes = self._mean_bytes
-        self._gossip = Gossip(context.node, self._book, context.shelf, neighbours, body_sizes, clock=context.clock, rng=rng)
+        self._gossip = Gossip(context.node, self._book, context.blob_store, neighbours, body_sizes, clock=context.clock, rng=rng)
         self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._contributions = 0  # of the newest commit
         self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
 
     async def start(self) -> None:
-        """Take what others tell, and hand out weights; the shelf is served by whoever made it."""
+        """Take what others tell, and hand out weights; the blob store is served by whoever made it."""
         await self._gossip.start()
         await self._node.serve("weights", self._on_weights)
 
@@ -124,7 +124,7 @@ class Spread:
         self._gossip.commit(entry.round)
 
     def hold(self, root: bytes) -> None:
-        """Tell others of a blob that is on the shelf, and follows from the newest commit: its mean."""
+        """Tell others of a blob that is on the blob store, and follows from the newest commit: its mean."""
         self._gossip.hold(root)
 
     # What it knows, and brings.
@@ -145,7 +145,7 @@ class Spread:
     def counts(self) -> SpreadCounts:
         """What it cost and brought so far."""
         gossip = self._gossip
-        return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._shelf.bytes_sent, dict(self._book.hops))
+        return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._blob_store.bytes_sent, dict(self._book.hops))
 
     async def blob(self, root: bytes, sizes: Sequence[int], kind: str, *, may_be_old: bool = False) -> Blob:
         """Return a blob that follows from a commit: a body, a mean, or a state; it is handed out from then on.

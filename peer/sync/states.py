@@ -90,7 +90,7 @@ class States:
     def __init__(self, context: RunContext, spread: Spread) -> None:
         """Hold no state yet; ``spread`` gets what leads to one.
 
-        What others may need of what is held later goes on the context's shelf.
+        What others may need of what is held later goes on the context's blob store.
         """
         self._spread = spread
         self._manifest = context.manifest
@@ -98,7 +98,7 @@ class States:
         self._plan = context.course.plan
         self._num_weights = context.num_weights
         self._compute = context.compute
-        self._shelf = context.shelf
+        self._blob_store = context.blob_store
         self._held: State | None = None
         self._teacher: tuple[bytes, Tensor] | None = None  # the digest of its state, and its parameters
         self._own_bodies: dict[bytes, tuple[Blob, Body]] = {}  # by root, the newest few
@@ -177,7 +177,7 @@ class States:
         if self._teacher is None or self._teacher[0] != digest:
             blob = await self._state(digest)
             parameters = state_from_pieces(blob.pieces, self._num_weights).parameters
-            self._teacher = (self._shelf.pin(blob), parameters)
+            self._teacher = (self._blob_store.pin(blob), parameters)
         return self._teacher
 
     async def parameters(self, digest: bytes) -> tuple[Tensor, Tensor | None]:
@@ -209,9 +209,9 @@ class States:
     def _adopt(self, state: State, blob: Blob) -> None:
         """Make ``state``, that of a commit, the state: one assignment."""
         self._held = state
-        self._shelf.put(blob, "state")
+        self._blob_store.put(blob, "state")
         if state.round == self._plan.teacher_round:
-            self._teacher = (self._shelf.pin(blob), state.parameters)
+            self._teacher = (self._blob_store.pin(blob), state.parameters)
 
     async def _by(self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> tuple[State, Blob | None]:
         if way.name == "state":
@@ -231,7 +231,7 @@ class States:
     async def _body(self, root: bytes) -> Body:
         own = self._own_bodies.get(root)
         if own is not None:
-            self._shelf.put(own[0], "body")
+            self._blob_store.put(own[0], "body")
             return own[1]
         codec = self._manifest.exchange.codec
         blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")

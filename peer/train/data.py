@@ -7,7 +7,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
 
@@ -16,7 +16,7 @@ from manta_swarm.protocol.manifest import Manifest
 class Held:
     """What is here of a run's data."""
 
-    shelf: Shelf  # from which this peer hands things out, shards among them
+    blob_store: BlobStore  # from which this peer hands things out, shards among them
     root: Path | None  # the folder with the data sets that come with no library
     train: tuple[int, ...] = ()  # the shards to train with, where these are not all
     claimed: int = 0  # what claims say of that (``Claim.shards``)

@@ -41,7 +41,7 @@ class Aggregator:
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
         settling = Settling(self.run.log, config.trust.settle_s, clock)
         self.context = context_of(self.run, directory, endpoint, OPERATOR, settling=settling, clock=clock)
-        self.shelf, self.waiting, weights = self.context.shelf, self.context.waiting, self.context.weights
+        self.blob_store, self.waiting, weights = self.context.blob_store, self.context.waiting, self.context.weights
         self.closing = Closing(manifest.exchange.max_rows)
         self.writing = Writing(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
         self.commits, self.intake, self.verdicts = self.writing.commits, self.writing.intake, self.writing.verdicts
@@ -51,7 +51,7 @@ class Aggregator:
 
     async def start(self) -> None:
         """Begin to work."""
-        await self.shelf.serve(self._endpoint)
+        await self.blob_store.serve(self._endpoint)
         await self.writing.begin()
         await self.news.start()
         self.working = asyncio.create_task(self._work())

@@ -6,7 +6,7 @@ from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
@@ -40,7 +40,7 @@ def context_of(
         identity=identity,
         directory=directory,
         opened=run,
-        shelf=filled_shelf(log, run.follower),
+        blob_store=filled_blob_store(log, run.follower),
         weights=Weights(log, run.bodies, run.follower.num_weights),
         waiting=Waiting(directory, broken),
         settling=settling,

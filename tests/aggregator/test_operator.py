@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_shelf, open_run
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, open_run
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
 from manta_swarm.aggregator.operator import Operator
@@ -131,9 +131,9 @@ def test_the_teachers_snapshot_is_written_if_its_round_is_computed_again(directo
         teacher = again.follower.teacher(log.ledger)
         assert teacher is not None
         assert teacher.round == teacher_round
-        shelf = filled_shelf(log, again.follower)
-        assert shelf.get(state_digest(teacher)) is not None
-        assert shelf.get(log.ledger.state) is not None
+        blob_store = filled_blob_store(log, again.follower)
+        assert blob_store.get(state_digest(teacher)) is not None
+        assert blob_store.get(log.ledger.state) is not None
 
 
 def test_without_a_body_the_newest_round_cannot_be_computed_again_and_that_is_said(directory: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.node import Node, parse_address
@@ -31,11 +31,11 @@ async def _lie(address: str, folder: Path, list_: ShardList, directory: Path) ->
     path = directory / "identity.key"
     node = await Node.start(load_identity(path), path, listen=[LISTEN], initial_peers=[address])
     signed = await fetch_manifest(node, parse_address(address)[0])
-    shelf = Shelf(max_bytes=0)
+    blob_store = BlobStore(max_bytes=0)
     for number, shard in enumerate(list_.shards):
         name = FileName(folder / shard_name(number), Digest(shard.pieces), shard.size_bytes, PIECE_BYTES)
-        shelf.lend(name.root, Damaged(name))
-    await shelf.serve(node)
+        blob_store.lend(name.root, Damaged(name))
+    await blob_store.serve(node)
     print("ready", flush=True)
     await Holders(node, signed.run, signed.open().operators, Voice()).meet()
 

@@ -1,4 +1,4 @@
-"""Blobs: their roots, and the shelf that hands them out within its bounds."""
+"""Blobs: their roots, and the blob store that hands them out within its bounds."""
 
 import array
 import asyncio
@@ -15,8 +15,8 @@ from manta_swarm.network.blobs import (
     NOT_YET,
     Ask,
     Blob,
-    Growing,
-    Shelf,
+    BlobStore,
+    PartialBlob,
     sizes_of,
 )
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -71,59 +71,59 @@ def test_what_cannot_travel_makes_no_blob() -> None:
 
 
 def test_the_oldest_leave_when_the_budget_is_spent_but_the_newest_two_of_each_kind_stay() -> None:
-    shelf = Shelf(max_bytes=100)
+    blob_store = BlobStore(max_bytes=100)
     states = [blob_of(b"state %d" % i) for i in range(3)]  # 30 bytes each
     for blob in states:
-        shelf.put(blob, "state")
-    assert all(shelf.get(blob.root) for blob in states)
+        blob_store.put(blob, "state")
+    assert all(blob_store.get(blob.root) for blob in states)
     bodies = [blob_of(b"body %d" % i) for i in range(4)]
     for blob in bodies:
-        assert shelf.put(blob, "body") == blob.root
-    assert [shelf.get(blob.root) for blob in states] == [None, *states[1:]]
-    assert [shelf.get(blob.root) for blob in bodies] == [None, None, *bodies[2:]]
+        assert blob_store.put(blob, "body") == blob.root
+    assert [blob_store.get(blob.root) for blob in states] == [None, *states[1:]]
+    assert [blob_store.get(blob.root) for blob in bodies] == [None, None, *bodies[2:]]
 
 
 def test_within_the_budget_age_alone_decides() -> None:
-    shelf = Shelf(max_bytes=150)
+    blob_store = BlobStore(max_bytes=150)
     blobs = [blob_of(b"%d" % i) for i in range(6)]
     for blob in blobs[:5]:
-        shelf.put(blob, "body")
-    shelf.put(blobs[0], "body")  # new again
-    shelf.put(blobs[5], "body")
-    assert [shelf.get(blob.root) is not None for blob in blobs] == [True, False, True, True, True, True]
+        blob_store.put(blob, "body")
+    blob_store.put(blobs[0], "body")  # new again
+    blob_store.put(blobs[5], "body")
+    assert [blob_store.get(blob.root) is not None for blob in blobs] == [True, False, True, True, True, True]
 
 
 def test_of_states_and_means_the_newest_few_stay_however_much_room_there_is() -> None:
-    shelf = Shelf(max_bytes=10**6)
+    blob_store = BlobStore(max_bytes=10**6)
     blobs = {kind: [blob_of(b"%s %d" % (kind.encode(), i)) for i in range(36)] for kind in ("state", "mean", "body")}
     for kind, own in blobs.items():
         for blob in own:
-            shelf.put(blob, kind)
-    kept = {kind: [shelf.get(blob.root) is not None for blob in own] for kind, own in blobs.items()}
+            blob_store.put(blob, kind)
+    kept = {kind: [blob_store.get(blob.root) is not None for blob in own] for kind, own in blobs.items()}
     newest = [False] * 4 + [True] * 32
     assert kept == {"state": newest, "mean": newest, "body": [True] * 36}
 
 
 def test_what_is_pinned_stays_whatever_comes_after_it() -> None:
-    shelf = Shelf(max_bytes=0)
+    blob_store = BlobStore(max_bytes=0)
     pinned = blob_of(b"pinned")
-    assert shelf.pin(pinned) == pinned.root
+    assert blob_store.pin(pinned) == pinned.root
     for i in range(5):
-        shelf.put(blob_of(b"%d" % i), "state")
-    assert shelf.get(pinned.root) == pinned
-    assert shelf.get(blob_of(b"2").root) is None
+        blob_store.put(blob_of(b"%d" % i), "state")
+    assert blob_store.get(pinned.root) == pinned
+    assert blob_store.get(blob_of(b"2").root) is None
 
 
 class Server:
-    """A shelf on a network, and who asks."""
+    """A blob store on a network, and who asks."""
 
     def __init__(self, **settings: int) -> None:
         self.network = MemoryNetwork()
         self.here, self.other = self.network.endpoint(HERE), self.network.endpoint(OTHER)
-        self.shelf = Shelf(**{"max_bytes": 1000, **settings})
+        self.blob_store = BlobStore(**{"max_bytes": 1000, **settings})
 
     async def start(self) -> "Server":
-        await self.shelf.serve(self.network.endpoint(THERE))
+        await self.blob_store.serve(self.network.endpoint(THERE))
         return self
 
     async def ask(self, blob: Blob, place: int, asker: MemoryEndpoint | None = None) -> bytes:
@@ -135,7 +135,7 @@ def test_pieces_and_hashes_are_handed_out_by_root_and_place() -> None:
 
     async def work() -> None:
         server = await Server().start()
-        server.shelf.put(blob, "body")
+        server.blob_store.put(blob, "body")
         assert [await server.ask(blob, place) for place in range(3)] == list(blob.pieces)
         assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
         with pytest.raises(Refused, match=f"^{NOT_HERE}$"):
@@ -151,17 +151,17 @@ def test_of_a_blob_that_grows_is_handed_out_what_is_there() -> None:
 
     async def work() -> None:
         server = await Server().start()
-        growing = Growing(blob.root, blob.hashes)
-        server.shelf.grow(growing, "body", blob.size_bytes)
-        assert (server.shelf.get(blob.root), server.shelf.growing(blob.root)) == (None, growing)
-        growing.pieces[1] = bytes(blob.pieces[1])
-        assert growing.missing == [0, 2]
+        partial_blob = PartialBlob(blob.root, blob.hashes)
+        server.blob_store.grow(partial_blob, "body", blob.size_bytes)
+        assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (None, partial_blob)
+        partial_blob.pieces[1] = bytes(blob.pieces[1])
+        assert partial_blob.missing == [0, 2]
         assert await server.ask(blob, 1) == blob.pieces[1]
         assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
         with pytest.raises(Refused, match=f"^{NOT_YET}$"):
             await server.ask(blob, 0)
-        server.shelf.put(blob, "body")
-        assert (server.shelf.get(blob.root), server.shelf.growing(blob.root)) == (blob, None)
+        server.blob_store.put(blob, "body")
+        assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (blob, None)
 
     run_virtual(work())
 
@@ -200,7 +200,7 @@ def test_one_caller_gets_eight_answers_at_once_and_another_is_served_beside_it()
 
     async def work() -> None:
         server = await Server().start()
-        server.shelf.put(blob, "body")
+        server.blob_store.put(blob, "body")
         server.network.delay_s = lambda *_: 1.0
         greedy = [asyncio.create_task(server.ask(blob, place)) for place in range(12)]
         other = asyncio.create_task(server.ask(blob, 0, server.other))
@@ -215,8 +215,8 @@ def test_so_many_bytes_are_on_their_way_at_once_and_not_more() -> None:
 
     async def work() -> None:
         server = await Server(max_sending_bytes=25).start()
-        server.shelf.put(blob, "body")
-        server.shelf.put(large, "body")
+        server.blob_store.put(blob, "body")
+        server.blob_store.put(large, "body")
         server.network.delay_s = lambda *_: 1.0
         assert await outcomes(*(asyncio.create_task(server.ask(blob, place)) for place in range(4))) == [True, True, False, False]
         both = [asyncio.create_task(server.ask(large, 0)), asyncio.create_task(server.ask(blob, 0, server.other))]
@@ -230,7 +230,7 @@ def test_a_caller_that_gives_up_makes_room_for_others() -> None:
 
     async def work() -> None:
         server = await Server(max_sending_bytes=10).start()
-        server.shelf.put(blob, "body")
+        server.blob_store.put(blob, "body")
         server.network.delay_s = lambda caller, *_: 1000.0 if caller == OTHER else 1.0
         stalled = asyncio.create_task(server.ask(blob, 0, server.other))
         await asyncio.sleep(0.1)

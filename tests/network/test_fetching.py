@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, Growing, Shelf, sizes_of
+from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, BlobStore, PartialBlob, sizes_of
 from manta_swarm.network.fetch_calls import EXTRA_CALLS, PIECES_AT_ONCE
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -58,13 +58,13 @@ class Sources:
         self.asked: list[tuple[PublicKey, int]] = []
         self.judge = Noted()
 
-    async def add(self, *blobs: Blob, wrap: Wrap = lambda handler: handler) -> tuple[MemoryEndpoint, Shelf]:
+    async def add(self, *blobs: Blob, wrap: Wrap = lambda handler: handler) -> tuple[MemoryEndpoint, BlobStore]:
         """Add a source that hands out ``blobs``, by its handler as ``wrap`` changes it."""
         key = KEYS[len(self.network.endpoints)]
-        endpoint, shelf = self.network.endpoint(key), Shelf(max_bytes=10**6)
+        endpoint, blob_store = self.network.endpoint(key), BlobStore(max_bytes=10**6)
         for blob in blobs:
-            shelf.put(blob, "body")
-        await shelf.serve(endpoint)
+            blob_store.put(blob, "body")
+        await blob_store.serve(endpoint)
         handler = wrap(endpoint.handlers[METHOD])
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
@@ -72,7 +72,7 @@ class Sources:
             return await handler(caller, request)
 
         endpoint.handlers[METHOD] = answer
-        return endpoint, shelf
+        return endpoint, blob_store
 
     async def fetch(self, blob: Blob = BLOB, sizes: Sequence[int] | None = None, deadline_s: float = 60.0, **settings: Any) -> Blob:
         sizes = [len(piece) for piece in blob.pieces] if sizes is None else sizes
@@ -520,10 +520,10 @@ def test_what_is_small_and_so_quick_does_not_make_impatient(seed: int) -> None:
 def test_who_has_only_some_pieces_gives_these() -> None:
     async def work(sources: Sources) -> None:
         for half in (0, 1):
-            _, shelf = await sources.add()
-            growing = Growing(BLOB.root, BLOB.hashes)
-            growing.pieces[half::2] = [bytes(piece) for piece in BLOB.pieces[half::2]]
-            shelf.grow(growing, "body", BLOB.size_bytes)
+            _, blob_store = await sources.add()
+            partial_blob = PartialBlob(BLOB.root, BLOB.hashes)
+            partial_blob.pieces[half::2] = [bytes(piece) for piece in BLOB.pieces[half::2]]
+            blob_store.grow(partial_blob, "body", BLOB.size_bytes)
         await sources.fetch()
         assert now() < 0.8  # the refusal of one piece says nothing about the next
 
@@ -636,16 +636,16 @@ def test_a_fault_of_this_program_is_raised_as_it_is() -> None:
     story(work)
 
 
-def test_what_is_on_the_shelf_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
+def test_what_is_on_the_blob_store_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
     async def work(sources: Sources) -> None:
         await sources.add(BLOB, ONE)
-        shelf = Shelf(max_bytes=10**6)
+        blob_store = BlobStore(max_bytes=10**6)
         for blob in (BLOB, ONE):
-            await sources.fetch(blob, shelf=shelf, kind="body")
-            assert shelf.get(blob.root) == blob
+            await sources.fetch(blob, blob_store=blob_store, kind="body")
+            assert blob_store.get(blob.root) == blob
         num_asked = len(sources.asked)
         for blob in (BLOB, ONE):
-            await sources.fetch(blob, shelf=shelf, kind="body")
+            await sources.fetch(blob, blob_store=blob_store, kind="body")
         assert len(sources.asked) == num_asked
 
     story(work)
@@ -654,19 +654,19 @@ def test_what_is_on_the_shelf_is_not_fetched_and_what_is_fetched_is_put_there() 
 def test_what_arrived_before_the_deadline_is_not_fetched_again() -> None:
     async def work(sources: Sources) -> None:
         await sources.add(BLOB, wrap=slow(1e6, lambda place: place % 8 == 0))
-        shelf = Shelf(max_bytes=10**6)
+        blob_store = BlobStore(max_bytes=10**6)
         with pytest.raises(Unreachable, match="within 5 s: 3 of 24 pieces are missing"):
-            await sources.fetch(shelf=shelf, kind="body", deadline_s=5)
-        growing = shelf.growing(BLOB.root)
-        assert growing is not None
-        missing = list(growing.missing)
+            await sources.fetch(blob_store=blob_store, kind="body", deadline_s=5)
+        partial_blob = blob_store.partial_blob(BLOB.root)
+        assert partial_blob is not None
+        missing = list(partial_blob.missing)
         assert missing == [0, 8, 16]
         del sources.network.endpoints[KEYS[1]]
         sources.network.endpoints[KEYS[1]] = sources.here  # so that the next has a key of its own
         await sources.add(BLOB)
-        await sources.fetch(shelf=shelf, kind="body")
+        await sources.fetch(blob_store=blob_store, kind="body")
         assert sorted(sources.asked_of(2)) == missing
-        assert shelf.get(BLOB.root) == BLOB
+        assert blob_store.get(BLOB.root) == BLOB
 
     story(work)
 
@@ -706,9 +706,9 @@ def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_that_h
         num_given: Counter[PublicKey] = Counter()
         network = MemoryNetwork()
 
-        async def start(key: PublicKey) -> Shelf:
-            endpoint, shelf = network.endpoint(key), Shelf(max_bytes=10**6, max_sending_bytes=4 * PIECE_BYTES)
-            await shelf.serve(endpoint)
+        async def start(key: PublicKey) -> BlobStore:
+            endpoint, blob_store = network.endpoint(key), BlobStore(max_bytes=10**6, max_sending_bytes=4 * PIECE_BYTES)
+            await blob_store.serve(endpoint)
             honest = endpoint.handlers[METHOD]
 
             async def answer(caller: PublicKey, request: bytes) -> bytes:
@@ -718,20 +718,22 @@ def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_that_h
                 return data
 
             endpoint.handlers[METHOD] = answer
-            return shelf
+            return blob_store
 
         (await start(server)).pin(BLOB)
-        shelves = [await start(key) for key in newcomers]
+        blob_stores = [await start(key) for key in newcomers]
 
-        async def get(key: PublicKey, shelf: Shelf) -> None:
+        async def get(key: PublicKey, blob_store: BlobStore) -> None:
             rng = random.Random(key)
             sources = [server, *newcomers]
-            found = await fetch(network.endpoints[key], BLOB.root, SIZES, sources, deadline_s=300, shelf=shelf, kind="state", rng=rng)
+            found = await fetch(
+                network.endpoints[key], BLOB.root, SIZES, sources, deadline_s=300, blob_store=blob_store, kind="state", rng=rng
+            )
             assert found == BLOB
 
         async with asyncio.TaskGroup() as tasks:
-            for key, shelf in zip(newcomers, shelves, strict=True):
-                tasks.create_task(get(key, shelf))
+            for key, blob_store in zip(newcomers, blob_stores, strict=True):
+                tasks.create_task(get(key, blob_store))
         assert num_given[server] <= 4 * 24  # four blobs for twenty newcomers
         assert sum(num_given.values()) < 22 * 24  # and in all hardly a piece twice to one
         assert now() < 60  # from the server alone: 20 blobs of 24 pieces, 4 at a time, 120 s
@@ -747,21 +749,21 @@ def test_real_nodes_hand_each_other_a_blob(tmp_path: Path, piece_bytes: int) -> 
     blob, sizes = Blob.cut(data, piece_bytes), sizes_of(len(data), piece_bytes)
 
     async def work(nodes: Sequence[Node]) -> None:
-        shelves = [Shelf(max_bytes=2**30) for _ in nodes]
-        for node, shelf in zip(nodes, shelves, strict=True):
-            await shelf.serve(node)
-        shelves[0].pin(blob)
+        blob_stores = [BlobStore(max_bytes=2**30) for _ in nodes]
+        for node, blob_store in zip(nodes, blob_stores, strict=True):
+            await blob_store.serve(node)
+        blob_stores[0].pin(blob)
         keys = [node.key for node in nodes]
         for number in (1, 2, 3):
-            found = await fetch(nodes[number], blob.root, sizes, keys, deadline_s=40, shelf=shelves[number], kind="state")
+            found = await fetch(nodes[number], blob.root, sizes, keys, deadline_s=40, blob_store=blob_stores[number], kind="state")
             assert found == blob
         lying = Blob(tuple(bytes(piece_bytes) for _ in sizes), blob.hashes, blob.root)
-        shelves[0].pin(lying)
+        blob_stores[0].pin(lying)
         judge = Noted()
         found = await fetch(nodes[3], blob.root, sizes, keys, deadline_s=40, judge=judge)
         assert found == blob
         assert [key for key, _ in judge.wrong] == [keys[0]]
-        while any(shelf._sending._num_bytes for shelf in shelves):  # noqa: ASYNC110 - until nothing counts as under way
+        while any(blob_store._sending._num_bytes for blob_store in blob_stores):  # noqa: ASYNC110 - until nothing counts as under way
             await asyncio.sleep(0.01)
 
     async def whole() -> None:

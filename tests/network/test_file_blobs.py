@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.blobs import HASHES, METHOD, NOT_HERE, Ask, Blob, Shelf
+from manta_swarm.network.blobs import HASHES, METHOD, NOT_HERE, Ask, Blob, BlobStore
 from manta_swarm.network.fetching import fetch_file
 from manta_swarm.network.file_blobs import FileBlob, FileName, FilePart
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -47,10 +47,10 @@ class Swarm:
         key = KEYS[len(self.network.endpoints)]
         endpoint, name = self.network.endpoint(key), _name(self.folder / key.hex()[:8])
         name.path.write_bytes(data)
-        shelf = Shelf(max_bytes=0)
-        shelf.lend(name.root, FileBlob(name))
-        await shelf.serve(endpoint)
-        await shelf.serve(endpoint)
+        blob_store = BlobStore(max_bytes=0)
+        blob_store.lend(name.root, FileBlob(name))
+        await blob_store.serve(endpoint)
+        await blob_store.serve(endpoint)
         honest = endpoint.handlers[METHOD]
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
@@ -187,19 +187,19 @@ def test_strangers_newcomers_do_not_take_the_places_of_what_a_round_needs(tmp_pa
     """Whoever asks for pieces of files, however many: what is in memory is answered as if nobody did."""
 
     async def scenario() -> None:
-        shelf = Shelf(max_bytes=10**6)
+        blob_store = BlobStore(max_bytes=10**6)
         held, is_full = asyncio.Event(), asyncio.Semaphore(0)
 
         name = _name(tmp_path / "lent")
         name.path.write_bytes(DATA)
-        shelf.lend(name.root, FileBlob(name))
-        root = shelf.put(Blob.of([b"a body"]), "body")
+        blob_store.lend(name.root, FileBlob(name))
+        root = blob_store.put(Blob.of([b"a body"]), "body")
         crowd = [PublicKey(sha256(b"stranger %d" % i)) for i in range(40)]
         request = bytes.fromhex("825820") + ROOT + b"\x00"
 
         async def stranger(key: PublicKey) -> str:
             try:
-                await shelf._answer(key, request)
+                await blob_store._answer(key, request)
             except Unreachable as error:
                 is_full.release()
                 return str(error)
@@ -209,7 +209,7 @@ def test_strangers_newcomers_do_not_take_the_places_of_what_a_round_needs(tmp_pa
         calls = [asyncio.create_task(stranger(key)) for key in crowd]
         for _ in range(40 - 15):
             await is_full.acquire()
-        assert await shelf._answer(KEYS[3], bytes.fromhex("825820") + root + b"\x00") == b"a body"
+        assert await blob_store._answer(KEYS[3], bytes.fromhex("825820") + root + b"\x00") == b"a body"
         held.set()
         assert sorted(await asyncio.gather(*calls)) == ["busy"] * 25 + ["sent"] * 15
 
@@ -235,9 +235,9 @@ def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_path: Pa
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(2))
-        network, slow, shelf = MemoryNetwork(), Slow(), Shelf(max_bytes=0)
-        shelf.lend(ROOT, slow)
-        await shelf.serve(network.endpoint(KEYS[0]))
+        network, slow, blob_store = MemoryNetwork(), Slow(), BlobStore(max_bytes=0)
+        blob_store.lend(ROOT, slow)
+        await blob_store.serve(network.endpoint(KEYS[0]))
         request = pack(Ask(ROOT, HASHES))
         asking = [asyncio.create_task(network.endpoint(KEYS[1]).call(KEYS[0], METHOD, request, timeout_s=60)) for _ in range(6)]
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import HASHES, METHOD, Ask, Blob, Shelf
+from manta_swarm.network.blobs import HASHES, METHOD, Ask, Blob, BlobStore
 from manta_swarm.network.gossip import MAX_REQUEST_BYTES, Gossip, Spare
 from manta_swarm.network.gossip import METHOD as OFFERS
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -35,7 +35,7 @@ class Member:
 
     endpoint: MemoryEndpoint
     cohort: str
-    shelf: Shelf
+    blob_store: BlobStore
     neighbours: Neighbours
     book: Book
     gossip: Gossip
@@ -61,13 +61,13 @@ class Crowd:
 
     async def start(self) -> "Crowd":
         for number, (key, cohort) in enumerate(self.cohorts.items()):
-            endpoint, shelf, rng = self.network.endpoint(key), Shelf(max_bytes=10**6), random.Random(number)
+            endpoint, blob_store, rng = self.network.endpoint(key), BlobStore(max_bytes=10**6), random.Random(number)
             neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, rng=rng)
             book = Book(RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_patience_s=waits.NEAR_GETS_S)
             book.budget_bytes = 10**9
-            gossip = Gossip(endpoint, book, shelf, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
-            member = Member(endpoint, cohort, shelf, neighbours, book, gossip)
-            await shelf.serve(endpoint)
+            gossip = Gossip(endpoint, book, blob_store, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
+            member = Member(endpoint, cohort, blob_store, neighbours, book, gossip)
+            await blob_store.serve(endpoint)
             await gossip.start()
             self._watch(member)
             self.members.append(member)
@@ -99,7 +99,7 @@ class Crowd:
             member.gossip.close_headers(1)
 
     async def until_all_have(self, count: int, members: Sequence[Member] | None = None) -> None:
-        """Return once so many bodies are on the shelves of all."""
+        """Return once so many bodies are on the blob stores of all."""
         for member in self.members if members is None else members:
             while member.book.num_held(1) < count:  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(0.05)
@@ -144,7 +144,7 @@ def test_everybody_gets_every_body_and_hardly_any_twice(cohorts: list[str]) -> N
         await crowd.until_all_have(count)
         assert now() < 3
         for blob in crowd.blobs[:count]:
-            assert all(member.shelf.get(blob.root) == blob for member in crowd.members)
+            assert all(member.blob_store.get(blob.root) == blob for member in crowd.members)
         pieces = sum(len(member.asked) for member in crowd.members)
         least = PIECES * count * (len(crowd.members) - 1)
         assert least <= pieces <= 1.02 * least
@@ -166,7 +166,7 @@ def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> N
         for place in (HASHES, 0):
             with pytest.raises(Refused, match="not here"):
                 await early.endpoint.call(late.key, METHOD, pack(Ask(crowd.blobs[1].root, place)), timeout_s=1)
-        assert late.shelf.get(blob.root) is None  # nor does it ask for what is shown to it: by its clock that is too early
+        assert late.blob_store.get(blob.root) is None  # nor does it ask for what is shown to it: by its clock that is too early
         crowd.close_headers([late])
         await crowd.until_all_have(2)
 
@@ -267,7 +267,7 @@ def test_with_a_fifth_dead_silent_or_lying_all_others_get_every_body(cohorts: li
         crowd.close_headers(good)
         await crowd.until_all_have(8, good)
         for member in good:
-            here = [number for number, blob in enumerate(crowd.blobs) if member.shelf.get(blob.root) == blob]
+            here = [number for number, blob in enumerate(crowd.blobs) if member.blob_store.get(blob.root) == blob]
             assert here == list(range(8))
         liars = {member.key for member in bad}
         assert all(set(member.gossip._wrong) <= liars for member in good)
@@ -390,9 +390,9 @@ def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_whe
 
     async def work(crowd: Crowd) -> None:
         mean = Blob.cut(random.Random(1).randbytes(400), 100)
-        log, shelf = crowd.network.endpoint(PublicKey(sha256(b"log"))), Shelf(max_bytes=10**6)
-        shelf.put(mean, "mean")
-        await shelf.serve(log)
+        log, blob_store = crowd.network.endpoint(PublicKey(sha256(b"log"))), BlobStore(max_bytes=10**6)
+        blob_store.put(mean, "mean")
+        await blob_store.serve(log)
         crowd.close_headers()
 
         async def get(member: Member, turn_s: float) -> float:
@@ -403,9 +403,9 @@ def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_whe
         turns = [0.0] + [20.0] * (len(crowd.members) - 1)
         times = await asyncio.gather(*(get(*each) for each in zip(crowd.members, turns, strict=True)))
         assert max(times) < 2
-        assert shelf.bytes_sent == mean.size_bytes + 4 * 32
+        assert blob_store.bytes_sent == mean.size_bytes + 4 * 32
         for member in crowd.members:
-            assert member.shelf.get(mean.root) == mean
+            assert member.blob_store.get(mean.root) == mean
 
     story(work, alone(20))
 
@@ -413,9 +413,9 @@ def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_whe
 def test_the_last_resort_is_asked_at_its_turn_when_those_who_said_they_have_it_give_nothing() -> None:
     async def work(crowd: Crowd) -> None:
         one, liar = crowd.members
-        log, shelf = crowd.network.endpoint(PublicKey(sha256(b"log"))), Shelf(max_bytes=10**6)
-        shelf.put(crowd.blobs[0], "body")
-        await shelf.serve(log)
+        log, blob_store = crowd.network.endpoint(PublicKey(sha256(b"log"))), BlobStore(max_bytes=10**6)
+        blob_store.put(crowd.blobs[0], "body")
+        await blob_store.serve(log)
         make_silent(crowd, liar)
         crowd.close_headers()
         await liar.endpoint.call(one.key, OFFERS, pack(push_of(crowd.offers[0])), timeout_s=1)
@@ -431,7 +431,7 @@ def test_two_who_want_the_same_blob_get_it_once_and_who_gives_up_ends_what_nobod
     async def work(crowd: Crowd) -> None:
         one, other = crowd.members
         blob = crowd.blobs[0]
-        other.shelf.put(blob, "mean")
+        other.blob_store.put(blob, "mean")
         wants = [asyncio.create_task(one.gossip.get(blob.root, SIZES, "mean", [Spare(other.key, 0.0)])) for _ in range(3)]
         await asyncio.sleep(0.01)
         wants[0].cancel()
@@ -470,7 +470,7 @@ def test_bytes_are_counted_at_both_ends() -> None:
         await crowd.until_all_have(1)
         await asyncio.sleep(1)
         received = sum(member.gossip.bytes_in for member in crowd.members)
-        sent = sum(member.gossip.bytes_out + member.shelf.bytes_sent for member in crowd.members)
+        sent = sum(member.gossip.bytes_out + member.blob_store.bytes_sent for member in crowd.members)
         assert sent == received + 7 * PIECES * 32  # hashes are no blob
         assert sum((member.book.hops for member in crowd.members), Counter()).total() == 7
 

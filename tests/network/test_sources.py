@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import BUSY, HASHES, Blob, Shelf
+from manta_swarm.network.blobs import BUSY, HASHES, Blob, BlobStore
 from manta_swarm.network.fetching import fetch, fetch_piece
 from manta_swarm.network.sources import CALLS_A_SOURCE, Sources
 from manta_swarm.protocol.errors import ProofError, Unreachable
@@ -75,12 +75,12 @@ def test_sources_that_come_to_be_known_are_asked_at_once() -> None:
 
 def test_a_source_that_says_again_that_it_has_it_is_asked_again_at_once() -> None:
     async def work(sources: scene.Sources) -> None:
-        endpoint, shelf = await sources.add()
+        endpoint, blob_store = await sources.add()
         known = Sources([KEYS[1]], may_grow=True)
         fetched = asyncio.create_task(get(sources, known))
         await asyncio.sleep(30)  # it rests for seconds by now
         asked = len(sources.asked)
-        shelf.put(BLOB, "mean")
+        blob_store.put(BLOB, "mean")
         known.add(endpoint.key)
         known.add(endpoint.key, is_spare=True)  # changes nothing
         await fetched
@@ -145,9 +145,9 @@ def test_the_only_piece_of_a_blob_costs_one_call_and_what_is_here_none() -> None
         await sources.add(ONE)
         assert await fetch_piece(sources.here, ONE.root, [9], 0, [KEYS[1]], deadline_s=9) == ONE.proven(0)
         assert sources.asked == [(KEYS[1], 0)]
-        shelf = Shelf(max_bytes=10**6)
-        shelf.put(BLOB, "body")
-        assert await fetch_piece(sources.here, BLOB.root, SIZES, 3, [], deadline_s=9, shelf=shelf) == BLOB.proven(3)
+        blob_store = BlobStore(max_bytes=10**6)
+        blob_store.put(BLOB, "body")
+        assert await fetch_piece(sources.here, BLOB.root, SIZES, 3, [], deadline_s=9, blob_store=blob_store) == BLOB.proven(3)
         with pytest.raises(ValueError, match="no piece 24"):
             await fetch_piece(sources.here, BLOB.root, SIZES, 24, [KEYS[1]], deadline_s=9)
 
@@ -179,11 +179,11 @@ def test_each_piece_that_comes_is_told_of() -> None:
     story(work)
 
 
-def test_what_a_shelf_sent_is_counted() -> None:
+def test_what_a_blob_store_sent_is_counted() -> None:
     async def work(sources: scene.Sources) -> None:
-        _, shelf = await sources.add(BLOB)
+        _, blob_store = await sources.add(BLOB)
         await get(sources, Sources([KEYS[1]]))
-        assert shelf.bytes_sent == len(DATA) + 24 * 32
+        assert blob_store.bytes_sent == len(DATA) + 24 * 32
 
     story(work)
 

@@ -10,7 +10,7 @@ import pytest
 from hivemind.p2p import PeerID
 
 import manta_swarm.network.streams
-from manta_swarm.network.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, Shelf
+from manta_swarm.network.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, BlobStore
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Refused
 from manta_swarm.network.streams import MAX_HELD_BYTES
@@ -219,15 +219,15 @@ def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_pat
     async def work(a: Node, honest: Node) -> None:
         a._streams.calls = Calls(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
         blob = Blob.of([bytes(MAX_PIECE_BYTES)])
-        shelf = Shelf(max_bytes=MAX_PIECE_BYTES, max_sending_bytes=3 * MAX_PIECE_BYTES)
-        shelf.put(blob, "state")
-        await shelf.serve(a)
+        blob_store = BlobStore(max_bytes=MAX_PIECE_BYTES, max_sending_bytes=3 * MAX_PIECE_BYTES)
+        blob_store.put(blob, "state")
+        await blob_store.serve(a)
         request = pack(Ask(blob.root, 0))
         strangers = [await Connection.open(*where((await a.addresses())[0])) for _ in range(3)]
         for stranger in strangers:
             stream = await stranger.stream("manta.blob.stream")
             stream.write(len(request).to_bytes(4, "big") + request)
-        await until(lambda: shelf.bytes_sent == 3 * MAX_PIECE_BYTES)
+        await until(lambda: blob_store.bytes_sent == 3 * MAX_PIECE_BYTES)
         piece = b""
         while not piece:
             with contextlib.suppress(Refused):  # busy

@@ -3,7 +3,7 @@
 from typing import Any
 
 from manta_swarm.automl.training.course import RunCourse
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.peer.context import NewestCommits, Progress, RunContext
 from manta_swarm.peer.status import StatusBoard
@@ -24,7 +24,7 @@ def context_of(
     compute: ComputeThread | None = None,
     *,
     store: PeerStore | None = None,
-    shelf: Shelf | None = None,
+    blob_store: BlobStore | None = None,
     num_weights: int = 0,
     payout: bytes | None = None,
     **changes: Any,
@@ -36,7 +36,7 @@ def context_of(
         "log": None if node is None else LogClient(node, manifest, signed.run),
         "store": store or (None if board is None else board._store),
         "board": board,
-        "shelf": shelf or Shelf(max_bytes=0),
+        "blob_store": blob_store or BlobStore(max_bytes=0),
         "compute": compute,
         "terms": ClaimTerms(identity, signed.run, PublicKey(payout or identity.public_key)),
         **changes,

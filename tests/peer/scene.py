@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
@@ -183,14 +183,14 @@ class Scene:
         trains: bool = True,
         is_plain: bool = False,
     ) -> tuple[Session, LimitedPeer]:
-        compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
+        compute, blob_store = ComputeThread(), BlobStore(max_bytes=2**28)
         pool = ThrottledPool(InProcess(worker, compute), thread=compute)
         context = context_of(
-            endpoint, identity, signed, board, compute, store=store, shelf=shelf, num_weights=worker.num_weights, payout=payout
+            endpoint, identity, signed, board, compute, store=store, blob_store=blob_store, num_weights=worker.num_weights, payout=payout
         )
         manifest = context.manifest
         progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.course), context.log)
-        held, rules = Held(shelf, None), manifest.audit_rules
+        held, rules = Held(blob_store, None), manifest.audit_rules
         features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
         if rules is not None:
             features.append(Evidence(context, progress, rules, has_light=gateway is not None))

@@ -65,7 +65,7 @@ def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
         await first.reaches(4)
         await first.leaves()
         del scene.network.endpoints[first.endpoint.key]
-        items = scene.log.shelf._items
+        items = scene.log.blob_store._items
         for root in [root for root in items if root != scene.log.ledger.state]:  # the log has lost the teacher
             del items[root]
         late = scene.join(1)

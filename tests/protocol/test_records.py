@@ -239,7 +239,7 @@ def refused(record: Any, change: dict[str, Any]) -> None:
         {"supernet": "../secret"},
         {"task": "speech"},
         {"algorithm": "magic"},
-        {"schedule": "growing"},
+        {"schedule": "partial_blob"},
         {"cohorts": "whoever"},
         {"data_digest": b"short"},
         {"initial_state": b"d" * 33},

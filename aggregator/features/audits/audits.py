@@ -34,9 +34,9 @@ class Audits(Feature):
         self._changed = asyncio.Event()
 
     async def serve(self) -> None:
-        """See ``Feature``; older states and bodies are handed out as what is on the shelf is."""
+        """See ``Feature``; older states and bodies are handed out as what is on the blob store is."""
         endpoint = self._context.endpoint
-        self._context.shelf.lend_from(self._lending)
+        self._context.blob_store.lend_from(self._lending)
         await self.brought.serve(endpoint)
         await self.duties.serve(endpoint)
         await serve_vectors(endpoint, self.brought.folder)

@@ -353,11 +353,11 @@ class Seat:
         after = replayed.after
         self._context.follower.adopt(after.state)
         for blob in replayed.bodies:
-            self._context.shelf.put(blob, "body")
-        self._context.shelf.put(after.mean, "mean")
-        self._context.shelf.put(after.blob, "state")
+            self._context.blob_store.put(blob, "body")
+        self._context.blob_store.put(after.mean, "mean")
+        self._context.blob_store.put(after.blob, "state")
         if after.state.round == self._context.follower.plan.teacher_round:
-            self._context.shelf.pin(after.blob)
+            self._context.blob_store.pin(after.blob)
         if is_own:
             return
         await self.disk.do(self._context.follower.save, after.state, self.log.head, self.log.tree_head)
@@ -367,5 +367,5 @@ class Seat:
         """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
         state = await self.replays.compute.do(self._context.follower.snapshots.load, ledger.round, ledger.state)
         self._context.follower.adopt(state)
-        await self.replays.compute.do(put_state, self._context.shelf, self.log, self._context.follower)
+        await self.replays.compute.do(put_state, self._context.blob_store, self.log, self._context.follower)
         await self.disk.do(self._context.follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)

@@ -51,7 +51,7 @@ class Evaluation(Feature):
 
     def weights(self, state: bytes) -> bytes | None:
         """Return a committed state's parameters by its digest; None: they are not here."""
-        blob = self._context.shelf.get(state)
+        blob = self._context.blob_store.get(state)
         if blob is None:
             return None
         try:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
 from manta_swarm.automl.files import read_bounded, write_whole
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf, sizes_of
+from manta_swarm.network.blobs import Blob, BlobStore, sizes_of
 from manta_swarm.network.fetching import fetch, fetch_file
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.network.peer_status import FETCHING
@@ -35,7 +35,9 @@ Got = TypeVar("Got")
 class Download:
     """One run's shards on their way to a folder."""
 
-    def __init__(self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, shelf: Shelf, board: StatusBoard) -> None:
+    def __init__(
+        self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, blob_store: BlobStore, board: StatusBoard
+    ) -> None:
         """Prepare.
 
         Args:
@@ -43,14 +45,14 @@ class Download:
             manifest: the run's, whose shards travel.
             folder: where they are to lie.
             holders: who may have them.
-            shelf: from which this peer hands out what it has.
+            blob store: from which this peer hands out what it has.
             board: shows how far it is.
         """
         self._node = node
         self._manifest = manifest
         self._folder = folder
         self._holders = holders
-        self._shelf = shelf
+        self._blob_store = blob_store
         self._board = board
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
@@ -83,7 +85,7 @@ class Download:
             raise _contradiction()
         if not is_here:
             write_whole(path, data)
-        self._shelf.pin(Blob.cut(data, PIECE_BYTES))
+        self._blob_store.pin(Blob.cut(data, PIECE_BYTES))
         return list_
 
     async def shards(self, list_: ShardList, numbers: Sequence[int]) -> None:
@@ -159,7 +161,7 @@ class Download:
 
     def _have(self, name: FileName) -> None:
         self._done_bytes += name.size_bytes
-        self._shelf.lend(name.root, FileBlob(name))
+        self._blob_store.lend(name.root, FileBlob(name))
         self._show()
 
     def _show(self) -> None:

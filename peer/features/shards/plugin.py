@@ -41,14 +41,14 @@ async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
     config, node, board, manifest = arrival.config, arrival.node, arrival.board, arrival.signed.open()
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
-    await arrival.shelf.serve(node)
+    await arrival.blob_store.serve(node)
     holders = Holders(node, arrival.signed.run, manifest.operators, board)
     arrival.limiter.hold(arrival.traffic)
-    download = Download(node, manifest, folder, holders, arrival.shelf, board)
+    download = Download(node, manifest, folder, holders, arrival.blob_store, board)
     meeting = asyncio.create_task(holders.meet())
     try:
         here = await _get(config, manifest, node, folder, download, board)
-        yield Held(arrival.shelf, root, here.train if here.is_part else (), here.claimed)
+        yield Held(arrival.blob_store, root, here.train if here.is_part else (), here.claimed)
     finally:
         meeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME
 from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.shards import PIECE_BYTES
 from manta_swarm.protocol.signing import Identity
@@ -56,8 +56,8 @@ def test_what_is_not_in_shards_or_stays_at_home_does_not_travel(changes: dict[st
 
 
 def test_who_lacks_a_shard_hands_none_out(tmp_path: Path) -> None:
-    dataset, shelf = _dataset(tmp_path), Shelf(max_bytes=0)
-    assert lend_shards(shelf, dataset) == len(dataset.shards.list.shards)
+    dataset, blob_store = _dataset(tmp_path), BlobStore(max_bytes=0)
+    assert lend_shards(blob_store, dataset) == len(dataset.shards.list.shards)
     dataset.shards.path(1).write_bytes(b"cut")
     with pytest.raises(UserError, match=r"1 shards of shards-noise are missing or cut, .*shard-00001.bin first"):
-        lend_shards(shelf, dataset)
+        lend_shards(blob_store, dataset)

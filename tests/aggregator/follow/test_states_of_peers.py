@@ -8,7 +8,7 @@ import pytest
 from manta_swarm.aggregator.follow.states_of_peers import lacking, take_states
 from manta_swarm.automl.training.update import state_pieces
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import PublicKey
@@ -30,12 +30,12 @@ def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tm
         async def story() -> None:
             network = MemoryNetwork()
             own, peer, other = (network.endpoint(PublicKey(each.public_key)) for each in PEERS)
-            await Shelf(max_bytes=2**28).serve(other)
+            await BlobStore(max_bytes=2**28).serve(other)
             with pytest.raises(UserError, match="no peer gave the state of round 2"):
                 await take_states(own, directory, ledger, [other.key])
-            shelf = Shelf(max_bytes=2**28)
-            shelf.put(Blob.of(state_pieces(state)), "state")
-            await shelf.serve(peer)
+            blob_store = BlobStore(max_bytes=2**28)
+            blob_store.put(Blob.of(state_pieces(state)), "state")
+            await blob_store.serve(peer)
             assert await take_states(own, directory, ledger, [other.key, peer.key]) == [2]
 
         asyncio.run(story())

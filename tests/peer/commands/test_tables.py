@@ -8,7 +8,7 @@ import pytest
 import manta_swarm.peer.commands.tables
 from manta_swarm.automl.latency.table import MAX_BYTES
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.peer.commands.tables import FoundTable, TableOffer, find_tables, load_table, publish_table
 from manta_swarm.protocol.encoding import pack
@@ -27,10 +27,10 @@ def offer_of(identity: Identity, data: bytes, run: bytes = RUN, size: int | None
 
 
 async def member(network: MemoryNetwork, identity: Identity, table: bytes | None) -> MemoryEndpoint:
-    endpoint, shelf = network.endpoint(identity.public_key), Shelf(max_bytes=0)
-    await shelf.serve(endpoint)
+    endpoint, blob_store = network.endpoint(identity.public_key), BlobStore(max_bytes=0)
+    await blob_store.serve(endpoint)
     if table is not None:
-        await publish_table(endpoint, identity, RUN, shelf, table)
+        await publish_table(endpoint, identity, RUN, blob_store, table)
     return endpoint
 
 
@@ -91,9 +91,9 @@ def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
     }.get(lie, pack(honest))
 
     async def story(network: MemoryNetwork) -> None:
-        endpoint, shelf = network.endpoint(LIAR.public_key), Shelf(max_bytes=0)
-        shelf.pin(Blob.of([data]))
-        await shelf.serve(endpoint)
+        endpoint, blob_store = network.endpoint(LIAR.public_key), BlobStore(max_bytes=0)
+        blob_store.pin(Blob.of([data]))
+        await blob_store.serve(endpoint)
 
         async def tell(_caller: PublicKey, _request: bytes) -> bytes:
             return answer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.codec.coding import group_sizes
-from manta_swarm.network.blobs import METHOD, Shelf
+from manta_swarm.network.blobs import METHOD, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.wrong_group import WrongGroup
 from manta_swarm.peer.sync.check import SHARE, Checker, LogLied
@@ -56,18 +56,18 @@ class Scene:
         self.node = self.network.endpoint(OWN)
         self.holder = self.network.endpoint(HOLDER)
         self.log = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.shelves: dict[PublicKey, Shelf] = {}
-        self.shelf = Shelf(max_bytes=2**28)
+        self.blob_stores: dict[PublicKey, BlobStore] = {}
+        self.blob_store = BlobStore(max_bytes=2**28)
         self.sources: list[PublicKey] = [HOLDER]
         self.wrong: list[PublicKey] = []
         self.tables = 0
 
     async def serve(self, endpoint: MemoryEndpoint) -> None:
         """Let a node hand out the bodies."""
-        shelf = self.shelves[endpoint.key] = Shelf(max_bytes=2**28)
+        blob_store = self.blob_stores[endpoint.key] = BlobStore(max_bytes=2**28)
         for blob in self.given.bodies:
-            shelf.put(blob, "body")
-        await shelf.serve(endpoint)
+            blob_store.put(blob, "body")
+        await blob_store.serve(endpoint)
 
     def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> Checker:
         bodies = _Bodies(self, changes.get("weighed", self.weighed))
@@ -75,7 +75,7 @@ class Scene:
             self.node,
             Identity(b"p" * 32),
             self.given.signed,
-            shelf=self.shelf,
+            blob_store=self.blob_store,
             num_weights=NUM_VALUES,
             store=SimpleNamespace(directory=self.directory.parent),
         )
@@ -129,7 +129,7 @@ def test_a_true_mean_passes_and_only_one_group_of_each_body_is_fetched(tmp_path:
         assert checker.outcomes == {"right": 1}
         assert not list(tmp_path.glob("*.proof"))  # noqa: ASYNC240
         sizes = set(group_sizes("topk-256-4", NUM_VALUES))
-        assert scene.shelves[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
+        assert scene.blob_stores[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
 
     story(committed(is_wrong=False), tmp_path, work)
 
@@ -154,7 +154,7 @@ def test_who_serves_wrong_pieces_is_told_of_and_nobody_is_accused_for_it(tmp_pat
 def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         for blob in scene.given.bodies:
-            scene.shelf.put(blob, "body")
+            scene.blob_store.put(blob, "body")
         checker = scene.checker()
         await scene.check(checker)
         assert checker.outcomes == {"right": 1}
@@ -176,7 +176,7 @@ def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> No
 def test_a_check_for_which_something_is_lacking_accuses_nobody(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         for endpoint in (scene.log, scene.holder):
-            await Shelf(max_bytes=1).serve(endpoint)
+            await BlobStore(max_bytes=1).serve(endpoint)
         checker = scene.checker()
         await scene.check(checker)  # nobody has the bodies
         assert checker.outcomes == {"not possible": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Blob, Shelf
+from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
@@ -35,15 +35,15 @@ FOUNDERS = [Identity(sha256(b"founder %d" % number)) for number in range(3)]
 
 
 class Peer:
-    """One peer's node, shelf, neighbours and spreading."""
+    """One peer's node, blob store, neighbours and spreading."""
 
     def __init__(self, endpoint: MemoryEndpoint, given: Committed, size: int | None) -> None:
         self.endpoint = endpoint
-        self.shelf = Shelf(max_bytes=2**28)
+        self.blob_store = BlobStore(max_bytes=2**28)
         self.neighbours = Neighbours(endpoint, given.signed.run, LOOP_CLOCK, rng=random.Random(endpoint.key))
         neighbours: Any = self.neighbours if size is None else _Larger(self.neighbours, size)
         identity = Identity(endpoint.key)
-        context = context_of(endpoint, identity, given.signed, shelf=self.shelf, num_weights=NUM_VALUES, clock=LOOP_CLOCK)
+        context = context_of(endpoint, identity, given.signed, blob_store=self.blob_store, num_weights=NUM_VALUES, clock=LOOP_CLOCK)
         self.spread = Spread(context, neighbours)
 
 
@@ -64,18 +64,18 @@ class Scene:
     def __init__(self, given: Committed, count: int, size: int | None = None) -> None:
         self.given = given
         self.network = MemoryNetwork(delay_s=lambda *_: 0.05)
-        self.shelf = Shelf(max_bytes=2**28)
+        self.blob_store = BlobStore(max_bytes=2**28)
         self.tables: Counter[bytes] = Counter()  # that the log gave, by who asked
         self.log = self.network.endpoint(LOG)
         self.peers = [Peer(self.network.endpoint(PublicKey(sha256(b"peer %d" % number))), given, size) for number in range(count)]
 
     async def start(self) -> "Scene":
         for blob in (*self.given.bodies, self.given.mean):
-            self.shelf.put(blob, "body")
-        await self.shelf.serve(self.log)
+            self.blob_store.put(blob, "body")
+        await self.blob_store.serve(self.log)
         await self.log.serve("weights", self._on_weights)
         for peer in self.peers:
-            await peer.shelf.serve(peer.endpoint)
+            await peer.blob_store.serve(peer.endpoint)
             await peer.spread.start()
             await peer.neighbours.announce(cohort="alone", round_=0)
         for peer in self.peers:
@@ -132,7 +132,7 @@ def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> Non
         for blob in scene.given.bodies:
             sizes = [len(piece) for piece in blob.pieces]
             assert await scene.all_do(lambda peer, blob=blob, sizes=sizes: peer.spread.blob(blob.root, sizes, "body")) == [blob] * 12
-        assert scene.shelf.bytes_sent == 0
+        assert scene.blob_store.bytes_sent == 0
         counts = [peer.spread.counts for peer in scene.peers]
         assert sum(sum(one.hops.values()) for one in counts) == 12 * 3 - 3
         assert sum(one.bytes_in for one in counts) <= sum(one.bytes_out for one in counts)
@@ -140,7 +140,7 @@ def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> Non
         for number, peer in enumerate(scene.peers):
             own = scene.given.bodies[number].size_bytes if number < 3 else 0
             assert peer.spread._gossip.bytes_in >= whole - own
-        gave = sum(peer.shelf.bytes_sent for peer in scene.peers)
+        gave = sum(peer.blob_store.bytes_sent for peer in scene.peers)
         assert 11 * whole <= gave <= 1.01 * 11 * whole  # hashes too
 
     story(work, 12)
@@ -222,7 +222,7 @@ def test_in_a_large_run_few_ask_the_log_for_a_mean_and_a_table_and_the_others_ge
         await scene.all_do(catch_up)
         assert now() - began < 10
         assert 0 < scene.tables.total() <= 12
-        assert 0 < scene.shelf.bytes_sent <= 12 * scene.given.mean.size_bytes
+        assert 0 < scene.blob_store.bytes_sent <= 12 * scene.given.mean.size_bytes
 
     story(work, 40)
 
@@ -282,7 +282,7 @@ def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() ->
         one, other = scene.peers
         await one.spread.weighed(entry)
         del scene.network.endpoints[LOG]
-        one.shelf.put(scene.given.mean, "mean")
+        one.blob_store.put(scene.given.mean, "mean")
         assert await other.spread.weighed(entry) == scene.given.weighed
         sizes = [len(piece) for piece in scene.given.mean.pieces]
         assert await other.spread.blob(entry.mean, sizes, "mean", may_be_old=True) == scene.given.mean

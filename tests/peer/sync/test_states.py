@@ -11,7 +11,7 @@ import torch
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import parse
 from manta_swarm.network import waits
-from manta_swarm.network.blobs import Ask, Blob, Shelf
+from manta_swarm.network.blobs import Ask, Blob, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.sync.spread import Spread
@@ -122,20 +122,20 @@ class Scene:
     neighbours: dict[bytes, Neighbours] = field(default_factory=dict)  # of each peer, by its key
 
     async def peer(self, identity: Identity) -> States:
-        states, _ = await self.peer_with_shelf(identity)
+        states, _ = await self.peer_with_blob_store(identity)
         return states
 
-    async def peer_with_shelf(self, identity: Identity) -> tuple[States, Shelf]:
-        endpoint, shelf, log = self.log.network.endpoint(identity.public_key), Shelf(max_bytes=2**28), self.log
-        await shelf.serve(endpoint)
+    async def peer_with_blob_store(self, identity: Identity) -> tuple[States, BlobStore]:
+        endpoint, blob_store, log = self.log.network.endpoint(identity.public_key), BlobStore(max_bytes=2**28), self.log
+        await blob_store.serve(endpoint)
         neighbours = await self.announce(endpoint)
         await neighbours.look()  # for those who came before
         context = context_of(
-            endpoint, identity, log.signed, compute=self.compute, shelf=shelf, num_weights=log.num_weights, course=log.course
+            endpoint, identity, log.signed, compute=self.compute, blob_store=blob_store, num_weights=log.num_weights, course=log.course
         )
         spread = Spread(context, neighbours)
         await spread.start()
-        return States(context, spread), shelf
+        return States(context, spread), blob_store
 
     async def announce(self, endpoint: MemoryEndpoint) -> Neighbours:
         """Announce whoever has this endpoint; return what it knows of others."""
@@ -229,13 +229,13 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
 
 def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
     async def story(scene: Scene) -> None:
-        states, shelf = await scene.peer_with_shelf(EARLY)
+        states, blob_store = await scene.peer_with_blob_store(EARLY)
         await states.reach(scene.start, None, FLOORS)
         _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
         states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
-        assert shelf.get(blob.root) is None
+        assert blob_store.get(blob.root) is None
         await states.reach(Standing.after(scene.log.commit()), scene.start, own_floors(scene))
-        assert shelf.get(blob.root) is not None
+        assert blob_store.get(blob.root) is not None
 
     in_scene(story)
 
@@ -282,7 +282,7 @@ def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again
 def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> None:
     async def story(scene: Scene) -> None:
         states, path = await scene.at_the_start(LATE), tuple(scene.commit() for _ in range(3))
-        floors, items = own_floors(scene), scene.log.shelf._items
+        floors, items = own_floors(scene), scene.log.blob_store._items
         for root in [root for root in items if root != path[-1].state]:
             del items[root]
         stop = states.next_stop(path, scene.start, floors)
@@ -302,7 +302,7 @@ def test_what_nobody_has_any_more_is_done_without_soon() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
-        items = scene.log.shelf._items
+        items = scene.log.blob_store._items
         for root in [root for root in items if root != target.state]:
             del items[root]
         async with asyncio.timeout(30):  # and not when the deadline is over
@@ -343,7 +343,7 @@ def test_a_table_that_no_log_may_have_is_passed_by() -> None:
 def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
-        lie, liar = Shelf(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
+        lie, liar = BlobStore(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
         await lie.serve(liar)
         await scene.announce(liar)
         await scene.meets(LATE)
@@ -481,7 +481,7 @@ def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.Log
         first = Blob.of(state_pieces(early.held))
         standings = await live_through(scene, early, teacher_round(scene) + 1)
         await late.reach(standings[-1], None, FLOORS)
-        lie, root = Shelf(max_bytes=1), standings[teacher_round(scene)].state
+        lie, root = BlobStore(max_bytes=1), standings[teacher_round(scene)].state
         lie._pinned[root] = Blob(first.pieces, first.hashes, root)  # type: ignore[arg-type]
         liar = scene.log.network.endpoint(LIAR.public_key)
         await lie.serve(liar)

@@ -10,7 +10,7 @@ from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.settings.sections import TrustSection
 from manta_swarm.automl.training.update import state_piece_sizes
 from manta_swarm.codec.coding import group_sizes
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.errors import Unreachable
@@ -36,9 +36,9 @@ def test_old_states_and_bodies_of_what_is_audited_are_handed_out_from_the_disk(t
         async def story() -> None:
             network = MemoryNetwork()
             operator, auditor = (network.endpoint(PublicKey(each.public_key)) for each in (OPERATOR, PEERS[0]))
-            context = replace(context_of(run, tmp_path, operator, OPERATOR), shelf=Shelf(max_bytes=0))
+            context = replace(context_of(run, tmp_path, operator, OPERATOR), blob_store=BlobStore(max_bytes=0))
             audits = Audits(context, 1 << 30)
-            await context.shelf.serve(operator)
+            await context.blob_store.serve(operator)
             await audits.serve()
             body = (await audits.brought.opened(audit)).contribution.body
             for round_ in (0, 2):

@@ -94,10 +94,10 @@ class Four:
         self.settling[place] = Settling(run.log, self.config.trust.settle_s, self.clock)
         context = self.contexts[place] = context_of(run, directory, endpoint, identity, settling=self.settling[place])
         context.broken.told.add_done_callback(lambda told: self.stopped.append(told.result()))
-        shelf, waiting = context.shelf, context.waiting
+        blob_store, waiting = context.blob_store, context.waiting
         seat = Seat(context)
         desk = OperatorsDesk(endpoint, seat, Anybodys())
-        await shelf.serve(endpoint)
+        await blob_store.serve(endpoint)
         await desk.start()
         self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
         self.waiting[place] = waiting

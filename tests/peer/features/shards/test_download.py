@@ -12,7 +12,7 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
 from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.network.blobs import HASHES, METHOD, Shelf
+from manta_swarm.network.blobs import HASHES, METHOD, BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.peer.dashboard.text import progress
@@ -48,7 +48,7 @@ class Swarm:
         self.folder.mkdir()
         self.said = Lines()
         self.board = board_in(tmp_path / "status", self.said)
-        self.shelf = Shelf(max_bytes=0)
+        self.blob_store = BlobStore(max_bytes=0)
         self.here = self.network.endpoint(HERE)
         self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said)
 
@@ -62,9 +62,9 @@ class Swarm:
 
     async def serve(self, key: PublicKey, *, lies: bool = False) -> None:
         """Let a node hand all shards out; one that lies changes a byte of each piece."""
-        endpoint, shelf = self.network.endpoint(key), Shelf(max_bytes=0)
-        lend_shards(shelf, self.dataset)
-        await shelf.serve(endpoint)
+        endpoint, blob_store = self.network.endpoint(key), BlobStore(max_bytes=0)
+        lend_shards(blob_store, self.dataset)
+        await blob_store.serve(endpoint)
         honest = endpoint.handlers[METHOD]
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
@@ -74,7 +74,7 @@ class Swarm:
         endpoint.handlers[METHOD] = answer
 
     def download(self) -> Download:
-        return Download(self.here, self.manifest(), self.folder, self.holders, self.shelf, self.board)
+        return Download(self.here, self.manifest(), self.folder, self.holders, self.blob_store, self.board)
 
     async def get(self) -> None:
         download = self.download()
@@ -96,10 +96,10 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         assert parse_list((swarm.folder / LIST_NAME).read_bytes()).digest == swarm.dataset.digest
         del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
         third = swarm.network.endpoint(OTHER)
-        await swarm.shelf.serve(swarm.here)
+        await swarm.blob_store.serve(swarm.here)
         holders = Holders(third, RUN, [HERE], swarm.said)
         (tmp_path / "third").mkdir()
-        download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.board)
+        download = Download(third, swarm.manifest(), tmp_path / "third", holders, BlobStore(max_bytes=0), swarm.board)
         await download.shards(await download.list(), [2])
         assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
 
@@ -155,7 +155,7 @@ def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -
                     await asyncio.Event().wait()
             return data
 
-        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.shelf, swarm.board)
+        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.blob_store, swarm.board)
         list_ = await download.list()
         assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
         endpoint.handlers[METHOD] = one_piece_only
@@ -195,7 +195,7 @@ def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
     other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
     (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
-    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.board)
+    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.board)
     with pytest.raises(UserError, match="something else"):
         asyncio.run(download.list())
 
@@ -205,7 +205,7 @@ def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_w
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
-        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.board).list()
+        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.board).list()
 
     with pytest.raises(UserError, match="ask the operator to mend it"):
         asyncio.run(scenario())

@@ -14,7 +14,7 @@ from manta_swarm.automl.data.shards.layout import LIST_NAME, travelling
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
 from manta_swarm.automl.data.views import Pair, StereoDataset
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.shards.download import Download
@@ -79,7 +79,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], Voice())
     board = board_in(tmp_path / "status")
-    download = Download(node, manifest, folder, holders, Shelf(max_bytes=0), board)
+    download = Download(node, manifest, folder, holders, BlobStore(max_bytes=0), board)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
     with pytest.raises(UserError, match="a gateway needs all of shards-set: give a larger --data-limit, make room, or leave"):
         asyncio.run(_get(config, manifest, node, folder, download, board))

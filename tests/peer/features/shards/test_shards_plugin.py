@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.blobs import Shelf
+from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryEndpoint
 from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.network.traffic import Traffic
@@ -29,7 +29,7 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board:
 
     async def come() -> Path | None:
         signed = SignedManifest.sign(manifest, OPERATOR)
-        async with PLUGGED_IN.bring(Arrival(config, node, Traffic(), signed, Shelf(max_bytes=2**25), limiter, board)) as held:
+        async with PLUGGED_IN.bring(Arrival(config, node, Traffic(), signed, BlobStore(max_bytes=2**25), limiter, board)) as held:
             return held.root
 
     return asyncio.create_task(come())
