@@ -35,7 +35,7 @@ from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.shift import Shift
-from manta_swarm.peer.train.work import ComputeThread, Pile
+from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerPool
 from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
@@ -93,18 +93,20 @@ def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
     return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
 
 
-async def timed(pool: WorkerPool, asked: Sequence[Architecture], microbatches: int, samples: int, first: int) -> "tuple[Taken, Pile]":
-    """Return what so many microbatches take from ``first`` on, and their pile."""
-    pile = Pile(pool.num_weights, asked)
+async def timed(
+    pool: WorkerPool, asked: Sequence[Architecture], microbatches: int, samples: int, first: int
+) -> "tuple[Taken, GradientAccumulator]":
+    """Return what so many microbatches take from ``first`` on, and their gradient accumulator."""
+    accumulator = GradientAccumulator(pool.num_weights, asked)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
-    shift = Shift(InTurn(microbatches, samples, asked), first, pile, pool, progress, seat, InTurn)
+    shift = Shift(InTurn(microbatches, samples, asked), first, accumulator, pool, progress, seat, InTurn)
     telling = asyncio.create_task(told(pool, shift))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(pool)
     await shift.run()
     telling.cancel()
-    return Taken(time.perf_counter() - started_s, cpu_s(pool) - started_cpu_s), pile
+    return Taken(time.perf_counter() - started_s, cpu_s(pool) - started_cpu_s), accumulator
 
 
 async def told(pool: WorkerPool, shift: Shift) -> None:
@@ -146,10 +148,10 @@ async def measure(arguments: argparse.Namespace) -> None:
                 (f"{many} workers, 1 thread each", pool, 1),
             ):
                 await compute.run(torch.set_num_threads, threads)  # they are a thread's own
-                took, pile = await timed(
+                took, accumulator = await timed(
                     who, asked, arguments.microbatches, arguments.samples, arguments.microbatches * turn if turn > 0 else 0
                 )
-                gradients.append(torch.from_numpy(pile.gradient()))
+                gradients.append(torch.from_numpy(accumulator.gradient()))
                 if turn >= 0:
                     taken.setdefault(name, []).append(took)
     finally:

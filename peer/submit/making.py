@@ -48,7 +48,7 @@ def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, re
     whole = given(learnt.vector, residual.values, exchange.residual_percent, learnt.coverage)
     if not bool(np.isfinite(whole).all()):
         return None
-    vector = vector_digest(learnt.vector) if work.pile.step_microbatches else b""  # of one local step it is what was learnt
+    vector = vector_digest(learnt.vector) if work.accumulator.step_microbatches else b""  # of one local step it is what was learnt
     claim = claim_of(context.terms, work, vector, founder, microbatch_ms, given=vector_digest(whole), residual=residual.digest)
     return Own(made_of(context.terms, exchange.codec, learnt, [claim], whole), claim, whole)
 
@@ -66,7 +66,7 @@ def made_of(
     base = learnt.work.base
     every = [*((signed, 1) for signed in claims), *((signed, 0) for signed in dropped)]
     listed = sorted(((signed.unchecked(), signed, is_in) for signed, is_in in every), key=lambda one: one[0].key)
-    means = learnt.work.pile.means or (vector_digest(given),)
+    means = learnt.work.accumulator.means or (vector_digest(given),)
     steps = tuple(
         StepMean(mean, sum(1 << place for place, (claim, _, _) in enumerate(listed) if len(claim.steps) > number))
         for number, mean in enumerate(means)
@@ -103,7 +103,7 @@ def cohort_body(context: RunContext, contribution: Contribution, mean: Vector, l
 
 def weight_of(context: RunContext, learnt: Learnt) -> int:
     """Return what the samples of what was learnt weigh in a cohort's mean."""
-    return min(learnt.work.pile.samples, context.manifest.exchange.weight_cap)
+    return min(learnt.work.accumulator.samples, context.manifest.exchange.weight_cap)
 
 
 def is_common(header: Header) -> bool:

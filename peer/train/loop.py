@@ -85,7 +85,7 @@ class TrainingLoop:
             self._context.board.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
             if await self._submitter.seal(*done):
-                self._context.board.update(loss=done[0].work.pile.loss)
+                self._context.board.update(loss=done[0].work.accumulator.loss)
             else:
                 self._context.board.add(samples_lost=self._machine.discard())
 

@@ -17,7 +17,7 @@ import torch
 from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.context import Progress
-from manta_swarm.peer.train.work import Pile
+from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Done, WorkerLost, WorkerPool
 from manta_swarm.protocol.errors import SamplesMissing
 
@@ -38,7 +38,7 @@ class Microbatches(Protocol):
 
     @property
     def most(self) -> int:
-        """How many microbatches the pile may have at the end of the step."""
+        """How many microbatches the gradient accumulator may have at the end of the step."""
 
     def at(self, index: int) -> tuple[Microbatch, int]:
         """Return the microbatch of an index, and the place of its architecture."""
@@ -58,7 +58,7 @@ class Shift:
         self,
         microbatches: Microbatches,
         first: int,
-        pile: Pile,
+        accumulator: GradientAccumulator,
         pool: WorkerPool,
         progress: Progress,
         seat: "asyncio.Future[Seat]",
@@ -69,7 +69,7 @@ class Shift:
         ``seat`` is waited for once the first microbatch is done, while those that are under way go on.
         """
         self._microbatches = microbatches
-        self._pile = pile
+        self._accumulator = accumulator
         self._pool = pool
         self._machine = progress.machine
         self._pace = progress.pace
@@ -83,7 +83,7 @@ class Shift:
         self._failures = 0
         self._missed: set[int] = set()  # indices of microbatches that need samples which are not here
         self._misses = 0  # of them in a row
-        self._has_first = len(pile) > 0
+        self._has_first = len(accumulator) > 0
         self._changed = asyncio.Event()
         self.samples_dropped = 0  # trained, and of no use since
 
@@ -137,10 +137,10 @@ class Shift:
 
     def _could_start(self, worker: int) -> bool:
         begun = len(self._under_way) + sum(done is not None for done in self._ready.values())
-        if self._awaits_seat or self._failures >= _FAILURES or len(self._pile) + begun >= self._microbatches.most:
+        if self._awaits_seat or self._failures >= _FAILURES or len(self._accumulator) + begun >= self._microbatches.most:
             return False
         ends = self._seat.result().step_ends(self._microbatches.step) if self._seat.done() else None
-        return self._timing.may_start(self._microbatches.step, self._pile.step_microbatches + begun, ends, worker)
+        return self._timing.may_start(self._microbatches.step, self._accumulator.step_microbatches + begun, ends, worker)
 
     @property
     def _awaits_seat(self) -> bool:
@@ -215,19 +215,19 @@ class Shift:
         """Add a microbatch that was trained; False: it is of no use."""
         result = done.result
         is_finite = result.is_finite
-        if self._pile.is_blind and not is_finite:  # what is counted must not depend on the samples
+        if self._accumulator.is_blind and not is_finite:  # what is counted must not depend on the samples
             result, is_finite = replace(result, gradient=torch.zeros_like(result.gradient), loss=0.0), True
         if not is_finite:
             logger.error("microbatch dropped: its gradient is not finite index=%d", index)
             self._machine.microbatch_trained(0)
             return False
         microbatch, place = self._microbatches.at(index)
-        if not self._pile.has_room(microbatch.index):
+        if not self._accumulator.has_room(microbatch.index):
             logger.warning("microbatch dropped: too many before it were index=%d", index)
             self._machine.microbatch_trained(0)
             return False
         if not self._machine.microbatch_trained(result.samples):
             self.samples_dropped += result.samples
             return False
-        self._pile.add(microbatch, place, result, done.partner)
+        self._accumulator.add(microbatch, place, result, done.partner)
         return True

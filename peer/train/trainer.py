@@ -21,7 +21,7 @@ from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
-from manta_swarm.peer.train.work import Learnt, Pile, Vector, Work, claim_of
+from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.rounds import Standing
@@ -46,7 +46,7 @@ class StepMicrobatches:
     def at(self, index: int) -> tuple[Microbatch, int]:
         """See ``Microbatches``."""
         manifest, key, base = self.context.manifest, self.context.key, self.work.base
-        architectures = self.work.pile.architectures
+        architectures = self.work.accumulator.architectures
         place = place_of_microbatch(len(architectures), base.commit, key, index)
         architecture = architectures[place]
         strength = self.context.course.plan.augmentation(base.round + 1, architecture)
@@ -128,8 +128,8 @@ class LocalTrainer:
         """
         context, round_ = self._context, base.round + 1
         architectures = self._course.plan.architectures(round_, cohort)
-        pile = Pile(context.num_weights, architectures, is_blind=self._features.is_blind)
-        work = Work(base, cohort, pile)
+        accumulator = GradientAccumulator(context.num_weights, architectures, is_blind=self._features.is_blind)
+        work = Work(base, cohort, accumulator)
         steps = context.manifest.exchange.local_steps
         local = LocalSteps(state, self._course.plan) if steps > 1 else None
         index = 0
@@ -138,18 +138,18 @@ class LocalTrainer:
                 self._loaded = None
                 await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            shift = self._shift = Shift(asked, index, pile, self._pool, self._progress, seat, self._timing)
+            shift = self._shift = Shift(asked, index, accumulator, self._pool, self._progress, seat, self._timing)
             try:
                 await shift.run()
             finally:
                 self._shift = None
                 self._samples_dropped += shift.samples_dropped
             index = shift.next_index
-            if not pile.step_microbatches:
+            if not accumulator.step_microbatches:
                 return None
             if local is not None:
                 await self._take_step(work, local, step, seat.result())
-        vector = pile.gradient() if local is None else local.learnt().numpy()
+        vector = accumulator.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
         vector = await self._features.on_learnt(vector)  # nothing that a blind claim hides has left so far
         if not bool(np.isfinite(vector).all()):
@@ -159,7 +159,7 @@ class LocalTrainer:
 
     async def _take_step(self, work: Work, local: LocalSteps, step: int, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
-        gradient: Vector = work.pile.gradient()
+        gradient: Vector = work.accumulator.gradient()
         mean, compute, terms = gradient, self._context.compute, self._context.terms
         digests = await compute.run(part_digests, gradient)
         own = of_mean = digest_of_parts(digests)
@@ -167,6 +167,6 @@ class LocalTrainer:
             claim = await compute.run(claim_of, terms, work, own, seat.founder, self._progress.pace.microbatch_ms)
             mean = await seat.average(step, gradient, claim, digests)
             of_mean = own if mean is gradient else await compute.run(vector_digest, mean)
-        work.pile.end_step(own, of_mean)
+        work.accumulator.end_step(own, of_mean)
         await self._features.keep(work.base.round + 1, work.base.commit, {own: gradient, of_mean: mean})
         await compute.run(lambda: local.step(torch.from_numpy(mean)))

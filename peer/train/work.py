@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 now_ms = SYSTEM_CLOCK.now_ms  # for what has no context: workers, and a gateway's HTTP
 
 
-class Pile:
+class GradientAccumulator:
     """The microbatches of one base at one peer: local step after local step, and what a claim says of them all."""
 
     def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False, every: int = 1) -> None:
@@ -134,7 +134,7 @@ class Work:
 
     base: Standing
     cohort: str  # that its claims name
-    pile: Pile
+    accumulator: GradientAccumulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +178,13 @@ def claim_of(
         payout=terms.payout,
         founder=founder,
         cohort=work.cohort,
-        steps=work.pile.claimed(vector),
-        work=work.pile.work,
+        steps=work.accumulator.claimed(vector),
+        work=work.accumulator.work,
         given=given,
         residual=residual,
         microbatch_ms=max(1, microbatch_ms),
         shards=terms.shards,
-        partner=work.pile.partner,
+        partner=work.accumulator.partner,
     )
     return Signed.sign(claim, terms.identity)
 

@@ -119,7 +119,7 @@ def _picked(microbatches: StepMicrobatches, index: int) -> tuple[Microbatch, int
 def _dearest(microbatches: StepMicrobatches, index: int) -> tuple[Microbatch, int]:
     """Return a microbatch of the first architecture, the largest, under the index of another."""
     microbatch, place = _true_at(microbatches, index)
-    return replace(microbatch, architecture=microbatches.work.pile.architectures[0]), place
+    return replace(microbatch, architecture=microbatches.work.accumulator.architectures[0]), place
 
 
 class _Liar:

@@ -24,7 +24,7 @@ from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.peer.features.light.valve import LeaseOver, Valve
-from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
+from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.exchange import MAX_LOT_MS
 from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
@@ -132,7 +132,7 @@ class LightWork:
         )
         parameters = torch.from_numpy(weights_of(weights, plan.space, architecture))
         worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
-        pile = Pile(worker.num_weights, architectures, every=len(architectures))
+        accumulator = GradientAccumulator(worker.num_weights, architectures, every=len(architectures))
         local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
         counts: list[int] = []
         for step in range(steps):
@@ -141,26 +141,26 @@ class LightWork:
             worker.load(parameters if local is None else local.weights)
             ends_s = self._step_ends_s(until_s, steps - step)
             for _, index in places[step * lease.microbatches_a_step : (step + 1) * lease.microbatches_a_step]:
-                if pile.step_microbatches and time.monotonic() + self.microbatch_ms / 1000 > ends_s:
+                if accumulator.step_microbatches and time.monotonic() + self.microbatch_ms / 1000 > ends_s:
                     break
                 of_microbatch, strength = self._manifest.microbatch_samples, plan.augmentation(lease.round, architecture)
                 microbatch = Microbatch(self._manifest.seed, lease.base, step, key, index, architecture, of_microbatch, strength)
                 try:
                     valve.before_microbatch(over_s)
                 except LeaseOver:
-                    if local is not None or not pile.step_microbatches:
+                    if local is not None or not accumulator.step_microbatches:
                         raise
                     break
-                self._train(worker, microbatch, place_of_microbatch(len(architectures), lease.base, key, index), pile, valve)
-            counts.append(pile.step_microbatches)
+                self._train(worker, microbatch, place_of_microbatch(len(architectures), lease.base, key, index), accumulator, valve)
+            counts.append(accumulator.step_microbatches)
             if local is not None:
-                gradient = pile.gradient()
+                gradient = accumulator.gradient()
                 digest = vector_digest(gradient)
-                pile.end_step(digest, digest)
+                accumulator.end_step(digest, digest)
                 local.step(torch.from_numpy(gradient))
-        vector = pile.gradient() if local is None else local.learnt().numpy()
-        body, claim = self._made(lease, architecture, pile, vector)
-        return Done(LightReturn(claim, tuple(counts), body), pile.samples, pile.loss)
+        vector = accumulator.gradient() if local is None else local.learnt().numpy()
+        body, claim = self._made(lease, architecture, accumulator, vector)
+        return Done(LightReturn(claim, tuple(counts), body), accumulator.samples, accumulator.loss)
 
     @staticmethod
     def _step_ends_s(until_s: float, steps: int) -> float:
@@ -172,24 +172,26 @@ class LightWork:
         seed, of_microbatch, key = self._manifest.seed, self._manifest.microbatch_samples, self._identity.public_key
         return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, microbatch_samples=of_microbatch)
 
-    def _train(self, worker: Worker, microbatch: Microbatch, place: int, pile: Pile, valve: Valve) -> None:
+    def _train(self, worker: Worker, microbatch: Microbatch, place: int, accumulator: GradientAccumulator, valve: Valve) -> None:
         started_s = time.monotonic()
         result = worker.train(microbatch)
         took_ms = 1000 * (time.monotonic() - started_s)
         self._microbatches_ms.append(took_ms + valve.after_microbatch(took_ms, microbatch.samples))
         if not result.is_finite:
             raise NoUse("a gradient that is not finite")
-        pile.add(microbatch, place, result)
+        accumulator.add(microbatch, place, result)
 
-    def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, Signed[Claim]]:
+    def _made(
+        self, lease: Lease, architecture: Architecture, accumulator: GradientAccumulator, vector: Vector
+    ) -> tuple[bytes, Signed[Claim]]:
         """Return the vector coded, and the claim of what that decodes to."""
         if not bool(np.isfinite(vector).all()):
             raise NoUse("what was learnt is not finite")
         space = self._course.plan.space
         body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
         decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
-        work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile)
+        work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, accumulator)
         digest = vector_digest(decoded)  # given too: its gateway, which has the residual, adds the part of it
-        of_step = digest if pile.step_microbatches else b""
+        of_step = digest if accumulator.step_microbatches else b""
         claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.microbatch_ms, given=digest, residual=lease.residual)
         return body, claim

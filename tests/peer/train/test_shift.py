@@ -13,7 +13,7 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
-from manta_swarm.peer.train.work import Pile
+from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
@@ -124,7 +124,7 @@ class Scene:
     """A shift that runs, and what it leaves."""
 
     pool: HeldPool
-    pile: Pile
+    accumulator: GradientAccumulator
     machine: RoundMachine
     pace: Pace
     seat: "asyncio.Future[Seat]"
@@ -150,15 +150,15 @@ def play(
     """Run a shift beside ``story``; ``microbatches``: how many there is time for."""
 
     async def whole() -> Scene:
-        pool, pile, pace = HeldPool(workers), Pile(3, ASKED), Pace()
+        pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
         machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
         seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
         if seated:
             seat.set_result(Seat(PEER.public_key))
 
         timing = Timing(microbatches)
-        shift = Shift(InTurn(most), 0, pile, pool, progress_of(machine, pace), seat, timing)
-        scene = Scene(pool, pile, machine, pace, seat, shift, timing)
+        shift = Shift(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), seat, timing)
+        scene = Scene(pool, accumulator, machine, pace, seat, shift, timing)
         running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(pool, shift))
         async with asyncio.timeout(60):
             try:
@@ -173,7 +173,7 @@ def play(
     return asyncio.run(whole())
 
 
-def one_after_the_other(count: int) -> Pile:
+def one_after_the_other(count: int) -> GradientAccumulator:
     """What one worker makes of as many microbatches."""
 
     async def story(scene: Scene) -> None:
@@ -181,7 +181,7 @@ def one_after_the_other(count: int) -> Pile:
             await scene.at(w0=index)
             scene.pool.ends(0)
 
-    return play(story, workers=1, microbatches=count).pile
+    return play(story, workers=1, microbatches=count).accumulator
 
 
 def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
@@ -197,9 +197,9 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
 
     scene, alone = play(story, microbatches=5), one_after_the_other(5)
     assert scene.pool.released == [0, 1, 2, 3, 4]
-    assert np.array_equal(scene.pile.gradient(), alone.gradient())
-    assert scene.pile.claimed(bytes(32)) == alone.claimed(bytes(32))
-    assert scene.machine.samples == scene.pile.samples == 5 * MICROBATCH
+    assert np.array_equal(scene.accumulator.gradient(), alone.gradient())
+    assert scene.accumulator.claimed(bytes(32)) == alone.claimed(bytes(32))
+    assert scene.machine.samples == scene.accumulator.samples == 5 * MICROBATCH
     assert scene.shift.next_index == 5
 
 
@@ -217,7 +217,7 @@ def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -
 
     scene = play(story, microbatches=3)
     assert scene.pool.released == [0, 1, 2]
-    assert scene.pile.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
+    assert scene.accumulator.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
     assert scene.machine.samples == 3 * MICROBATCH
 
 
@@ -232,7 +232,7 @@ def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_
 
     scene = play(story, workers=1, microbatches=2)
     assert scene.pool.released == [5, 6]
-    assert scene.machine.samples == scene.pile.samples == 2 * MICROBATCH
+    assert scene.machine.samples == scene.accumulator.samples == 2 * MICROBATCH
     assert scene.shift.next_index == 7
 
 
@@ -256,7 +256,7 @@ def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_dropped_an
         scene.pool.ends(1)
 
     scene = play(story)
-    assert (scene.pile.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
+    assert (scene.accumulator.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
 def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
@@ -269,7 +269,7 @@ def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> Non
         scene.pool.ends(0)
 
     scene = play(story, workers=1, microbatches=1)
-    assert scene.pile.samples == MICROBATCH
+    assert scene.accumulator.samples == MICROBATCH
 
 
 def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
@@ -279,7 +279,7 @@ def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
         scene.timing.microbatches = 0
 
     scene = play(story, workers=1)
-    assert (len(scene.pile), scene.machine.samples) == (0, 0)
+    assert (len(scene.accumulator), scene.machine.samples) == (0, 0)
 
 
 def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
@@ -294,7 +294,7 @@ def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_
         scene.pool.ends(0)
 
     scene = play(story, workers=1)
-    assert (scene.pile.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
+    assert (scene.accumulator.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
 def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
@@ -306,7 +306,7 @@ def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
             scene.pool.comes_back(0)
 
     scene = play(story, workers=1)
-    assert (len(scene.pile), scene.machine.samples) == (0, 0)
+    assert (len(scene.accumulator), scene.machine.samples) == (0, 0)
 
 
 def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
@@ -315,7 +315,7 @@ def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
         for worker in (0, 2, 1):
             scene.pool.ends(worker)
 
-    assert len(play(story, workers=4, most=3).pile) == 3
+    assert len(play(story, workers=4, most=3).accumulator) == 3
 
 
 def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
@@ -330,7 +330,7 @@ def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_othe
         scene.pool.ends(0)
         scene.pool.ends(1)
 
-    assert len(play(story, microbatches=3, seated=False).pile) == 3
+    assert len(play(story, microbatches=3, seated=False).accumulator) == 3
 
 
 def test_a_free_worker_that_is_faster_is_asked_first() -> None:
@@ -353,7 +353,7 @@ def test_after_three_microbatches_in_a_row_that_make_no_sense_no_more_are_starte
 
     scene = play(story, workers=1)
     assert len(scene.pool.released) == 7
-    assert (len(scene.pile), scene.machine.samples) == (2, 2 * MICROBATCH)
+    assert (len(scene.accumulator), scene.machine.samples) == (2, 2 * MICROBATCH)
 
 
 def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
@@ -385,5 +385,5 @@ def test_a_digest_of_the_sum_does_not_depend_on_how_many_workers_there_are() -> 
                 scene.pool.ends(worker)
             await asyncio.sleep(0)
 
-    digests = {sha256(play(story, workers=workers, microbatches=7).pile.gradient().tobytes()) for workers in (1, 2, 3, 7)}
+    digests = {sha256(play(story, workers=workers, microbatches=7).accumulator.gradient().tobytes()) for workers in (1, 2, 3, 7)}
     assert len(digests) == 1

@@ -25,7 +25,7 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.train.shift import Shift
-from manta_swarm.peer.train.work import ComputeThread, Pile
+from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
 from manta_swarm.peer.workers.processes import Patience, ProcessPool, WorkerData
@@ -79,20 +79,23 @@ class Unhurried:
         return True
 
 
-async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awaitable[None]] | None = None) -> Pile:
-    """Return the pile of so many microbatches on a worker pool, while ``beside`` goes on."""
-    pile, machine = Pile(pool.num_weights, ASKED), RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
+async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awaitable[None]] | None = None) -> GradientAccumulator:
+    """Return the gradient accumulator of so many microbatches on a worker pool, while ``beside`` goes on."""
+    accumulator, machine = (
+        GradientAccumulator(pool.num_weights, ASKED),
+        RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START),
+    )
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Drawn(microbatches), 0, pile, pool, progress_of(machine), seat, Unhurried())
+    shift = Shift(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), seat, Unhurried())
     shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())
         if beside is not None:
             await beside()
     shifts.remove(shift)
-    assert machine.samples == pile.samples == microbatches * MICROBATCH
-    return pile
+    assert machine.samples == accumulator.samples == microbatches * MICROBATCH
+    return accumulator
 
 
 lines: list[str] = []  # what a person would have read
@@ -107,10 +110,10 @@ async def told(pool: WorkerPool) -> None:
             shift.look_again()
 
 
-def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: Dataset | None = None) -> Pile:
+def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: Dataset | None = None) -> GradientAccumulator:
     """What one worker makes of as many microbatches, in this process, on one thread."""
 
-    async def whole() -> Pile:
+    async def whole() -> GradientAccumulator:
         compute = ComputeThread()
         pool = InProcess(Worker(TINY.name, dataset or digits()), compute)
         try:
@@ -127,8 +130,8 @@ def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: D
         torch.set_num_threads(threads)
 
 
-def same(one: Pile, other: Pile) -> bool:
-    """Whether two piles are the same, to the bit."""
+def same(one: GradientAccumulator, other: GradientAccumulator) -> bool:
+    """Whether two gradient accumulators are the same, to the bit."""
     return (
         bool((one.gradient() == other.gradient()).all()) and one.claimed(bytes(32)) == other.claimed(bytes(32)) and one.loss == other.loss
     )
@@ -306,8 +309,8 @@ def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> 
 def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pause(cuda_graphs: bool) -> None:
     async def story(pool: ProcessPool) -> None:
         await pool.load(weights_of(1), None)
-        pile = await trained(pool, 6)
-        difference = torch.from_numpy(pile.gradient() - expected.gradient())
+        accumulator = await trained(pool, 6)
+        difference = torch.from_numpy(accumulator.gradient() - expected.gradient())
         assert float(difference.norm()) < 0.1 * float(torch.from_numpy(expected.gradient()).norm())
         await pool.pause()
         assert not pool.pids

@@ -20,7 +20,7 @@ from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.valve import LeaseOver, Valve
 from manta_swarm.peer.submit.residuals import Residual
-from manta_swarm.peer.train.work import ClaimTerms, Pile, Vector, Work, claim_of
+from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError
 from manta_swarm.protocol.light import Fate, LightReturn, Welcome
@@ -41,14 +41,14 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
     gifts = [gift.vector for gift in seat._gifts.values()]
     vector = np.abs(gifts[0]) * np.float32(0.75)
     steps = gateway.manifest.exchange.local_steps
-    pile = Pile(vector.size, gateway.course.plan.architectures(gateway.base.round + 1, "here"))
-    pile._counts[0] = steps
+    accumulator = GradientAccumulator(vector.size, gateway.course.plan.architectures(gateway.base.round + 1, "here"))
+    accumulator._counts[0] = steps
     for step in range(steps):
-        pile._indices.append(step)
+        accumulator._indices.append(step)
         if steps > 1:
-            pile.end_step(bytes(32), bytes(32))
+            accumulator.end_step(bytes(32), bytes(32))
     terms, digest = ClaimTerms(GATEWAY, gateway.signed.run, GATEWAY.public_key), vector_digest(vector)
-    return claim_of(terms, Work(gateway.base, "here", pile), digest, GATEWAY.public_key, 10, given=digest, residual=residual), vector
+    return claim_of(terms, Work(gateway.base, "here", accumulator), digest, GATEWAY.public_key, 10, given=digest, residual=residual), vector
 
 
 def _unsigned(claim: Signed[Claim]) -> Claim:
