@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.keeper import Event, LoneKeeper
-from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
@@ -60,7 +60,7 @@ class Session:
         self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
         self._heads = HeadsDesk(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
-        self._news = NewsDesk(context.endpoint, context.log, self._keeper, context.weights, context.clock)
+        self._news = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
 
     async def serve(self, told: "asyncio.Future[None]") -> None:
         """Serve the run until ``told`` is done, or there is word to stop.

@@ -108,7 +108,7 @@ class AfterRound:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class FeedAnswer:
     """Where the run stands: the newest commit, if it is after the round asked for, and how long the round after it still is open."""
 
     receipt: tuple[Receipt, ...]  # at most one
@@ -201,7 +201,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FeedUpdate:
     """What the log, or a neighbour, says of where the run stands."""
 
     commitment: Commitment | None  # None: no commit after the round asked for
@@ -309,7 +309,7 @@ class LogClient:
             raise EncodingError("the log took all of a body and gave no ticket")
         return replace(self._with_ticket(unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms)
 
-    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
+    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
 
         Args:
@@ -327,18 +327,18 @@ class LogClient:
         patient = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
         request = pack(AfterRound(round, patient))
 
-        async def ask(source: PublicKey) -> Told:
+        async def ask(source: PublicKey) -> FeedUpdate:
             answer = await self._endpoint.call(source, "commit-after", request, timeout_s=timeout_s)
-            return self._told(unpack(News, answer, max_bytes=MAX_NEWS_BYTES), is_from_log=source in self.operators)
+            return self._told(unpack(FeedAnswer, answer, max_bytes=MAX_NEWS_BYTES), is_from_log=source in self.operators)
 
         return await (self.line.ask(ask) if key in self.operators else ask(key))
 
-    def _told(self, news: News, *, is_from_log: bool) -> Told:
+    def _told(self, news: FeedAnswer, *, is_from_log: bool) -> FeedUpdate:
         if not news.receipt:
-            return Told(None, None, news.left_ms, is_from_log)
+            return FeedUpdate(None, None, news.left_ms, is_from_log)
         commitment = self._proven(news.receipt[0])
         counted = self._checked(Listing(news.receipt[0], news.contribution[0]), commitment.proven) if news.contribution else None
-        return Told(commitment, counted, news.left_ms, is_from_log)
+        return FeedUpdate(commitment, counted, news.left_ms, is_from_log)
 
     async def counted(self, round: int, key: bytes = b"") -> Counted | None:
         """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
-from manta_swarm.network.log_client import Commitment, Told
+from manta_swarm.network.log_client import Commitment, FeedUpdate
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Membership
 from manta_swarm.peer.contact.operators_word import OperatorsWord
@@ -105,7 +105,7 @@ class Session:
                 if update.is_far_ahead:
                     self._one_history.look_soon()
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: FeedUpdate) -> None:
         """Take note of what the log, or a neighbour, says of where the run stands.
 
         Raises:
@@ -124,7 +124,7 @@ class Session:
         if commit is not None and told.commitment is not None:
             self._committed(commit, told.commitment)
 
-    def _left_ms(self, told: Told, commit: NewCommit | None) -> int:
+    def _left_ms(self, told: FeedUpdate, commit: NewCommit | None) -> int:
         """Return for how long headers of the round after the newest commit may still come, as that says; 0: it does not say it."""
         entry = None if told.commitment is None else told.commitment.proven.round
         if entry is not None and entry.round != self.machine.newest.round:

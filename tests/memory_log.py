@@ -281,9 +281,9 @@ class MemoryLog:
         while ask.patient and ask.round >= self.ledger.round and own in self.network.endpoints:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
-            return pack(log_client.News((), (), self.left_ms))
+            return pack(log_client.FeedAnswer((), (), self.left_ms))
         found = self._included(self.ledger.round, caller)
-        return pack(log_client.News((self.receipt(),), () if found is None else (found,), self.left_ms))
+        return pack(log_client.FeedAnswer((self.receipt(),), () if found is None else (found,), self.left_ms))
 
     async def _on_listing(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(log_client.AskListing, request, max_bytes=128)

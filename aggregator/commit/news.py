@@ -10,7 +10,7 @@ from typing import Protocol
 from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, News
+from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, FeedAnswer
 from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
@@ -98,7 +98,7 @@ class OpenRounds(Protocol):
         """Return for how many ms headers may still come at a time of the clock."""
 
 
-class NewsDesk:
+class FeedService:
     """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
 
     def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: Weights, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -146,10 +146,10 @@ class NewsDesk:
             await self._wait(caller)
         left_ms = self._rounds.left_ms(round(self._clock.now_ms()))
         if self._round <= ask.round:
-            return pack(News((), (), left_ms))
+            return pack(FeedAnswer((), (), left_ms))
         table = self._table_of(self._round)
         found = await table.contribution(caller)
-        return pack(News((table.receipt,), () if found is None else (found,), left_ms))
+        return pack(FeedAnswer((table.receipt,), () if found is None else (found,), left_ms))
 
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""

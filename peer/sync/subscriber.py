@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import AfterRound, Commitment, News, Told
+from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
@@ -39,7 +39,7 @@ class LogIsAway:
 class Update:
     """What the log or a neighbour says of where the run stands. Entered, it is taken; an error of ours goes back to whoever told it."""
 
-    def __init__(self, told: Told, *, is_far_ahead: bool) -> None:
+    def __init__(self, told: FeedUpdate, *, is_far_ahead: bool) -> None:
         """Wait to be taken; ``is_far_ahead``: somebody else than the log tells of a round that does not follow the newest."""
         self.told = told
         self.is_far_ahead = is_far_ahead
@@ -220,10 +220,10 @@ class CommitSubscriber:
         self._updates.append(update)
         self._has_updates.set()
 
-    async def _hear(self, news: Awaitable[Told]) -> None:
+    async def _hear(self, news: Awaitable[FeedUpdate]) -> None:
         await self._pass_on(await news)
 
-    async def _pass_on(self, told: Told) -> None:
+    async def _pass_on(self, told: FeedUpdate) -> None:
         """Return once what was told is taken; forward a commit that is news.
 
         Raises:
@@ -260,7 +260,7 @@ class CommitSubscriber:
 
     async def _on_pushed(self, sender: PublicKey, data: bytes) -> bytes:
         try:
-            await self._pass_on(Told(self._log.open(data), None, 0))
+            await self._pass_on(FeedUpdate(self._log.open(data), None, 0))
         except OtherHistory as fault:
             self._fault = fault
             self._woken.set()
@@ -271,5 +271,5 @@ class CommitSubscriber:
     async def _on_asked(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AfterRound, request, max_bytes=_MAX_REQUEST_BYTES)
         if self._newest is None or self._newest.proven.round.round <= ask.round:
-            return pack(News((), (), 0))
-        return pack(News((self._newest.receipt,), (), 0))
+            return pack(FeedAnswer((), (), 0))
+        return pack(FeedAnswer((self._newest.receipt,), (), 0))

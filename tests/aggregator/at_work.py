@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.log.storage import TREE_HEAD
@@ -45,7 +45,7 @@ class Aggregator:
         self.closing = Closing(manifest.exchange.max_rows)
         self.writing = Writing(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
         self.commits, self.intake, self.verdicts = self.writing.commits, self.writing.intake, self.writing.verdicts
-        self.news = NewsDesk(endpoint, self.run.log, self.closing, weights, clock)
+        self.news = FeedService(endpoint, self.run.log, self.closing, weights, clock)
         self._endpoint = endpoint
         self._told = asyncio.Event()
 

@@ -41,7 +41,7 @@ NUM_ROUNDS = 12
 COURSE = FixedCourse()
 
 
-class Told(asyncio.Event):
+class FeedUpdate(asyncio.Event):
     """An event that counts how often it is set."""
 
     def __init__(self, desk: Any) -> None:
@@ -86,7 +86,7 @@ class Desk:
         endpoint = self.network.endpoint(OPERATOR.public_key)
         self.decider = LoneDecider(self, self.bodies)  # type: ignore[arg-type]
         self.broken = Broken()
-        self.changes, self.news = 0, Told(self)
+        self.changes, self.news = 0, FeedUpdate(self)
         self.intake = Intake(self.context(endpoint), self.closing, self.news, self.decider)
         if self.is_open:
             self._open()

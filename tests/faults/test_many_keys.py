@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
@@ -85,7 +85,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(config.exchange.max_rows)
         with run.log as log:
             context = context_of(run, directory, endpoint, OPERATOR)
-            news = NewsDesk(endpoint, log, closing, context.weights)
+            news = FeedService(endpoint, log, closing, context.weights)
             writing = Writing(context, closing, LoneDecider(log, run.bodies))
             await writing.begin()
             await news.start()

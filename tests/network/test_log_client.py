@@ -14,12 +14,12 @@ from manta_swarm.network.log_client import (
     GROUPS_IN_FLIGHT,
     MAX_CONTRIBUTIONS_BYTES,
     BodyPart,
+    FeedAnswer,
+    FeedUpdate,
     HandedIn,
     HandIn,
     HeaderAnswer,
     LogClient,
-    News,
-    Told,
     fetch_manifest,
     serve_manifest,
 )
@@ -260,9 +260,9 @@ def test_the_newest_commit_is_believed_with_the_own_contribution_of_its_round() 
 
 def test_without_a_new_commit_it_says_how_long_the_round_still_is_open() -> None:
     async def story(line: Line) -> None:
-        assert await line.client.news(line.log.endpoint.key, 0, left_ms=None) == Told(None, None, 60_000, True)
+        assert await line.client.news(line.log.endpoint.key, 0, left_ms=None) == FeedUpdate(None, None, 60_000, True)
         line.log.commit()
-        assert await line.client.news(line.log.endpoint.key, 1, left_ms=None) == Told(None, None, 60_000, True)
+        assert await line.client.news(line.log.endpoint.key, 1, left_ms=None) == FeedUpdate(None, None, 60_000, True)
 
     with_line(story)
 
@@ -308,7 +308,7 @@ def test_what_a_neighbour_tells_is_proven_alike_and_not_taken_for_the_logs_word(
         neighbour = line.network.endpoint(PublicKey(PEERS[1].public_key))
 
         async def answer(_caller: PublicKey, _request: bytes) -> bytes:
-            return pack(News((line.log.receipt(),), (), 0))
+            return pack(FeedAnswer((line.log.receipt(),), (), 0))
 
         await neighbour.serve("commit-after", answer)
         told = await line.client.news(neighbour.key, 0, left_ms=None)
@@ -361,7 +361,7 @@ def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], R
         line.log.commit()
         assert "\n4\n" in line.log.receipt().tree_head
         forged = forge(line)
-        await line.answers("commit-after", pack(News((forged,), (), 0)))
+        await line.answers("commit-after", pack(FeedAnswer((forged,), (), 0)))
         with pytest.raises(error):
             await line.client.news(line.log.endpoint.key, 0, left_ms=None)
         with pytest.raises(error):
@@ -409,7 +409,7 @@ def test_a_contribution_has_to_be_in_that_very_place_of_the_log() -> None:
         round_ = Included(line.log.receipt().entry, line.log.receipt().index, line.log.receipt().proof)
         assert own.index in range(entry.first, entry.first + 3)
         for false in (replace(own, index=other.index), replace(own, proof=other.proof), replace(own, entry=other.entry), round_):
-            await line.answers("commit-after", pack(News((line.log.receipt(),), (false,), 0)))
+            await line.answers("commit-after", pack(FeedAnswer((line.log.receipt(),), (false,), 0)))
             with pytest.raises(ProofError):
                 await line.client.news(line.log.endpoint.key, 0, left_ms=None)
             await line.answers("listing", pack(Listing(line.log.receipt(), false)))

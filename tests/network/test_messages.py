@@ -11,9 +11,9 @@ from manta_swarm.network.log_client import (
     MAX_NEWS_BYTES,
     MAX_RECEIPT_BYTES,
     BodyPart,
+    FeedAnswer,
     HandIn,
     HeaderAnswer,
-    News,
 )
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES
 from manta_swarm.protocol.earnings import MAX_RANGE_HASHES, RoundContributions
@@ -66,7 +66,7 @@ def test_the_largest_messages_fit_their_bounds() -> None:
     receipt, included = largest_receipt(), largest_included()
     assert len(pack(receipt)) <= MAX_RECEIPT_BYTES
     assert len(pack(Listing(receipt, included))) <= MAX_LISTING_BYTES
-    assert len(pack(News((receipt,), (included,), 2**40))) <= MAX_NEWS_BYTES
+    assert len(pack(FeedAnswer((receipt,), (included,), 2**40))) <= MAX_NEWS_BYTES
     assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (TICKET,)))) <= MAX_ANSWER_BYTES
     assert len(pack(TICKET)) <= MAX_ANSWER_BYTES
     assert len(weighed_bytes([WEIGHED] * MAX_ROWS)) <= MAX_WEIGHED_BYTES
@@ -123,6 +123,6 @@ def test_news_are_of_one_commit_at_most_and_a_contribution_comes_with_its_commit
         ((), (), 2**40 + 1),
     ):
         with pytest.raises(ValueError, match="news"):
-            News(receipts, contributions, left_ms)
-    for news in (News((), (), 0), News((receipt,), (), 5), News((receipt,), (included,), 5)):
-        assert unpack(News, pack(news), max_bytes=MAX_NEWS_BYTES) == news
+            FeedAnswer(receipts, contributions, left_ms)
+    for news in (FeedAnswer((), (), 0), FeedAnswer((receipt,), (), 5), FeedAnswer((receipt,), (included,), 5)):
+        assert unpack(FeedAnswer, pack(news), max_bytes=MAX_NEWS_BYTES) == news

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import manta_swarm.aggregator.commit.news
-from manta_swarm.aggregator.commit.news import MAX_WAITING_OF_ONE, NewsDesk
+from manta_swarm.aggregator.commit.news import MAX_WAITING_OF_ONE, FeedService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, LogClient, News
+from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, FeedAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Closing
@@ -39,19 +39,19 @@ class Scene:
 
     log: Log
     closing: Closing
-    desk: NewsDesk
+    desk: FeedService
     network: MemoryNetwork
     weighed: list[int]  # the rounds whose weights were asked for
 
     def client(self, peer: Identity) -> LogClient:
         return LogClient(self.network.endpoint(peer.public_key), self.log.ledger.manifest, self.log.ledger.run)
 
-    async def ask(self, peer: Identity, round_: int, *, patient: int = 1) -> News:
+    async def ask(self, peer: Identity, round_: int, *, patient: int = 1) -> FeedAnswer:
         """Return the log's answer, whatever it proves."""
         endpoint = self.network.endpoint(peer.public_key)
         request = pack(AfterRound(round_, patient))
         answer = await endpoint.call(PublicKey(OPERATOR.public_key), "commit-after", request, timeout_s=1_000)
-        return unpack(News, answer, max_bytes=MAX_NEWS_BYTES)
+        return unpack(FeedAnswer, answer, max_bytes=MAX_NEWS_BYTES)
 
     def commit(self, *headers: Header) -> None:
         """Commit a round of these, or one of everybody alone."""
@@ -93,7 +93,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                         weighed.append(round_)
                         return unclipped(log.ledger.table_at(round_) or ())
 
-                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, Unclipped(), LoopClock())
+                desk = FeedService(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, Unclipped(), LoopClock())
                 scene = Scene(log, closing, desk, network, weighed)
                 scene.open()
                 await desk.start()
@@ -163,7 +163,7 @@ def test_nobody_waits_longer_than_a_round_may_take(play: Play) -> None:
     async def story(scene: Scene) -> None:
         longest_s = grace_ms(scene.log.ledger.open_ms) / 1000 + waits.PATIENCE_S
         with takes(OPEN_MS / 1000 + longest_s):
-            assert await scene.ask(PEERS[0], 0) == News((), (), 0)
+            assert await scene.ask(PEERS[0], 0) == FeedAnswer((), (), 0)
         with takes(longest_s):
             await scene.ask(PEERS[0], 0)
 
@@ -261,7 +261,7 @@ def test_after_the_last_round_nobody_waits(play: Play) -> None:
         scene.commit()
         with takes(0):
             assert len((await waiting).receipt) == 1
-            assert await scene.ask(PEERS[0], 2) == News((), (), OPEN_MS)
+            assert await scene.ask(PEERS[0], 2) == FeedAnswer((), (), OPEN_MS)
 
     play(story, num_rounds=2)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import waits
-from manta_swarm.network.log_client import AfterRound, Commitment, LogClient, News, Told
+from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate, LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
@@ -25,16 +25,16 @@ DIGEST = sha256(b"any")
 AWAY = Unreachable("away")
 
 
-def told(round_: int, left_ms: int = 1000) -> Told:
+def told(round_: int, left_ms: int = 1000) -> FeedUpdate:
     """Return the log's news of a round's commit."""
     entry = Round(DIGEST, round_, DIGEST, 0, 1, DIGEST, DIGEST, DIGEST, (), 0, 1)
     receipt = Receipt(b"entry %d" % round_, 0, (), "")
-    return Told(Commitment(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
+    return FeedUpdate(Commitment(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
 
 
-def nothing(left_ms: int = 1000) -> Told:
+def nothing(left_ms: int = 1000) -> FeedUpdate:
     """Return what the log says where there is no commit after the one asked for."""
-    return Told(None, None, left_ms, is_from_log=True)
+    return FeedUpdate(None, None, left_ms, is_from_log=True)
 
 
 class Script:
@@ -45,18 +45,18 @@ class Script:
 
     def __init__(
         self,
-        answers: list[Told | Exception],
+        answers: list[FeedUpdate | Exception],
         meetings: list[bool] | None = None,
         neighbours: dict[bytes, Any] | None = None,
         whole: list[bool] | None = None,
     ) -> None:
-        self._answers: Iterator[Told | Exception] = iter(answers)
+        self._answers: Iterator[FeedUpdate | Exception] = iter(answers)
         self._meetings = iter(meetings or [])
         self._neighbours = neighbours or {}
         self.asked: list[tuple[int, int | None, float]] = []  # of the log: the round known, how long is left, and when
         self.meetings: list[bool] = []
         self.was_met: list[bytes] = []
-        self.taken: list[Told] = []
+        self.taken: list[FeedUpdate] = []
         self.shown: list[bool] = []
         self.pushed: list[tuple[PublicKey, bytes]] = []
         self.forgotten: list[PublicKey] = []
@@ -91,14 +91,14 @@ class Script:
             else:
                 self.shown.append(update.is_away)
 
-    def take(self, told: Told) -> None:
+    def take(self, told: FeedUpdate) -> None:
         self.taken.append(told)
         if told.commitment is not None:
             self.round = max(self.round, told.commitment.proven.round.round)
 
     # As the log's client.
 
-    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
+    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         if key != OPERATOR:
             answer = self._neighbours[key]
         else:
@@ -200,7 +200,7 @@ def test_a_log_that_has_nothing_to_say_at_once_is_asked_less_and_less_often() ->
 
 def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
     class Pushed(Script):
-        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
+        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
             answer = await super().news(key, round, left_ms=left_ms, takes_part=takes_part)
             await self.made._on_pushed(OTHERS[0], b"")
             return answer
@@ -251,7 +251,7 @@ def test_a_commit_that_is_news_is_passed_on_to_two_neighbours_once() -> None:
 
 def test_a_commit_that_contradicts_what_is_known_is_not_passed_on() -> None:
     class Contradicted(Script):
-        def take(self, told: Told) -> None:
+        def take(self, told: FeedUpdate) -> None:
             raise RemoteFault("two commits of round 1")
 
     script = hear(Contradicted([told(1)], neighbours={OTHERS[0]: None}))
@@ -319,7 +319,7 @@ def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
         assert answer.commitment is not None
         assert (answer.commitment.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
         assert (await other.news(key, 1, left_ms=None)).commitment is None
-        assert unpack(News, await ear._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == News((), (), 0)
+        assert unpack(FeedAnswer, await ear._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
 
     with_two_ears(story)
 
@@ -376,7 +376,7 @@ def test_at_its_start_a_peer_takes_nothing_from_a_log_that_lacks_what_it_signed(
 
 def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
     class Forked(Script):
-        def take(self, told: Told) -> None:
+        def take(self, told: FeedUpdate) -> None:
             if told.commitment is not None and not told.is_from_log:
                 raise LedgerError("two commits of round 1")
             super().take(told)
@@ -389,7 +389,7 @@ def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
             assert found is not None
             return found
 
-        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
+        async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
             if round:
                 with pytest.raises(OtherHistory):
                     await self.made._on_pushed(OTHERS[0], b"")

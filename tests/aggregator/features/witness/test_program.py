@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.commit.news import NewsDesk
+from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
@@ -49,7 +49,7 @@ class Scene:
         """Let a log answer, in the place of any other."""
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
-        self.log, self.news = log, NewsDesk(endpoint, log, closing, NoWeights())
+        self.log, self.news = log, FeedService(endpoint, log, closing, NoWeights())
         self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
         await self.news.start()
         await self.heads.start()
