@@ -142,7 +142,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class AskDuties:
+class AskAssignments:
     """Asks what waits for this auditor; a volunteer that asks is counted on for some rounds."""
 
     round: int  # the newest that the caller knows
@@ -164,7 +164,7 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class Assignment:
     """A contribution that waits for the caller's word."""
 
     round: int  # that has it
@@ -192,10 +192,10 @@ class Duty:
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
+class Assignments:
     """What waits, accused contributions first, then the oldest."""
 
-    duties: tuple[Duty, ...]
+    duties: tuple[Assignment, ...]
     may_audit: int  # 1: the caller is a named auditor, or proven
     audited: int  # contributions that are audited and not paid yet, whoever looks at them: once the run is over and settled none is
 

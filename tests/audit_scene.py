@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from manta_swarm.aggregator.features.audits.brought import Audited, Brought
-from manta_swarm.aggregator.features.audits.duties import DutiesDesk
+from manta_swarm.aggregator.features.audits.duties import AssignmentsDesk
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -121,7 +121,7 @@ class Scene:
         self.is_finished = False
         self.operators = OPERATORS[:operators]
         self.brought: dict[bytes, Brought] = {}
-        self.desks: dict[bytes, DutiesDesk] = {}
+        self.desks: dict[bytes, AssignmentsDesk] = {}
         self.faults = Faults(ManualClock())
         for operator in self.operators:
             self.network.endpoint(PublicKey(operator.public_key))
@@ -132,7 +132,7 @@ class Scene:
             endpoint = self.network.endpoints[PublicKey(operator.public_key)]
             directory = self.directory / operator.public_key.hex()[:8]
             brought = Brought(directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=LoopClock())
-            desk = DutiesDesk(brought, self, self.faults)
+            desk = AssignmentsDesk(brought, self, self.faults)
             self.brought[operator.public_key], self.desks[operator.public_key] = brought, desk
             await brought.serve(endpoint)
             await desk.serve(endpoint)

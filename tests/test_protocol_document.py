@@ -90,7 +90,7 @@ SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200
 BLOCKS = {  # records that the document has as a block of fields, by the module that has them
     "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission",
     "manta_swarm.protocol.affinity": "Position",
-    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskDuties Needed Duty Duties Need Finding",
+    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskAssignments Needed Assignment Assignments Need Finding",
     "manta_swarm.protocol.earnings": "RoundContributions",
     "manta_swarm.protocol.exchange": "Exchange",
     "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer",

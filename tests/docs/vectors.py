@@ -14,11 +14,11 @@ from typing import Any
 
 from manta_swarm.protocol.admission import Admission, Pass
 from manta_swarm.protocol.auditing import (
-    AskDuties,
+    AskAssignments,
     AskVector,
     AskWanted,
-    Duties,
-    Duty,
+    Assignment,
+    Assignments,
     Fate,
     Finding,
     Need,
@@ -145,17 +145,17 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("Wanted", Wanted((WantedOf(int(Fate.BRING), (sha256(b"mean"),)), WantedOf(int(Fate.NOTHING), ())))),
         ("Page", Page(digest, sha256(b"\0" * 8), 0, b"\0" * 8)),
         ("AskVector", AskVector(digest, sha256(b"\0" * 8), 0)),
-        ("AskDuties", AskDuties(7)),
+        ("AskAssignments", AskAssignments(7)),
         ("Need", Need(digest, 1)),
         ("Finding", finding := Finding(run, TWO.public_key, 1, digest, (0,) * len(header.claims))),
         ("SignedFinding", signed := Signed.sign(finding, TWO)),
-        ("Duties", Duties((duty(header, signed),), 1, 1)),
+        ("Assignments", Assignments((duty(header, signed),), 1, 1)),
     )
 
 
-def duty(header: Header, finding: Signed[Finding]) -> Duty:
+def duty(header: Header, finding: Signed[Finding]) -> Assignment:
     """Return a duty with a volunteer's finding."""
-    return Duty(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (Needed(0, 2),), (TWO.public_key,), (finding,))
+    return Assignment(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (Needed(0, 2),), (TWO.public_key,), (finding,))
 
 
 def records(logs: dict[str, Log]) -> list[dict[str, Any]]:

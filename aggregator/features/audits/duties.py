@@ -18,9 +18,9 @@ from manta_swarm.protocol.auditing import (
     MAX_DUTIES,
     MAX_SIGNED_FINDING_BYTES,
     NEED,
-    AskDuties,
-    Duties,
-    Duty,
+    AskAssignments,
+    Assignment,
+    Assignments,
     Finding,
     Need,
     Needed,
@@ -49,7 +49,7 @@ class _Left:
     finding: Signed[Finding] | None = None
 
 
-class DutiesDesk:
+class AssignmentsDesk:
     """One operator's. Verdicts it leaves to ``aggregator.intake.verdicts``."""
 
     def __init__(self, brought: Brought, facts: Facts, faults: Faults) -> None:
@@ -84,7 +84,7 @@ class DutiesDesk:
         self._left = {contribution: left for contribution, left in self._left.items() if contribution in reputation.audits}
 
     async def _on_duties(self, caller: PublicKey, request: bytes) -> bytes:
-        asked, reputation = unpack(AskDuties, request, max_bytes=_SMALL_BYTES), self._facts.reputation
+        asked, reputation = unpack(AskAssignments, request, max_bytes=_SMALL_BYTES), self._facts.reputation
         if self._is_named(caller):
             waiting = [audit for audit in reputation.audits.values() if self._is_for_named(caller, audit)]
             accused = [audit for audit in waiting if audit.is_against]
@@ -93,19 +93,19 @@ class DutiesDesk:
                 (whole if await self._can_be_judged(audit) else lacking).append(audit)
             ordered = [*_in_turn(_oldest_first(accused), reputation.round), *_in_turn(whole, reputation.round)]
             chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_DUTIES]
-            return pack(Duties(tuple([await self._duty(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
+            return pack(Assignments(tuple([await self._duty(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
         is_new, is_proven = caller not in self._asked, reputation.is_proven(caller)
         if not is_proven or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
-            return pack(Duties((), int(is_proven), len(reputation.audits)))
+            return pack(Assignments((), int(is_proven), len(reputation.audits)))
         self._asked[caller] = reputation.round
-        found = list[Duty]()
+        found = list[Assignment]()
         for audit in _oldest_first(audit for audit in reputation.audits.values() if not audit.verdicts and caller not in audit.work.keys):
             left = await self._left_to(audit)
             if left is not None and left.volunteer == caller and left.finding is None:
                 found.append(await self._duty(audit, is_named=False))
             if len(found) == MAX_DUTIES:
                 break
-        return pack(Duties(tuple(found), 1, len(reputation.audits)))
+        return pack(Assignments(tuple(found), 1, len(reputation.audits)))
 
     def _is_for_named(self, caller: PublicKey, audit: Audit) -> bool:
         """Return whether an audit waits for a named auditor: it was drawn for it, or somebody would take something away."""
@@ -119,13 +119,13 @@ class DutiesDesk:
         reputation = self._facts.reputation
         return reputation.rules is not None and reputation.round >= audit.round + reputation.rules.kept_rounds
 
-    async def _duty(self, audit: Audit, *, is_named: bool) -> Duty:
+    async def _duty(self, audit: Audit, *, is_named: bool) -> Assignment:
         """Return what an auditor is told of a contribution."""
         audited = await self._brought.opened(audit)
         is_here = not await self._brought.lacking(audit)
         left = await self._left_to(audit) if is_named else None
         state, floor = self._facts.base(audited.contribution.round)
-        return Duty(
+        return Assignment(
             round=audit.round,
             header=audited.header,
             state=state,

@@ -23,7 +23,17 @@ from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Sai
 from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
 from manta_swarm.peer.features.audit.volunteers import Volunteers
 from manta_swarm.peer.status import StatusBoard
-from manta_swarm.protocol.auditing import DUTIES, FINDING, MAX_DUTIES_BYTES, VERDICT, AskDuties, Duties, Duty, Finding, vectors_of
+from manta_swarm.protocol.auditing import (
+    DUTIES,
+    FINDING,
+    MAX_DUTIES_BYTES,
+    VERDICT,
+    AskAssignments,
+    Assignment,
+    Assignments,
+    Finding,
+    vectors_of,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.records import Claim, Contribution
@@ -160,12 +170,12 @@ class Auditor:
         finally:
             await self._turns.release()
 
-    async def duties(self) -> tuple[Duty, ...]:
+    async def duties(self) -> tuple[Assignment, ...]:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
         try:
-            asked = pack(AskDuties(self._host.newest_round))
+            asked = pack(AskAssignments(self._host.newest_round))
             answer = await self._line.call(DUTIES, asked, timeout_s=waits.CALL_S, large_answer=True)
-            told = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES)
+            told = unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES)
             await self._tidy(told)
         except MantaError as error:
             logger.info("not told what to audit reason=%s", error)
@@ -180,7 +190,7 @@ class Auditor:
             self._board.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
         return told.duties
 
-    async def _tidy(self, told: Duties) -> None:
+    async def _tidy(self, told: Assignments) -> None:
         """Forget what is paid, and remove what was fetched of what waits no more.
 
         Raises:
@@ -191,7 +201,7 @@ class Auditor:
         waiting = {digest for digest, one in self._open.items() if one.said is None}
         await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
 
-    async def do_one(self, duties: tuple[Duty, ...]) -> bool:
+    async def do_one(self, duties: tuple[Assignment, ...]) -> bool:
         """Take over all that can be, and compute the first of the rest; return whether anything was done: more may wait by now."""
         has_done = False
         for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
@@ -218,22 +228,22 @@ class Auditor:
                 self._give_up(one, str(error))
         return has_done
 
-    def _is_left(self, duty: Duty) -> bool:
+    def _is_left(self, duty: Assignment) -> bool:
         """Return whether a contribution is left to a volunteer that has not found anything yet: also what is computed again, after that.
 
         Else who finds all good without a look would never be found out.
         """
         return bool(duty.volunteer) and not duty.finding and duty.volunteer[0] not in self._volunteers.distrusted
 
-    def _comes_still(self, duty: Duty) -> bool:
+    def _comes_still(self, duty: Assignment) -> bool:
         """Return whether a contribution is still brought to a lone operator: once all of it is there it may be left to a volunteer."""
         return self._line.operators.is_alone and not duty.is_here and not duty.is_late
 
-    def _is_volunteers(self, duty: Duty) -> bool:
+    def _is_volunteers(self, duty: Assignment) -> bool:
         """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""
         return bool(duty.volunteer) and self._volunteers.are_believed(_digest(duty), duty.volunteer[0])
 
-    async def _do(self, duty: Duty, one: _Open) -> bool:
+    async def _do(self, duty: Assignment, one: _Open) -> bool:
         """Judge a contribution and say so; return whether it was computed for that.
 
         Raises:
@@ -252,7 +262,7 @@ class Auditor:
         await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
         return has_computed
 
-    def _taken_over(self, duty: Duty) -> Signed[Verdict] | None:
+    def _taken_over(self, duty: Assignment) -> Signed[Verdict] | None:
         """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""
         if not self._is_named or not duty.finding or not self._is_volunteers(duty):
             return None
@@ -263,7 +273,7 @@ class Auditor:
         self._board.add(audits_taken_over=1)
         return self._verdict(duty, finding.outcomes, finding.by)
 
-    async def _judged(self, duty: Duty, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
+    async def _judged(self, duty: Assignment, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
         found = await self._turns.work(self._computed(duty, one))
         if found is None:
             return None
@@ -278,13 +288,13 @@ class Auditor:
         finding = Finding(self._run, self._identity.public_key, duty.round, _digest(duty), found.outcomes)
         return Signed.sign(finding, self._identity)
 
-    def _verdict(self, duty: Duty, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
+    def _verdict(self, duty: Assignment, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
         verdict = Verdict(self._run, self._identity.public_key, duty.round, _digest(duty), outcomes, by)
         return Signed.sign(verdict, self._identity)
 
     # What it takes.
 
-    async def _computed(self, duty: Duty, one: _Open) -> Found:
+    async def _computed(self, duty: Assignment, one: _Open) -> Found:
         """Return what is found of each claim of a contribution, and why.
 
         Raises:
@@ -317,7 +327,7 @@ class Auditor:
             one.needed.add(found.step)
 
     def _over(
-        self, duty: Duty, needed: Sequence[int], contribution: Contribution, claims: tuple[Claim, ...], lacking: tuple[bytes, ...]
+        self, duty: Assignment, needed: Sequence[int], contribution: Contribution, claims: tuple[Claim, ...], lacking: tuple[bytes, ...]
     ) -> tuple[int, ...]:
         """Return the steps whose own vectors lack, and were to be brought by now; nobody waits for anything that lacks any more.
 
@@ -340,7 +350,7 @@ class Auditor:
                 raise NotNow(f"there was no time to bring own vectors of step {step}")
         return over
 
-    async def _answered(self, duty: Duty, ask: Ask, *, needs_weights: bool) -> Found:
+    async def _answered(self, duty: Assignment, ask: Ask, *, needs_weights: bool) -> Found:
         computing = await self._turns.process()
         if needs_weights and duty.state != self._turns.loaded:
             weights, teacher = await self._host.parameters(duty.state)
@@ -386,5 +396,5 @@ class Auditor:
             self._board.say("audits no more: what computes has ended again and again")
 
 
-def _digest(duty: Duty) -> bytes:
+def _digest(duty: Assignment) -> bytes:
     return bytes(duty.header.contribution.digest)

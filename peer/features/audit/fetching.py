@@ -14,7 +14,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.vectors import VectorPart, VectorsFolder
-from manta_swarm.protocol.auditing import NEED, PAGE_BYTES, VECTOR, AskVector, Duty, Need
+from manta_swarm.protocol.auditing import NEED, PAGE_BYTES, VECTOR, AskVector, Assignment, Need
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
 from manta_swarm.protocol.records import Claim
@@ -49,7 +49,7 @@ class Fetching:
             self._fetched.keep_only(other, ())
         self._told = {needed: told for needed, told in self._told.items() if needed[0] in contributions}
 
-    async def fetch(self, duty: Duty, claims: Sequence[Claim], vectors: Sequence[bytes]) -> tuple[bytes, ...]:
+    async def fetch(self, duty: Assignment, claims: Sequence[Claim], vectors: Sequence[bytes]) -> tuple[bytes, ...]:
         """Get these vectors of a contribution, but for what is here; return those that so many operators have not got as the log needs.
 
         Raises:
@@ -67,7 +67,7 @@ class Fetching:
             raise NotNow("too few operators answer who has it")
         return tuple(lacking)
 
-    async def check(self, duty: Duty, vectors: Sequence[bytes]) -> None:
+    async def check(self, duty: Assignment, vectors: Sequence[bytes]) -> None:
         """Check that each of these vectors that is here can be read; one that cannot goes.
 
         Raises:
@@ -90,13 +90,13 @@ class Fetching:
                 except (Weather, RemoteFault) as error:
                     logger.info("an operator was not told what is needed reason=%s", error)
 
-    async def _ask_members(self, duty: Duty, claims: Sequence[Claim], lacking: list[bytes]) -> None:
+    async def _ask_members(self, duty: Assignment, claims: Sequence[Claim], lacking: list[bytes]) -> None:
         """Get of those who handed it in what they did not bring: it may have been the way to the operators that was at fault."""
         async with asyncio.timeout(waits.LAST_ASKED_S):
             for claim in claims:
                 await self._fetch_from(PublicKey(claim.key), duty, claim.base, lacking)
 
-    async def _fetch_from(self, source: PublicKey, duty: Duty, digest: bytes, lacking: list[bytes]) -> list[bytes]:
+    async def _fetch_from(self, source: PublicKey, duty: Assignment, digest: bytes, lacking: list[bytes]) -> list[bytes]:
         """Get vectors of a node, which has them by ``digest``; those that came lack no more. Return those that it has not got."""
         denied = list[bytes]()
         for vector in list(lacking):
@@ -114,7 +114,7 @@ class Fetching:
                 logger.info("a vector is not to be had there reason=%s", error)
         return denied
 
-    async def _fetch_one(self, source: PublicKey, duty: Duty, kept_by: bytes, vector: bytes) -> bool:
+    async def _fetch_one(self, source: PublicKey, duty: Assignment, kept_by: bytes, vector: bytes) -> bool:
         """Get a vector; return whether the node has it."""
         digest = bytes(duty.header.contribution.digest)
         first = await self._page(source, AskVector(kept_by, vector, 0))

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.audits import duties
-from manta_swarm.aggregator.features.audits.duties import DutiesDesk
+from manta_swarm.aggregator.features.audits.duties import AssignmentsDesk
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.auditing import DUTIES, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskDuties, Duties, Duty, Need
+from manta_swarm.protocol.auditing import DUTIES, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskAssignments, Assignment, Assignments, Need
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -16,14 +16,14 @@ from tests.audit_scene import AUDITORS, KEPT_ROUNDS, OPERATORS, A, B, C, Scene, 
 from tests.protocol.record_samples import RUN
 
 
-async def asked(scene: Scene, auditor: Identity) -> list[Duty]:
+async def asked(scene: Scene, auditor: Identity) -> list[Assignment]:
     """Return what an auditor is told."""
-    request = pack(AskDuties(scene.reputation.round))
+    request = pack(AskAssignments(scene.reputation.round))
     answer = await scene.endpoint(auditor).call(PublicKey(OPERATORS[0].public_key), DUTIES, request, timeout_s=20, large_answer=True)
-    return list(unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES).duties)
+    return list(unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES).duties)
 
 
-def desk_of(scene: Scene) -> DutiesDesk:
+def desk_of(scene: Scene) -> AssignmentsDesk:
     return scene.desks[OPERATORS[0].public_key]
 
 
