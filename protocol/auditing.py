@@ -1,8 +1,8 @@
 """What peers, auditors and the log say to each other about audits of contributions: requests and their answers. Sizes are bounded.
 
 A peer asks what is *wanted* of its contributions, and *brings* it: the means of the steps, and the residuals of all claims; where a step
-does not fit, the own vectors of that step. An auditor asks for its *duties*, gets what was brought a page at a time, *needs* own vectors
-where a step does not fit, and says what it found: a named one by a verdict for the log, a volunteer by a *finding* for a named one.
+does not fit, the own vectors of that step. An auditor asks for its *assignments*, gets what was brought a page at a time, *needs* own
+vectors where a step does not fit, and says what it found: a named one by a verdict for the log, a volunteer by a *finding* for a named one.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from manta_swarm.protocol.signed import Signed, Signing
 from manta_swarm.protocol.verdicts import MAX_VERDICT_BYTES, Outcome
 
 WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
-DUTIES, NEED, FINDING, VERDICT = "audit.duties", "audit.need", "audit.finding", "audit.verdict"  # for auditors
+ASSIGNMENTS, NEED, FINDING, VERDICT = "audit.assignments", "audit.need", "audit.finding", "audit.verdict"  # for auditors
 VECTOR = "audit.vector"  # of operators and of peers, for auditors: the answer is the bytes of the page
 
 PAGE_BYTES = 1 << 20
@@ -183,7 +183,7 @@ class Assignment:
         check_digest(self.state, "state")
         require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR, "round or floor out of range")
         require(len(self.left) == len(self.header.claims), "one word on a residual a claim")
-        require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "a duty says yes or no")
+        require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "an assignment says yes or no")
         steps = [needed.step for needed in self.needed]
         require(steps == sorted(set(steps)), "each step that does not fit is told of once")
         require(len(self.volunteer) <= 1 and len(self.finding) <= len(self.volunteer), "a finding is a volunteer's")
@@ -195,12 +195,12 @@ class Assignment:
 class Assignments:
     """What waits, accused contributions first, then the oldest."""
 
-    duties: tuple[Assignment, ...]
+    assignments: tuple[Assignment, ...]
     may_audit: int  # 1: the caller is a named auditor, or proven
     audited: int  # contributions that are audited and not paid yet, whoever looks at them: once the run is over and settled none is
 
     def __post_init__(self) -> None:
-        require(len(self.duties) <= MAX_DUTIES, f"at most {MAX_DUTIES} duties at once")
+        require(len(self.assignments) <= MAX_DUTIES, f"at most {MAX_DUTIES} assignments at once")
         require(self.may_audit in (0, 1) and 0 <= self.audited <= MAX_SIZE, "an auditor is one, or is none, of a number of contributions")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
 from manta_swarm.aggregator.features.audits.brought import Audited, Brought
-from manta_swarm.aggregator.features.audits.duties import AssignmentsDesk
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork

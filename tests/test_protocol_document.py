@@ -514,7 +514,7 @@ def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
         "audit.wanted": (auditing.MAX_ASK_BYTES, auditing.MAX_WANTED_BYTES),
         "audit.bring": (auditing.MAX_PAGE_BYTES, 0),
         "audit.vector": (auditing.MAX_ASK_VECTOR_BYTES, auditing.PAGE_BYTES),
-        "audit.duties": (64, auditing.MAX_DUTIES_BYTES),
+        "audit.assignments": (64, auditing.MAX_DUTIES_BYTES),
         "audit.finding": (auditing.MAX_SIGNED_FINDING_BYTES, 0),
         "audit.verdict": (auditing.MAX_SIGNED_VERDICT_BYTES, 0),
         "commit": (log_client.MAX_RECEIPT_BYTES, "-"),

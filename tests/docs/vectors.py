@@ -149,12 +149,12 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("Need", Need(digest, 1)),
         ("Finding", finding := Finding(run, TWO.public_key, 1, digest, (0,) * len(header.claims))),
         ("SignedFinding", signed := Signed.sign(finding, TWO)),
-        ("Assignments", Assignments((duty(header, signed),), 1, 1)),
+        ("Assignments", Assignments((assignment(header, signed),), 1, 1)),
     )
 
 
-def duty(header: Header, finding: Signed[Finding]) -> Assignment:
-    """Return a duty with a volunteer's finding."""
+def assignment(header: Header, finding: Signed[Finding]) -> Assignment:
+    """Return an assignment with a volunteer's finding."""
     return Assignment(1, header, sha256(b"state"), -20, (1,) * len(header.claims), 1, 0, 0, (Needed(0, 2),), (TWO.public_key,), (finding,))
 
 

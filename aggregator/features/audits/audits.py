@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from manta_swarm.aggregator.context import RunContext
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
 from manta_swarm.aggregator.features.audits.brought import Brought
-from manta_swarm.aggregator.features.audits.duties import AssignmentsDesk
 from manta_swarm.aggregator.features.audits.facts import LogFacts
 from manta_swarm.aggregator.features.audits.lending import Lending
 from manta_swarm.aggregator.features.feature import Feature
@@ -29,7 +29,7 @@ class Audits(Feature):
         self.brought = Brought(
             context.directory, self._facts, num_weights=context.num_weights, max_bytes=max_bytes, faults=self.faults, clock=context.clock
         )
-        self.duties = AssignmentsDesk(self.brought, self._facts, self.faults)
+        self.assignments = AssignmentsDesk(self.brought, self._facts, self.faults)
         self._lending = Lending(context, self.brought)
         self._changed = asyncio.Event()
 
@@ -38,7 +38,7 @@ class Audits(Feature):
         endpoint = self._context.endpoint
         self._context.blob_store.lend_from(self._lending)
         await self.brought.serve(endpoint)
-        await self.duties.serve(endpoint)
+        await self.assignments.serve(endpoint)
         await serve_vectors(endpoint, self.brought.folder)
 
     def on_committed(self, *, is_writer: bool) -> None:
@@ -51,7 +51,7 @@ class Audits(Feature):
             while True:
                 self._changed.clear()
                 self._facts.committed()
-                self.duties.committed()
+                self.assignments.committed()
                 await self.brought.committed()
                 await self._changed.wait()
         finally:
@@ -65,6 +65,6 @@ class Audits(Feature):
             verdicts=sum(len(audit.verdicts) for audit in audits),
             brought_bytes=self.brought.num_bytes,
             without_room=self.brought.num_full,
-            volunteers=self.duties.num_volunteers,
+            volunteers=self.assignments.num_volunteers,
         )
         return {"audits": counts}

@@ -24,7 +24,7 @@ from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
 from manta_swarm.peer.features.audit.volunteers import Volunteers
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.protocol.auditing import (
-    DUTIES,
+    ASSIGNMENTS,
     FINDING,
     MAX_DUTIES_BYTES,
     VERDICT,
@@ -138,9 +138,9 @@ class Auditor:
         """Whether what computes cannot any more: nothing is audited then."""
         return self._deaths >= _DEATHS
 
-    def limit(self, share: int, duty: int) -> None:
+    def limit(self, share: int, assignment: int) -> None:
         """Work at most so many hundredths of the time, and no more than microbatches may; with 0 audit nothing."""
-        self._turns.limit(100 if self._does_nothing_else and not share else share, duty)
+        self._turns.limit(100 if self._does_nothing_else and not share else share, assignment)
 
     def pause(self) -> None:
         """Compute nothing, and have no process, until ``resume``."""
@@ -164,17 +164,17 @@ class Auditor:
                     await self._turns.changed.wait()
                     continue
                 round_ = self._host.newest_round
-                has_done = await self.do_one(await self.duties())
+                has_done = await self.do_one(await self.assignments())
                 if self._host.newest_round == round_ and not has_done and not self._is_over:
                     await within(self._turns.changed, AGAIN_S)
         finally:
             await self._turns.release()
 
-    async def duties(self) -> tuple[Assignment, ...]:
+    async def assignments(self) -> tuple[Assignment, ...]:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
         try:
             asked = pack(AskAssignments(self._host.newest_round))
-            answer = await self._line.call(DUTIES, asked, timeout_s=waits.CALL_S, large_answer=True)
+            answer = await self._line.call(ASSIGNMENTS, asked, timeout_s=waits.CALL_S, large_answer=True)
             told = unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES)
             await self._tidy(told)
         except MantaError as error:
@@ -188,7 +188,7 @@ class Auditor:
             self._may_audit = bool(told.may_audit)
             why = "this key is proven by now" if told.may_audit else "this key is none of the run's auditors, and not proven"
             self._board.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
-        return told.duties
+        return told.assignments
 
     async def _tidy(self, told: Assignments) -> None:
         """Forget what is paid, and remove what was fetched of what waits no more.
@@ -199,21 +199,21 @@ class Auditor:
         newest = self._host.newest_round
         self._open = {digest: one for digest, one in self._open.items() if newest <= one.round + self._rules.pending_rounds}
         waiting = {digest for digest, one in self._open.items() if one.said is None}
-        await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(duty) for duty in told.duties})
+        await asyncio.to_thread(self._fetching.keep_only, waiting | {_digest(assignment) for assignment in told.assignments})
 
-    async def do_one(self, duties: tuple[Assignment, ...]) -> bool:
+    async def do_one(self, assignments: tuple[Assignment, ...]) -> bool:
         """Take over all that can be, and compute the first of the rest; return whether anything was done: more may wait by now."""
         has_done = False
-        for duty in sorted(duties, key=lambda duty: not duty.finding or not self._is_volunteers(duty)):
-            digest = _digest(duty)
-            one = self._open.setdefault(digest, _Open(duty.round))
-            if self._is_given_up(one) or self._is_left(duty) or self._comes_still(duty):
+        for assignment in sorted(assignments, key=lambda assignment: not assignment.finding or not self._is_volunteers(assignment)):
+            digest = _digest(assignment)
+            one = self._open.setdefault(digest, _Open(assignment.round))
+            if self._is_given_up(one) or self._is_left(assignment) or self._comes_still(assignment):
                 continue
             if not self._turns.may_work:
                 return False
             try:
                 is_new = one.said is None
-                has_computed = await self._do(duty, one)
+                has_computed = await self._do(assignment, one)
                 has_done |= is_new and one.said is not None
                 if has_computed:
                     break
@@ -228,22 +228,22 @@ class Auditor:
                 self._give_up(one, str(error))
         return has_done
 
-    def _is_left(self, duty: Assignment) -> bool:
+    def _is_left(self, assignment: Assignment) -> bool:
         """Return whether a contribution is left to a volunteer that has not found anything yet: also what is computed again, after that.
 
         Else who finds all good without a look would never be found out.
         """
-        return bool(duty.volunteer) and not duty.finding and duty.volunteer[0] not in self._volunteers.distrusted
+        return bool(assignment.volunteer) and not assignment.finding and assignment.volunteer[0] not in self._volunteers.distrusted
 
-    def _comes_still(self, duty: Assignment) -> bool:
+    def _comes_still(self, assignment: Assignment) -> bool:
         """Return whether a contribution is still brought to a lone operator: once all of it is there it may be left to a volunteer."""
-        return self._line.operators.is_alone and not duty.is_here and not duty.is_late
+        return self._line.operators.is_alone and not assignment.is_here and not assignment.is_late
 
-    def _is_volunteers(self, duty: Assignment) -> bool:
+    def _is_volunteers(self, assignment: Assignment) -> bool:
         """Return whether a volunteer is believed what it finds of a contribution; nobody else can know it."""
-        return bool(duty.volunteer) and self._volunteers.are_believed(_digest(duty), duty.volunteer[0])
+        return bool(assignment.volunteer) and self._volunteers.are_believed(_digest(assignment), assignment.volunteer[0])
 
-    async def _do(self, duty: Assignment, one: _Open) -> bool:
+    async def _do(self, assignment: Assignment, one: _Open) -> bool:
         """Judge a contribution and say so; return whether it was computed for that.
 
         Raises:
@@ -252,9 +252,9 @@ class Auditor:
         """
         has_computed = False
         if one.said is None:
-            one.said = self._taken_over(duty)
+            one.said = self._taken_over(assignment)
         if one.said is None:
-            one.said, has_computed = await self._judged(duty, one), True
+            one.said, has_computed = await self._judged(assignment, one), True
         if one.said is None:
             return False
         self._board.write()
@@ -262,39 +262,39 @@ class Auditor:
         await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
         return has_computed
 
-    def _taken_over(self, duty: Assignment) -> Signed[Verdict] | None:
+    def _taken_over(self, assignment: Assignment) -> Signed[Verdict] | None:
         """Return a verdict by a volunteer's finding that all is good; None: there is none, or it is not taken over."""
-        if not self._is_named or not duty.finding or not self._is_volunteers(duty):
+        if not self._is_named or not assignment.finding or not self._is_volunteers(assignment):
             return None
-        finding = duty.finding[0].open()
-        expected = (self._run, _digest(duty), duty.round, len(duty.header.claims), duty.volunteer[0])
+        finding = assignment.finding[0].open()
+        expected = (self._run, _digest(assignment), assignment.round, len(assignment.header.claims), assignment.volunteer[0])
         if (finding.run, finding.contribution, finding.round, len(finding.outcomes), finding.by) != expected or any(finding.outcomes):
             return None
         self._board.add(audits_taken_over=1)
-        return self._verdict(duty, finding.outcomes, finding.by)
+        return self._verdict(assignment, finding.outcomes, finding.by)
 
-    async def _judged(self, duty: Assignment, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
-        found = await self._turns.work(self._computed(duty, one))
+    async def _judged(self, assignment: Assignment, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
+        found = await self._turns.work(self._computed(assignment, one))
         if found is None:
             return None
         self._board.add(audits=1, audits_against=int(any(found.outcomes)))
         if any(found.outcomes):
-            founder = peer_name(duty.header.contribution.open().founder)
-            self._board.say(f"audit: a contribution of {founder}, round {duty.round}: {found.reason}")
-            if duty.finding and not any(duty.finding[0].open().outcomes):
-                await asyncio.to_thread(self._volunteers.distrust, duty.volunteer[0])
+            founder = peer_name(assignment.header.contribution.open().founder)
+            self._board.say(f"audit: a contribution of {founder}, round {assignment.round}: {found.reason}")
+            if assignment.finding and not any(assignment.finding[0].open().outcomes):
+                await asyncio.to_thread(self._volunteers.distrust, assignment.volunteer[0])
         if self._is_named:
-            return self._verdict(duty, found.outcomes, self._identity.public_key)
-        finding = Finding(self._run, self._identity.public_key, duty.round, _digest(duty), found.outcomes)
+            return self._verdict(assignment, found.outcomes, self._identity.public_key)
+        finding = Finding(self._run, self._identity.public_key, assignment.round, _digest(assignment), found.outcomes)
         return Signed.sign(finding, self._identity)
 
-    def _verdict(self, duty: Assignment, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
-        verdict = Verdict(self._run, self._identity.public_key, duty.round, _digest(duty), outcomes, by)
+    def _verdict(self, assignment: Assignment, outcomes: tuple[int, ...], by: bytes) -> Signed[Verdict]:
+        verdict = Verdict(self._run, self._identity.public_key, assignment.round, _digest(assignment), outcomes, by)
         return Signed.sign(verdict, self._identity)
 
     # What it takes.
 
-    async def _computed(self, duty: Assignment, one: _Open) -> Found:
+    async def _computed(self, assignment: Assignment, one: _Open) -> Found:
         """Return what is found of each claim of a contribution, and why.
 
         Raises:
@@ -302,22 +302,22 @@ class Auditor:
             ChildLost, UserError: what computes has ended.
             MantaError: something that it takes is not to be had now.
         """
-        contribution = duty.header.contribution.open()
-        claims = tuple(signed.open() for signed in duty.header.claims)
-        if contribution.claims != tuple(signed.digest for signed in duty.header.claims):
+        contribution = assignment.header.contribution.open()
+        claims = tuple(signed.open() for signed in assignment.header.claims)
+        if contribution.claims != tuple(signed.digest for signed in assignment.header.claims):
             raise EncodingError("other claims than the contribution lists")
         body = await self._host.body(contribution.body)
         while True:
-            needed = sorted(one.needed.union(each.step for each in duty.needed))
+            needed = sorted(one.needed.union(each.step for each in assignment.needed))
             for step in needed:
-                await self._fetching.need(_digest(duty), step)
+                await self._fetching.need(_digest(assignment), step)
             vectors = vectors_of(contribution, claims, tuple(needed))
-            lacking = await self._fetching.fetch(duty, claims, vectors)
-            over = self._over(duty, needed, contribution, claims, lacking)
+            lacking = await self._fetching.fetch(assignment, claims, vectors)
+            over = self._over(assignment, needed, contribution, claims, lacking)
             if lacking:
-                await self._fetching.check(duty, vectors)
-            ask = Ask(duty.round, duty.header, body, duty.floor, duty.left, over)
-            found = await self._answered(duty, ask, needs_weights=not set(lacking) & set(vectors_of(contribution, claims)))
+                await self._fetching.check(assignment, vectors)
+            ask = Ask(assignment.round, assignment.header, body, assignment.floor, assignment.left, over)
+            found = await self._answered(assignment, ask, needs_weights=not set(lacking) & set(vectors_of(contribution, claims)))
             if found.said == Said.DONE or (found.said == Said.LACKS and lacking):
                 return found
             if found.said != Said.NEEDS or found.step in needed:
@@ -327,7 +327,12 @@ class Auditor:
             one.needed.add(found.step)
 
     def _over(
-        self, duty: Assignment, needed: Sequence[int], contribution: Contribution, claims: tuple[Claim, ...], lacking: tuple[bytes, ...]
+        self,
+        assignment: Assignment,
+        needed: Sequence[int],
+        contribution: Contribution,
+        claims: tuple[Claim, ...],
+        lacking: tuple[bytes, ...],
     ) -> tuple[int, ...]:
         """Return the steps whose own vectors lack, and were to be brought by now; nobody waits for anything that lacks any more.
 
@@ -336,26 +341,26 @@ class Auditor:
         """
         if not lacking:
             return ()
-        if duty.lacks_room:
+        if assignment.lacks_room:
             raise NotNow("the log had no room for what was to be brought")
-        if not duty.is_late or not self._is_named:
+        if not assignment.is_late or not self._is_named:
             raise NotNow("not all of it was brought yet")
-        if self._host.newest_round + 1 >= duty.round + self._rules.pending_rounds:
+        if self._host.newest_round + 1 >= assignment.round + self._rules.pending_rounds:
             raise NotNow("it is paid before the next round has a verdict: operators keep what was brought until then")
         known = set(vectors_of(contribution, claims))
-        since = {each.step: each.round for each in duty.needed}
+        since = {each.step: each.round for each in assignment.needed}
         over = tuple(step for step in needed if set(vectors_of(contribution, claims, (step,))) & set(lacking) - known)
         for step in over:  # peers keep what is asked for until then
-            if step not in since or since[step] + LEAST_ROUNDS > duty.round + self._rules.kept_rounds:
+            if step not in since or since[step] + LEAST_ROUNDS > assignment.round + self._rules.kept_rounds:
                 raise NotNow(f"there was no time to bring own vectors of step {step}")
         return over
 
-    async def _answered(self, duty: Assignment, ask: Ask, *, needs_weights: bool) -> Found:
+    async def _answered(self, assignment: Assignment, ask: Ask, *, needs_weights: bool) -> Found:
         computing = await self._turns.process()
-        if needs_weights and duty.state != self._turns.loaded:
-            weights, teacher = await self._host.parameters(duty.state)
+        if needs_weights and assignment.state != self._turns.loaded:
+            weights, teacher = await self._host.parameters(assignment.state)
             await computing.load(weights, teacher)
-            self._turns.loaded = duty.state
+            self._turns.loaded = assignment.state
         self._began_s = asyncio.get_running_loop().time()
         found = await computing.answer(ask)
         while found.said == Said.WORKING:
@@ -396,5 +401,5 @@ class Auditor:
             self._board.say("audits no more: what computes has ended again and again")
 
 
-def _digest(duty: Assignment) -> bytes:
-    return bytes(duty.header.contribution.digest)
+def _digest(assignment: Assignment) -> bytes:
+    return bytes(assignment.header.contribution.digest)

@@ -49,31 +49,31 @@ class Fetching:
             self._fetched.keep_only(other, ())
         self._told = {needed: told for needed, told in self._told.items() if needed[0] in contributions}
 
-    async def fetch(self, duty: Assignment, claims: Sequence[Claim], vectors: Sequence[bytes]) -> tuple[bytes, ...]:
+    async def fetch(self, assignment: Assignment, claims: Sequence[Claim], vectors: Sequence[bytes]) -> tuple[bytes, ...]:
         """Get these vectors of a contribution, but for what is here; return those that so many operators have not got as the log needs.
 
         Raises:
             NotNow: some lack, and too few answered; or there is no room for them here.
             StorageError: the disk refuses.
         """
-        digest = bytes(duty.header.contribution.digest)
+        digest = bytes(assignment.header.contribution.digest)
         lacking, denied = [vector for vector in vectors if not self._fetched.has(digest, vector)], Counter[bytes]()
         for operator in self._line.in_turn:
-            denied.update(await self._fetch_from(operator, duty, digest, lacking))
-        if duty.is_late and lacking:
+            denied.update(await self._fetch_from(operator, assignment, digest, lacking))
+        if assignment.is_late and lacking:
             with contextlib.suppress(TimeoutError):  # they had all the time to bring it
-                await self._ask_members(duty, claims, lacking)
+                await self._ask_members(assignment, claims, lacking)
         if any(denied[vector] < self._line.operators.quorum for vector in lacking):
             raise NotNow("too few operators answer who has it")
         return tuple(lacking)
 
-    async def check(self, duty: Assignment, vectors: Sequence[bytes]) -> None:
+    async def check(self, assignment: Assignment, vectors: Sequence[bytes]) -> None:
         """Check that each of these vectors that is here can be read; one that cannot goes.
 
         Raises:
             NotNow: one cannot.
         """
-        digest = bytes(duty.header.contribution.digest)
+        digest = bytes(assignment.header.contribution.digest)
         for vector in vectors:
             if self._fetched.has(digest, vector) and await asyncio.to_thread(self._fetched.read, digest, vector) is None:
                 await asyncio.to_thread(self._fetched.keep_only, digest, ())
@@ -90,18 +90,18 @@ class Fetching:
                 except (Weather, RemoteFault) as error:
                     logger.info("an operator was not told what is needed reason=%s", error)
 
-    async def _ask_members(self, duty: Assignment, claims: Sequence[Claim], lacking: list[bytes]) -> None:
+    async def _ask_members(self, assignment: Assignment, claims: Sequence[Claim], lacking: list[bytes]) -> None:
         """Get of those who handed it in what they did not bring: it may have been the way to the operators that was at fault."""
         async with asyncio.timeout(waits.LAST_ASKED_S):
             for claim in claims:
-                await self._fetch_from(PublicKey(claim.key), duty, claim.base, lacking)
+                await self._fetch_from(PublicKey(claim.key), assignment, claim.base, lacking)
 
-    async def _fetch_from(self, source: PublicKey, duty: Assignment, digest: bytes, lacking: list[bytes]) -> list[bytes]:
+    async def _fetch_from(self, source: PublicKey, assignment: Assignment, digest: bytes, lacking: list[bytes]) -> list[bytes]:
         """Get vectors of a node, which has them by ``digest``; those that came lack no more. Return those that it has not got."""
         denied = list[bytes]()
         for vector in list(lacking):
             try:
-                if await self._fetch_one(source, duty, digest, vector):
+                if await self._fetch_one(source, assignment, digest, vector):
                     lacking.remove(vector)
                 else:
                     denied.append(vector)
@@ -114,13 +114,13 @@ class Fetching:
                 logger.info("a vector is not to be had there reason=%s", error)
         return denied
 
-    async def _fetch_one(self, source: PublicKey, duty: Assignment, kept_by: bytes, vector: bytes) -> bool:
+    async def _fetch_one(self, source: PublicKey, assignment: Assignment, kept_by: bytes, vector: bytes) -> bool:
         """Get a vector; return whether the node has it."""
-        digest = bytes(duty.header.contribution.digest)
+        digest = bytes(assignment.header.contribution.digest)
         first = await self._page(source, AskVector(kept_by, vector, 0))
         if not first:
             return False
-        part = await asyncio.to_thread(self._begin, duty.round, digest, vector)
+        part = await asyncio.to_thread(self._begin, assignment.round, digest, vector)
         try:
             await asyncio.to_thread(part.write, first)
             for at in range(PAGE_BYTES, self._vector_bytes, PAGE_BYTES):

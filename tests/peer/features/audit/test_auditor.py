@@ -111,7 +111,7 @@ def play(
 
 async def audit(auditor: Auditor) -> None:
     """Let an auditor do what waits for it, once."""
-    await auditor.do_one(await auditor.duties())
+    await auditor.do_one(await auditor.assignments())
 
 
 def named(played: Played, *answers: Found, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30) -> tuple[Auditor, Scripted]:
@@ -315,7 +315,7 @@ def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(tmp_path: Path) 
         auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
         while played.scene.reputation.round < PENDING_ROUNDS:
             played.scene.turn()
-        assert await auditor.duties()
+        assert await auditor.assignments()
         await audit(auditor)
         assert not played.said
         assert not computing.asked
@@ -472,13 +472,13 @@ def test_a_volunteer_that_says_yes_to_all_is_found_out_and_never_believed_again(
         await audit(auditor)  # it is handed out
         assert not ours.asked  # not before there is something that may turn out false
         await audit(volunteer)
-        duties = await auditor.duties()
-        await auditor.do_one(duties)
+        assignments = await auditor.assignments()
+        await auditor.do_one(assignments)
         assert played.said == [(GOOD, VOID)]
         folder = tmp_path / f"auditor-{AUDITORS[0].public_key.hex()[:8]}"
         assert Volunteers(folder / "distrusted").distrusted == {V.public_key}
         again, computing = named(played, again_percent=0)  # after a restart
-        await again.do_one(duties)
+        await again.do_one(assignments)
         assert len(computing.asked) == 1
 
     play(tmp_path, scenario)
@@ -521,9 +521,9 @@ def test_what_is_taken_over_does_not_wait_for_what_is_computed(tmp_path: Path) -
         await audit(volunteer)
         await played.enter()
         await played.bring()
-        await auditor.duties()  # it is handed out
+        await auditor.assignments()  # it is handed out
         await audit(volunteer)
-        (found_good,) = await auditor.duties()
+        (found_good,) = await auditor.assignments()
         nobodys = replace(found_good, header=header_of([C], name="another"), left=(1,), volunteer=(), finding=())
         await auditor.do_one((nobodys, found_good))
         assert [verdict.by for verdict in played.scene.waiting] == [V.public_key]

@@ -43,7 +43,7 @@ async def listed(scene: Scene, header: Header, *peers: Peer) -> int:
 
 async def audited(scene: Scene, auditor: Auditor) -> None:
     """Let an auditor do what waits for it, once."""
-    await auditor.do_one(await auditor.duties())
+    await auditor.do_one(await auditor.assignments())
 
 
 def test_each_member_brings_what_it_has_and_nothing_twice(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.audits import duties
-from manta_swarm.aggregator.features.audits.duties import AssignmentsDesk
+from manta_swarm.aggregator.features.audits import assignments
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.auditing import DUTIES, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskAssignments, Assignment, Assignments, Need
+from manta_swarm.protocol.auditing import ASSIGNMENTS, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskAssignments, Assignment, Assignments, Need
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -19,8 +19,8 @@ from tests.protocol.record_samples import RUN
 async def asked(scene: Scene, auditor: Identity) -> list[Assignment]:
     """Return what an auditor is told."""
     request = pack(AskAssignments(scene.reputation.round))
-    answer = await scene.endpoint(auditor).call(PublicKey(OPERATORS[0].public_key), DUTIES, request, timeout_s=20, large_answer=True)
-    return list(unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES).duties)
+    answer = await scene.endpoint(auditor).call(PublicKey(OPERATORS[0].public_key), ASSIGNMENTS, request, timeout_s=20, large_answer=True)
+    return list(unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES).assignments)
 
 
 def desk_of(scene: Scene) -> AssignmentsDesk:
@@ -52,7 +52,7 @@ def test_what_nobody_can_judge_stands_in_no_others_way(tmp_path: Path) -> None:
         for _ in range(10):
             told = await asked(scene, AUDITORS[0])
             assert len(told) == MAX_DUTIES
-            now = [duty.header.contribution.digest for duty in told]
+            now = [assignment.header.contribution.digest for assignment in told]
             assert set(now[: MAX_DUTIES // 2]) <= late  # what can be judged comes first, the oldest of it always
             seen.update(now)
             scene.turn()
@@ -70,20 +70,20 @@ def test_who_is_accused_comes_first_and_is_shown_to_the_others_who_have_not_judg
         newest = made[-1]
         drawn = scene.reputation.audits[newest.contribution.digest].auditor
         accuser, *others = [each for each in AUDITORS if each.public_key != drawn]
-        assert all(newest.contribution.digest != duty.header.contribution.digest for duty in await asked(scene, others[0]))
+        assert all(newest.contribution.digest != assignment.header.contribution.digest for assignment in await asked(scene, others[0]))
         accuse(scene, newest, accuser)
         scene.turn()
         for each in others:
             first = (await asked(scene, each))[0]
             assert first.header.contribution.digest == newest.contribution.digest
             assert first.volunteer == ()
-        assert all(newest.contribution.digest != duty.header.contribution.digest for duty in await asked(scene, accuser))
+        assert all(newest.contribution.digest != assignment.header.contribution.digest for assignment in await asked(scene, accuser))
 
     run(story())
 
 
 def test_volunteers_have_places_while_they_ask_and_those_that_have_one_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duties, "MAX_VOLUNTEERS", 2)
+    monkeypatch.setattr(assignments, "MAX_VOLUNTEERS", 2)
 
     async def story() -> None:
         scene = Scene(tmp_path)
@@ -93,12 +93,12 @@ def test_volunteers_have_places_while_they_ask_and_those_that_have_one_keep_it(t
         for each in (A, B, C):
             await asked(scene, each)
         assert desk.num_volunteers == 2
-        for _ in range(2 * duties.THERE):
+        for _ in range(2 * assignments.THERE):
             scene.turn()
             for each in (A, B):
                 await asked(scene, each)
             assert desk._asked.keys() == {A.public_key, B.public_key}
-        for _ in range(duties.THERE):
+        for _ in range(assignments.THERE):
             scene.turn()
         assert desk.num_volunteers == 0
         await asked(scene, V)
@@ -140,7 +140,7 @@ def test_a_drawn_auditor_that_never_answers_leaves_nothing_behind(tmp_path: Path
         for header in made:
             digest = header.contribution.digest
             brought._here.setdefault(digest, set()).update(step.mean for step in header.contribution.open().steps)
-            desk._left[digest] = duties._Left(V.public_key, 100)
+            desk._left[digest] = assignments._Left(V.public_key, 100)
         assert (await asked(scene, AUDITORS[0]))[0].is_here
         while scene.reputation.audits:
             scene.turn()

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.auditing import (
-    DUTIES,
+    ASSIGNMENTS,
     FINDING,
     MAX_DUTIES,
     MAX_SIGNED_FINDING_BYTES,
@@ -36,7 +36,7 @@ from manta_swarm.protocol.signing import PublicKey
 THERE = 3  # rounds that a volunteer is counted on that asked for work
 WAIT = 6  # rounds that a contribution is left to a volunteer, once all of it is here
 MAX_VOLUNTEERS = 1024  # that are remembered
-_OLDEST = MAX_DUTIES // 2  # of the duties that are told of, where there are more; the others are told of in turn, by the round
+_OLDEST = MAX_DUTIES // 2  # of the assignments that are told of, where there are more; the others are told of in turn, by the round
 _SMALL_BYTES = 64
 
 
@@ -73,7 +73,7 @@ class AssignmentsDesk:
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer from now on."""
-        await endpoint.serve(DUTIES, self._on_duties)
+        await endpoint.serve(ASSIGNMENTS, self._on_assignments)
         await endpoint.serve(NEED, self._on_need)
         await endpoint.serve(FINDING, self._on_finding)
 
@@ -83,7 +83,7 @@ class AssignmentsDesk:
         self._asked = {key: asked for key, asked in self._asked.items() if asked > reputation.round - THERE}
         self._left = {contribution: left for contribution, left in self._left.items() if contribution in reputation.audits}
 
-    async def _on_duties(self, caller: PublicKey, request: bytes) -> bytes:
+    async def _on_assignments(self, caller: PublicKey, request: bytes) -> bytes:
         asked, reputation = unpack(AskAssignments, request, max_bytes=_SMALL_BYTES), self._facts.reputation
         if self._is_named(caller):
             waiting = [audit for audit in reputation.audits.values() if self._is_for_named(caller, audit)]
@@ -93,7 +93,7 @@ class AssignmentsDesk:
                 (whole if await self._can_be_judged(audit) else lacking).append(audit)
             ordered = [*_in_turn(_oldest_first(accused), reputation.round), *_in_turn(whole, reputation.round)]
             chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_DUTIES]
-            return pack(Assignments(tuple([await self._duty(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
+            return pack(Assignments(tuple([await self._assignment(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
         is_new, is_proven = caller not in self._asked, reputation.is_proven(caller)
         if not is_proven or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
             return pack(Assignments((), int(is_proven), len(reputation.audits)))
@@ -102,7 +102,7 @@ class AssignmentsDesk:
         for audit in _oldest_first(audit for audit in reputation.audits.values() if not audit.verdicts and caller not in audit.work.keys):
             left = await self._left_to(audit)
             if left is not None and left.volunteer == caller and left.finding is None:
-                found.append(await self._duty(audit, is_named=False))
+                found.append(await self._assignment(audit, is_named=False))
             if len(found) == MAX_DUTIES:
                 break
         return pack(Assignments(tuple(found), 1, len(reputation.audits)))
@@ -119,7 +119,7 @@ class AssignmentsDesk:
         reputation = self._facts.reputation
         return reputation.rules is not None and reputation.round >= audit.round + reputation.rules.kept_rounds
 
-    async def _duty(self, audit: Audit, *, is_named: bool) -> Assignment:
+    async def _assignment(self, audit: Audit, *, is_named: bool) -> Assignment:
         """Return what an auditor is told of a contribution."""
         audited = await self._brought.opened(audit)
         is_here = not await self._brought.lacking(audit)
