@@ -16,7 +16,7 @@ from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.follow.follower import Evaluating
 from manta_swarm.aggregator.introduction import introduction, join_lines
-from manta_swarm.aggregator.log.heads import Announcing, HeadsDesk
+from manta_swarm.aggregator.log.heads import Announcing, HeadsService
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
@@ -25,7 +25,7 @@ from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.farewells import say_farewell
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
-from manta_swarm.network.reach import DialBackDesk
+from manta_swarm.network.reach import DialBackService
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import LedgerError
@@ -58,7 +58,7 @@ class Session:
         self.stopping = Stopping(signed.run, self)
         self._keeper = next((one.keeper for one in features if one.keeper is not None), None) or LoneKeeper(context)
         self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
-        self._heads = HeadsDesk(context.endpoint, context.log, signed, context.directory, context.guard)
+        self._heads = HeadsService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
         self._news = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
 
@@ -114,7 +114,7 @@ class Session:
         await self._news.start()
         for feature in self.features:
             await feature.serve()
-        await DialBackDesk(self.context.node).start()
+        await DialBackService(self.context.node).start()
 
     # What happens.
 

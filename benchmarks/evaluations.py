@@ -1,10 +1,10 @@
-"""What answering others' questions costs a volunteer's training: microbatches of real worker processes, with a desk that is always asked or not.
+"""What answering others' questions costs a volunteer's training: microbatches of real worker processes, with a service that is always asked or not.
 
     .venv/bin/python benchmarks/evaluations.py [--share 10 100] [--seconds 10] [--pairs 4] [--threads 1] [--workers 2]
 
-The worker processes train microbatches (classifier-tiny, digits) without a pause, as a peer's do; a real desk answers one who always asks,
-at the share that its person allows. Stretches with and without questions come in pairs, in turn. Each line: the microbatches with them
-against those without, the median of the pairs, the least and the most; how much of a core the measuring took, and how many networks a
+The worker processes train microbatches (classifier-tiny, digits) without a pause, as a peer's do; a real service answers one who always
+asks, at the share that its person allows. Stretches with and without questions come in pairs, in turn. Each line: the microbatches with
+them against those without, the median of the pairs, the least and the most; how much of a core the measuring took, and how many networks a
 minute it was.
 """
 
@@ -27,8 +27,8 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
-from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
+from manta_swarm.peer.features.evaluation.service import EvaluationService, Subject
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
@@ -55,7 +55,7 @@ class Counting(Measurer):
 
 
 class Host:
-    """The peer that is asked; implements ``peer.features.evaluation.desk.Host``."""
+    """The peer that is asked; implements ``peer.features.evaluation.service.Host``."""
 
     held_round = 0
 
@@ -152,19 +152,19 @@ async def measure(arguments: argparse.Namespace) -> None:
     pool = ProcessPool(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
     training, network = Training(pool), MemoryNetwork()
     asking = Asking(network.endpoint(ASKER.public_key))
-    desk = EvaluationDesk(PEER, Subject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
+    service = EvaluationService(PEER, Subject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
     await pool.start()
     await pool.load(weights, None)
-    async with desk.open(network.endpoint(PEER.public_key)):
+    async with service.open(network.endpoint(PEER.public_key)):
         tasks = [asyncio.create_task(asking.go_on())]
         try:
-            desk.limit(100, 100)
+            service.limit(100, 100)
             asking.is_on.set()
             await reached(lambda: Counting.networks > 0, tasks)  # its libraries are loaded, before what it gives way to begins
             tasks.append(asyncio.create_task(training.go_on()))
             await reached(lambda: training.microbatches > 0, tasks)
             for share in arguments.share:
-                desk.limit(share, 100)
+                service.limit(share, 100)
                 networks, cpu_s = Counting.networks, Counting.cpu_s
                 ratios = await paired(arguments, training, asking)
                 on_s = arguments.seconds * arguments.pairs

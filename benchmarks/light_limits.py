@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/light_limits.py [--duty 25 60] [--rate 200kB 2MB] [--seconds 20]
 
 The bytes are contents, without HTTP's and TCP's headers, as the limited side counts them, over loopback and by the clock: blobs of half a
-megabyte one after the other, between a real server, whose desk has nothing else, and a real client. The share is that of the microbatches
-of a real worker (classifier-tiny, digits). Each line ends with measured / limit.
+megabyte one after the other, between a real server, whose service has nothing else, and a real client. The share is that of the
+microbatches of a real worker (classifier-tiny, digits). Each line ends with measured / limit.
 """
 
 import argparse
@@ -44,9 +44,9 @@ async def measure_rates(rates: list[int], seconds: float) -> None:
     async def take(data: bytes) -> bytes:
         raise RemoteFault(f"{len(data)} bytes came")
 
-    desk = SimpleNamespace(welcome=b"", blob=lambda _: BLOB, take=take, max_return_bytes=len(BLOB))
+    service = SimpleNamespace(welcome=b"", blob=lambda _: BLOB, take=take, max_return_bytes=len(BLOB))
     gateways, own = Traffic(), Traffic()
-    async with serving(desk, Door("127.0.0.1", 0), gateways) as address:  # type: ignore[arg-type]
+    async with serving(service, Door("127.0.0.1", 0), gateways) as address:  # type: ignore[arg-type]
         client = GatewayClient([GatewayUrl.of(address)], BlockingTraffic(own, asyncio.get_running_loop()))
 
         def fetch() -> None:

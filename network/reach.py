@@ -57,7 +57,7 @@ class DialledBack:
             ipaddress.ip_address(host)
 
 
-class DialBackDesk:
+class DialBackService:
     """Answers those who ask to be dialled back."""
 
     def __init__(self, node: OwnNode) -> None:

@@ -1,4 +1,4 @@
-"""A log in memory whose contributions are audited: peers that bring, operators' desks, auditors whose computing says what it is told to."""
+"""A log in memory whose contributions are audited: peers that bring, operators' services, auditors whose computing says what it is told to."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.aggregator.features.audits.brought import Audited, Brought
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.budget import Faults
@@ -121,7 +121,7 @@ class Scene:
         self.is_finished = False
         self.operators = OPERATORS[:operators]
         self.brought: dict[bytes, Brought] = {}
-        self.desks: dict[bytes, AssignmentsDesk] = {}
+        self.services: dict[bytes, AssignmentsService] = {}
         self.faults = Faults(ManualClock())
         for operator in self.operators:
             self.network.endpoint(PublicKey(operator.public_key))
@@ -132,14 +132,14 @@ class Scene:
             endpoint = self.network.endpoints[PublicKey(operator.public_key)]
             directory = self.directory / operator.public_key.hex()[:8]
             brought = Brought(directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=LoopClock())
-            desk = AssignmentsDesk(brought, self, self.faults)
-            self.brought[operator.public_key], self.desks[operator.public_key] = brought, desk
+            service = AssignmentsService(brought, self, self.faults)
+            self.brought[operator.public_key], self.services[operator.public_key] = brought, service
             await brought.serve(endpoint)
-            await desk.serve(endpoint)
+            await service.serve(endpoint)
             await serve_vectors(endpoint, brought.folder)
             await endpoint.serve(VERDICT, self.take)
 
-    # What desks are told (``aggregator.features.audits.brought.Facts``).
+    # What services are told (``aggregator.features.audits.brought.Facts``).
 
     @property
     def run(self) -> bytes:
@@ -187,8 +187,8 @@ class Scene:
             del contribution
         verdicts, self.waiting = self.waiting, []
         self._reputation.turn(round_, sha256(b"commit %d" % round_), verdicts, works)
-        for desk in self.desks.values():
-            desk.committed()
+        for service in self.services.values():
+            service.committed()
         return round_
 
     # Who takes part.

@@ -31,7 +31,7 @@ from manta_swarm.peer.cohort.messages import (
     Word,
 )
 from manta_swarm.peer.cohort.roster import Rosters
-from manta_swarm.peer.cohort.seat import GONE, Accepted, Desk, Gathered, MemberSeat, Seat
+from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, MemberSeat, Seat, Service
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.encoding import pack, unpack
@@ -77,13 +77,13 @@ class Cohort:
         self._neighbours = neighbours
         self._seat = Seat(self._key)
         self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
-        self._desk: Desk | None = None
+        self._service: Service | None = None
         if token is not None:
             self._links = links or Links(context.node, context.run)
             mates = Mates(context.node, self._links, context.run, self._name, token, context.clock)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
-            self._desk = Desk(context, self._links, mates, may_share=not (context.manifest.is_audited and self._name == AFFINITY))
-            self._rosters = Rosters(self._desk)
+            self._service = Service(context, self._links, mates, may_share=not (context.manifest.is_audited and self._name == AFFINITY))
+            self._rosters = Rosters(self._service)
 
     @property
     def _group(self) -> Group:
@@ -91,40 +91,40 @@ class Cohort:
 
     async def start(self) -> None:
         """Answer mates from now on."""
-        if self._desk is not None:
+        if self._service is not None:
             await self._links.start()
-            await self._desk.mates.start()
+            await self._service.mates.start()
             for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
-                await self._links.serve(method, self._for_mates(self._desk, answer))
+                await self._links.serve(method, self._for_mates(self._service, answer))
             for method, answer in ((PLAN, self._on_plan), (ADD, self._on_add), (SUM, self._on_sum)):  # for this roster's only
                 await self._links.serve(method, answer)
 
     async def leave(self) -> None:
         """Tell the mates that this peer leaves."""
-        if self._desk is not None:
-            await self._desk.mates.leave()
+        if self._service is not None:
+            await self._service.mates.leave()
 
     async def close(self) -> None:
         """Give up what is under way; mates go on alone."""
         self._seat.close()
         self._before.forget()
         self._seat.forget()
-        if self._desk is not None:
+        if self._service is not None:
             self._rosters.close()
             await self._links.close()
-            await self._desk.mates.close()
+            await self._service.mates.close()
 
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
-        if self._desk is not None:
-            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
+        if self._service is not None:
+            await self._service.mates.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""
-        if self._desk is None:
+        if self._service is None:
             return ()
         members = self._group.members
-        return tuple(key for key in self._desk.mates.fresh() if members is None or key in members)
+        return tuple(key for key in self._service.mates.fresh() if members is None or key in members)
 
     async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> Seat:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
@@ -139,7 +139,7 @@ class Cohort:
         self._before.forget()
         self._before, self._seat = self._seat, Seat(self._key)
         before = self._seat
-        if self._desk is None or left_ms <= 0:
+        if self._service is None or left_ms <= 0:
             return before
         seat = await self._rosters.find(
             base, min(max(microbatch_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
@@ -159,25 +159,25 @@ class Cohort:
 
     async def serve_mates(self, method: str, handler: Handler) -> None:
         """Answer calls of mates, and of nobody else; without a token there are none."""
-        if self._desk is not None:
-            await self._links.serve(method, self._for_mates(self._desk, handler))
+        if self._service is not None:
+            await self._links.serve(method, self._for_mates(self._service, handler))
 
     async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
         """Return the answer of a mate, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
-        if self._desk is None:
+        if self._service is None:
             raise Unreachable("this peer has no mates")
         return await self._links.call(mate, method, request, timeout_s=timeout_s, largest=largest)
 
     def ways(self) -> dict[PublicKey, str]:
         """Return how each mate is reached: ``unix``, ``tls`` or ``libp2p``."""
-        return {mate: self._links.way(mate) for mate in self.mates()} if self._desk is not None else {}
+        return {mate: self._links.way(mate) for mate in self.mates()} if self._service is not None else {}
 
     # What mates ask.
 
     @staticmethod
-    def _for_mates(desk: Desk, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
+    def _for_mates(service: Service, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
         async def handler(caller: PublicKey, request: bytes) -> bytes:
-            if not desk.mates.knows(caller):
+            if not service.mates.knows(caller):
                 raise NotAMate("prove the cohort's token first")
             return await answer(caller, request)
 

@@ -28,7 +28,7 @@ from manta_swarm.peer.cohort.messages import (
     Share,
     VectorSummary,
 )
-from manta_swarm.peer.cohort.seat import Desk
+from manta_swarm.peer.cohort.seat import Service
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.rounds import Standing
@@ -58,20 +58,20 @@ class NoMean(ValueError):
 class Coordinator:
     """One addition, of a step's vectors or of what is given at the end."""
 
-    def __init__(self, desk: Desk, base: Standing, step: int, reducing: AllReduce) -> None:
+    def __init__(self, service: Service, base: Standing, step: int, reducing: AllReduce) -> None:
         """Prepare.
 
         Args:
-            desk: this peer's.
+            service: this peer's.
             base: of the work.
             step: H for the end.
             reducing: this peer's side of it as one of the members.
         """
-        self._desk = desk
-        self._key = desk.links.key
+        self._service = service
+        self._key = service.links.key
         self._base = base
         self._step = step
-        self._is_audited = desk.manifest.is_audited
+        self._is_audited = service.manifest.is_audited
         self._reducing = reducing
         self._plan: Plan | None = None  # by which all parts came
         self._said: Mapping[PublicKey, VectorSummary] = {}
@@ -122,9 +122,9 @@ class Coordinator:
     def _owners(self, members: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
         """Return who adds a part each: this peer, and whoever has direct links to all."""
         parts = self._reducing.num_parts
-        if parts < _SHARED_PARTS or not self._desk.may_share:
+        if parts < _SHARED_PARTS or not self._service.may_share:
             return (self._key,)
-        poor, round_ = self._desk.poor_owners, self._base.round + 1
+        poor, round_ = self._service.poor_owners, self._base.round + 1
         linked = {key: {*self._said[key].linked, key} for key in members if key != self._key and not poor.covers(key, round_)}
         able = [key for key, others in linked.items() if others >= set(members)]
         return tuple(sorted([self._key, *able[: parts - 1]]))
@@ -132,7 +132,7 @@ class Coordinator:
     def _blame(self, poor: set[PublicKey]) -> None:
         for key in poor:
             logger.info("poor owner round=%d peer=%s", self._base.round + 1, key.hex()[:8])
-            self._desk.poor_owners.note(key, self._base.round + 1)
+            self._service.poor_owners.note(key, self._base.round + 1)
 
     # Gathering.
 
@@ -167,7 +167,7 @@ class Coordinator:
 
     async def _tell(self, key: bytes, method: str, message: Plan | Add, budget_s: float) -> bytes:
         timeout_s = budget_s + waits.NEAR_S
-        return await self._desk.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
+        return await self._service.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
 
     def _check(self, plan: Plan, own: Sequence[Share], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
         """Compare what the owners got with what the members said; as ``_carry_out``."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from manta_swarm.network import waits
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
-from manta_swarm.peer.cohort.seat import TROUBLE, Desk, MemberSeat, Seat
+from manta_swarm.peer.cohort.seat import TROUBLE, MemberSeat, Seat, Service
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -40,10 +40,10 @@ class _Asking:
 class Rosters:
     """This peer's places, one after the other."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, service: Service) -> None:
         """Stand nowhere yet."""
-        self._desk = desk
-        self._key = desk.links.key
+        self._service = service
+        self._key = service.links.key
         self._durations = Durations()
         self._search = object()  # for a place, the newest
         self._round = 0  # of the work that a place is held for, or looked for
@@ -67,7 +67,7 @@ class Rosters:
         self._founder, self._roster, self._settled = None, None, None
         seat: Seat | None = None
         try:
-            seat = await self._look(search, base, microbatch_ms, left_ms, self._desk.now_ms() + convening_ms(left_ms))
+            seat = await self._look(search, base, microbatch_ms, left_ms, self._service.now_ms() + convening_ms(left_ms))
         except TROUBLE as error:
             logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
         finally:
@@ -78,15 +78,15 @@ class Rosters:
 
     def _mates(self) -> set[PublicKey]:
         """Return who proved that it is a mate and is in this peer's cohort, as far as is known."""
-        fresh = set(self._desk.mates.fresh())
+        fresh = set(self._service.mates.fresh())
         return fresh if self._group.members is None else fresh & self._group.members
 
     # Asking a founder.
 
     async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
-        desk = self._desk
+        service = self._service
         others: set[PublicKey] = set()  # who are of another cohort, as they say
-        founder = choose_founder(self._key, self._mates(), desk.silence, self._round)
+        founder = choose_founder(self._key, self._mates(), service.silence, self._round)
         for _ in range(_TRIES):
             if founder == self._key:
                 return self._found(base, microbatch_ms, left_ms, until_ms)
@@ -95,15 +95,15 @@ class Rosters:
                 return None
             if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
                 if answer is None or answer.place == Place.NO_FOUNDER:
-                    desk.silence.note(founder, self._round)
+                    service.silence.note(founder, self._round)
                 else:
                     others.add(founder)
-                if desk.now_ms() >= until_ms:
+                if service.now_ms() >= until_ms:
                     return None
-                founder = choose_founder(self._key, self._mates() - others, desk.silence, self._round)
+                founder = choose_founder(self._key, self._mates() - others, service.silence, self._round)
             elif answer.place == Place.ELSEWHERE:
                 founder = PublicKey(answer.founder[0])
-                if founder != self._key and not desk.mates.knows(founder):
+                if founder != self._key and not service.mates.knows(founder):
                     return None
             else:
                 return self._answered(base, founder, answer)
@@ -113,10 +113,10 @@ class Rosters:
         """Ask for a place; None: no answer."""
         self._founder = founder
         self._answer_all()
-        patience_ms = max(0, round(until_ms - self._desk.now_ms()))
+        patience_ms = max(0, round(until_ms - self._service.now_ms()))
         request = pack(Join(base.commit, base.round + 1, microbatch_ms, patience_ms, self._group.name))
         try:
-            answer = await self._desk.links.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
+            answer = await self._service.links.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
         except TROUBLE as error:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
@@ -124,27 +124,27 @@ class Rosters:
 
     def _answered(self, base: Standing, founder: PublicKey, answer: JoinAnswer) -> Seat | None:
         if answer.place == Place.NOT_YET:
-            self._desk.silence.note_late(founder, self._round)
+            self._service.silence.note_late(founder, self._round)
         if answer.place != Place.TAKEN:
             logger.info("no place round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], Place(answer.place).name)
             return None
         members = [PublicKey(key) for key in answer.members]
         if self._key not in members or founder not in members:
             raise EncodingError("a roster without its founder, or without who was taken")
-        self._desk.silence.forgive(founder)
-        return MemberSeat(self._desk, base, founder, members, self._desk.now_ms() + answer.ends_ms, answer.step_ms)
+        self._service.silence.forgive(founder)
+        return MemberSeat(self._service, base, founder, members, self._service.now_ms() + answer.ends_ms, answer.step_ms)
 
     # Being the founder.
 
     def _found(self, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
         """Take the founder's place; members may come until the first step is over."""
-        desk, steps, now_ms = self._desk, self._desk.manifest.exchange.local_steps, self._desk.now_ms()
+        service, steps, now_ms = self._service, self._service.manifest.exchange.local_steps, self._service.now_ms()
         if not fits(microbatch_ms, left_ms, steps):
             self._settled = Place.NO_FOUNDER
             return None
-        expected = {key for key in self._mates() if not desk.silence.covers(key, self._round)}
+        expected = {key for key in self._mates() if not service.silence.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
-        self._roster = FounderSeat(desk, base, self._group.name, expected, until_ms, timetable, self._durations)
+        self._roster = FounderSeat(service, base, self._group.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:

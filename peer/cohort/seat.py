@@ -122,7 +122,7 @@ class Gathered:
 
 
 @dataclass
-class Desk:
+class Service:
     """What all seats of a peer share."""
 
     context: RunContext
@@ -252,11 +252,11 @@ class MemberSeat(Seat):
     """The place of a member who is not the founder."""
 
     def __init__(
-        self, desk: Desk, base: Standing, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
+        self, service: Service, base: Standing, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
     ) -> None:
         """Begin with the first step, whose vector is due at ``ends_ms``."""
-        super().__init__(desk.links.key)
-        self._desk = desk
+        super().__init__(service.links.key)
+        self._service = service
         self._base = base
         self._founder = founder
         self._members = tuple(members)
@@ -268,7 +268,7 @@ class MemberSeat(Seat):
 
     @property
     def _end_step(self) -> int:
-        return self._desk.manifest.exchange.local_steps
+        return self._service.manifest.exchange.local_steps
 
     @property
     def founder(self) -> PublicKey:
@@ -303,15 +303,15 @@ class MemberSeat(Seat):
         """See ``Seat``."""
         if self._is_alone:
             return vector
-        desk, now_ms = self._desk, self._desk.now_ms()
+        service, now_ms = self._service, self._service.now_ms()
         # The founder may be late by a microbatch, waits for others as long, then for parts and for sums, perhaps twice: each is a third of
         # a step.
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S
         reducing = self._begin(step, vector)
         try:
-            request = pack(Give(self._base.commit, step, claim, await described(vector, desk.links.linked(), digests)))
-            counted_before, self._may_be_listed = self._may_be_listed, desk.lists_dropped
-            answer = await desk.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
+            request = pack(Give(self._base.commit, step, claim, await described(vector, service.links.linked(), digests)))
+            counted_before, self._may_be_listed = self._may_be_listed, service.lists_dropped
+            answer = await service.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             opened = unpack(GiveAnswer, answer, max_bytes=MAX_WORD_BYTES)
             if not opened.digests:
                 self._may_be_listed = counted_before
@@ -320,10 +320,10 @@ class MemberSeat(Seat):
             mean = await self._mean(reducing, step, opened.turn, opened.digests)
             await off_loop(mean.size, lambda: _check_finite(mean))
         except TROUBLE as error:
-            desk.silence.note(self._founder, self._base.round + 1)
+            service.silence.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return vector
-        self._ends_ms = desk.now_ms() + opened.ends_ms
+        self._ends_ms = service.now_ms() + opened.ends_ms
         return mean
 
     def _begin(self, step: int, vector: Vector) -> AllReduce:
@@ -331,7 +331,7 @@ class MemberSeat(Seat):
         for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
             self._reducing.pop(earlier).close()
         reducing = self._reducing[step] = AllReduce(
-            self._desk.links, self._founder, self._base.commit, step, vector, is_audited=self._desk.manifest.is_audited
+            self._service.links, self._founder, self._base.commit, step, vector, is_audited=self._service.manifest.is_audited
         )
         return reducing
 
@@ -341,7 +341,7 @@ class MemberSeat(Seat):
 
         async def ask(part: int) -> bytes:
             request = pack(AskSum(self._base.commit, step, turn, part))
-            return await self._desk.links.call(self._founder, SUM, request, timeout_s=timeout_s, largest=4 * PART_VALUES)
+            return await self._service.links.call(self._founder, SUM, request, timeout_s=timeout_s, largest=4 * PART_VALUES)
 
         return await reducing.mean(turn, digests, timeout_s, ask)
 
@@ -379,14 +379,14 @@ class MemberSeat(Seat):
         del weight  # the founder reads it off the claim
         if self._is_alone:
             return None
-        desk, timeout_s = self._desk, (until_ms - self._desk.now_ms()) / 1000
+        service, timeout_s = self._service, (until_ms - self._service.now_ms()) / 1000
         if timeout_s <= 0:
             self._go_alone("there is no time left to hand anything over")
             return None
         self._begin(self._end_step, given)
         try:
-            request = pack(HandOver(self._base.commit, claim, await described(given, desk.links.linked())))
-            answer = await desk.links.call(self._founder, HAND_OVER, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
+            request = pack(HandOver(self._base.commit, claim, await described(given, service.links.linked())))
+            answer = await service.links.call(self._founder, HAND_OVER, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             word = unpack(Word, answer, max_bytes=MAX_WORD_BYTES)
             if not word.taken:
                 self._go_alone(f"left out: {word.reason}")
@@ -396,10 +396,10 @@ class MemberSeat(Seat):
             self._go_alone(str(error))
             return None
         except RemoteFault as error:
-            desk.silence.note(self._founder, self._base.round + 1)
+            service.silence.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return None
-        mean = await self._mean_of(word.taken[0], given) if desk.tells_mean else None
+        mean = await self._mean_of(word.taken[0], given) if service.tells_mean else None
         return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
 
     def _check(self, taken: Taken, claim: Signed[Claim]) -> None:
@@ -408,13 +408,13 @@ class MemberSeat(Seat):
         Raises:
             RemoteFault: the founder's word does not show it.
         """
-        contribution, ticket = taken.contribution.open(), taken.ticket.open_by(self._desk.manifest.operators)
-        base = (self._desk.context.run, self._base.round + 1, self._base.commit, self._founder)
+        contribution, ticket = taken.contribution.open(), taken.ticket.open_by(self._service.manifest.operators)
+        base = (self._service.context.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")
         if claim.digest not in contribution.claims:
             raise EncodingError("the founder names a contribution that does not list this peer's claim")
-        if (ticket.run, ticket.contribution) != (self._desk.context.run, taken.contribution.digest):
+        if (ticket.run, ticket.contribution) != (self._service.context.run, taken.contribution.digest):
             raise EncodingError("the founder shows a ticket for something else")
 
     async def _mean_of(self, taken: Taken, given: Vector) -> Vector | None:

@@ -13,7 +13,7 @@ from manta_swarm.network import waits
 from manta_swarm.network.connections import host_of
 from manta_swarm.network.lan import LocalNetwork, own_networks
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.reach import ASKED, DialBackDesk, Reach, Reachable, measure
+from manta_swarm.network.reach import ASKED, DialBackService, Reach, Reachable, measure
 from manta_swarm.network.rpc import LIBP2P, TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Company
@@ -59,14 +59,14 @@ class Presence:
         self._store = context.store
         self._board = context.board
         self._progress = progress
-        self._desk = DialBackDesk(node)
+        self._service = DialBackService(node)
         self._reach = Reach()
         self._listens_at: list[str] = []  # when the reach was measured
         self._again = asyncio.Event()  # the reach may be another one
 
     async def start(self) -> None:
         """Dial back those who ask, from now on."""
-        await self._desk.start()
+        await self._service.start()
         await self._neighbours.start()
 
     def network_changed(self) -> None:

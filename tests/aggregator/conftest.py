@@ -10,7 +10,7 @@ import pytest
 
 import manta_swarm.network.node  # noqa: F401
 from manta_swarm.aggregator.log.log import Log
-from tests.aggregator.desk import play
+from tests.aggregator.service import play
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home
 

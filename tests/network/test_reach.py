@@ -12,7 +12,7 @@ from manta_swarm.network.reach import (
     MAX_DIALLING,
     METHOD,
     AskDialBack,
-    DialBackDesk,
+    DialBackService,
     DialledBack,
     Reach,
     Reachable,
@@ -109,8 +109,8 @@ def test_who_cannot_be_asked_says_nothing() -> None:
 def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look() -> None:
         network, dialled = MemoryNetwork(), asyncio.Event()
-        desk, keys = network.endpoint(KEYS[0]), [PublicKey(bytes([number]) * 32) for number in range(MAX_DIALLING + 1)]
-        await DialBackDesk(desk).start()
+        service, keys = network.endpoint(KEYS[0]), [PublicKey(bytes([number]) * 32) for number in range(MAX_DIALLING + 1)]
+        await DialBackService(service).start()
         dialling: list[tuple[PublicKey, str]] = []
 
         async def is_there(key: PublicKey, host: str, _port: int) -> bool:
@@ -123,15 +123,15 @@ def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch: pyte
         for key in keys:
             network.endpoint(key).hosts = [OUTSIDE]
         for key in keys[:MAX_DIALLING]:
-            asks.append(asyncio.create_task(network.endpoints[key].call(desk.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)))
+            asks.append(asyncio.create_task(network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)))
         await until(lambda: len(dialling) == MAX_DIALLING)
         for key in (keys[0], keys[-1]):
             with pytest.raises(Refused, match="too many"):
-                await network.endpoints[key].call(desk.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
+                await network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
         dialled.set()
         for ask in asks:
             assert unpack(DialledBack, await ask, max_bytes=256) == answer(OUTSIDE, *PORTS)
-        await network.endpoints[keys[-1]].call(desk.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
+        await network.endpoints[keys[-1]].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
         assert dialling == [(key, OUTSIDE) for key in keys]
 
     run(look())
@@ -142,7 +142,7 @@ def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch: pyte
 def test_nodes_on_one_computer_find_that_they_can_be_called_and_serve_the_dht_from_then_on(tmp_path: Path) -> None:
     async def look() -> None:
         async with nodes_of(tmp_path, 1) as (log,):
-            await DialBackDesk(log).start()
+            await DialBackService(log).start()
             peer = await start(tmp_path, 1, await log.addresses(), serves_dht=False)
             third = None
             try:
@@ -170,7 +170,7 @@ def test_nodes_on_one_computer_find_that_they_can_be_called_and_serve_the_dht_fr
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 def test_the_log_says_where_a_caller_calls_from_and_finds_nobody_at_other_ports(tmp_path: Path) -> None:
     async def look(log: Node, peer: Node) -> None:
-        await DialBackDesk(log).start()
+        await DialBackService(log).start()
         assert await log.remote_hosts(peer.key) == ["127.0.0.1"]
         assert (await log.connected())[peer.key] == ["127.0.0.1"]
         found = await peer.call(log.key, METHOD, pack(AskDialBack((tcp_port_of((await log.addresses())[0]) or 0,))), timeout_s=30)

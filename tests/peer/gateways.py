@@ -1,4 +1,4 @@
-"""A gateway's desk of a small run, and light contributors that do their leases for real, without HTTP between them."""
+"""A gateway's service of a small run, and light contributors that do their leases for real, without HTTP between them."""
 
 import asyncio
 import math
@@ -14,8 +14,8 @@ from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.cohort.seat import Accepted
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import Done, LightWork
@@ -53,7 +53,7 @@ class _ClockOf(SystemClock):
 
 
 class Gateway:
-    """A desk, its clock, and the base that it works on."""
+    """A service, its clock, and the base that it works on."""
 
     def __init__(self, *, is_lease_only: bool = False, **changes: Any) -> None:
         self.signed = signed_manifest(**changes)
@@ -66,7 +66,7 @@ class Gateway:
         self.context = context_of(
             None, GATEWAY, self.signed, None, self.compute, course=self.course, num_weights=count, clock=_ClockOf(self)
         )
-        self.desk = GatewayDesk(self.context, digits(), is_lease_only=is_lease_only)
+        self.service = GatewayService(self.context, digits(), is_lease_only=is_lease_only)
         self.keeper = Feature()
         self.base = Standing.start(self.manifest, self.signed.run)
 
@@ -75,7 +75,7 @@ class Gateway:
     ) -> GatewaySeat:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
-        return await self.desk.convene(self.base, self.state, cohort, lent, self.keeper, left_ms=left_ms, next_ms=left_ms + 5_000)
+        return await self.service.convene(self.base, self.state, cohort, lent, self.keeper, left_ms=left_ms, next_ms=left_ms + 5_000)
 
     def after(self, round_: int) -> Standing:
         """Return a commit that the gateway might go on to."""
@@ -114,7 +114,7 @@ class Light:
 
     async def ask(self, *, microbatch_ms: int = 0) -> LeaseAnswer:
         """Ask for work."""
-        return await self.gateway.desk.lease(self.request(microbatch_ms=microbatch_ms), "here")
+        return await self.gateway.service.lease(self.request(microbatch_ms=microbatch_ms), "here")
 
     async def lease(self, *, microbatch_ms: int = 0) -> Lease:
         """Ask for work and get it."""
@@ -124,7 +124,7 @@ class Light:
 
     def do(self, lease: Lease, *, until_s: float = math.inf) -> Done:
         """Do a lease with what it names."""
-        weights, samples = self.gateway.desk.blob(lease.weights), self.gateway.desk.blob(lease.samples)
+        weights, samples = self.gateway.service.blob(lease.weights), self.gateway.service.blob(lease.samples)
         assert weights is not None
         assert samples is not None
         assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
@@ -132,7 +132,7 @@ class Light:
 
     async def give_back(self, done: Done) -> LightWord:
         """Bring back what came of a lease."""
-        return await self.gateway.desk.take(pack(done.back))
+        return await self.gateway.service.take(pack(done.back))
 
     async def contribute(self, *, microbatch_ms: int = 0) -> Done:
         """Lease, do, bring back; the gateway has it then."""
@@ -150,7 +150,7 @@ def play(story: Callable[[Gateway], Awaitable[None]], **changes: Any) -> None:
         try:
             await story(gateway)
         finally:
-            gateway.desk.close()
+            gateway.service.close()
             gateway.compute.close()
 
     asyncio.run(whole())

@@ -24,8 +24,8 @@ from manta_swarm.peer.context import Progress
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.evaluation.plugin import Evaluation
 from manta_swarm.peer.features.feature import Feature, Features
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.plugin import Gateway
+from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.private.noise import Noise
 from manta_swarm.peer.features.private.plugin import NoisyVectors
 from manta_swarm.peer.limits.limited import LimitedPeer
@@ -144,7 +144,7 @@ class Scene:
         prepare: Callable[[Member], None] = lambda _: None,
         token: bytes | None = None,
         noise: Noise | None = None,
-        gateway: GatewayDesk | None = None,
+        gateway: GatewayService | None = None,
         sizing: Sizing | None = None,
         payout: bytes | None = None,
         trains: bool = True,
@@ -177,7 +177,7 @@ class Scene:
         board: StatusBoard,
         token: bytes | None,
         noise: Noise | None = None,
-        gateway: GatewayDesk | None = None,
+        gateway: GatewayService | None = None,
         sizing: Sizing | None = None,
         payout: bytes | None = None,
         trains: bool = True,

@@ -49,7 +49,7 @@ class _Left:
     finding: Signed[Finding] | None = None
 
 
-class AssignmentsDesk:
+class AssignmentsService:
     """One operator's. Verdicts it leaves to ``aggregator.intake.verdicts``."""
 
     def __init__(self, brought: Brought, facts: Facts, faults: Faults) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.aggregator.features.audits.brought import Brought
 from manta_swarm.aggregator.features.audits.facts import LogFacts
 from manta_swarm.aggregator.features.audits.lending import Lending
@@ -29,7 +29,7 @@ class Audits(Feature):
         self.brought = Brought(
             context.directory, self._facts, num_weights=context.num_weights, max_bytes=max_bytes, faults=self.faults, clock=context.clock
         )
-        self.assignments = AssignmentsDesk(self.brought, self._facts, self.faults)
+        self.assignments = AssignmentsService(self.brought, self._facts, self.faults)
         self._lending = Lending(context, self.brought)
         self._changed = asyncio.Event()
 

@@ -5,7 +5,7 @@ Where the writer dies or falls silent meanwhile the caller is held until another
 an operator while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others
 says so.
 
-``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
+``Switch`` is an endpoint for the services of a writer: their handlers are asked while this operator writes, whoever was called.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
 class Writers(Protocol):
-    """Knows the run's operators (``aggregator.features.operators.desk``)."""
+    """Knows the run's operators (``aggregator.features.operators.service``)."""
 
     @property
     def writer_key(self) -> PublicKey | None:

@@ -10,11 +10,11 @@ from manta_swarm.aggregator.commit.writing import Writing
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.operators.contact import Contact
-from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
 from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
 from manta_swarm.aggregator.status import AmongOthers
@@ -46,8 +46,8 @@ class Turns(Feature):
         self._contact = contact
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._writer: Writer | None = None
-        self.desk = OperatorsDesk(context.endpoint, seat, lease)
-        self.switch = Switch(context.endpoint, self.desk, contact)
+        self.service = OperatorsService(context.endpoint, seat, lease)
+        self.switch = Switch(context.endpoint, self.service, contact)
         self.writing: Writing | None = None
         self._last_writer = b""
         self._another = asyncio.Event()  # writes
@@ -68,7 +68,7 @@ class Turns(Feature):
 
     def left_ms(self, now: int) -> int:
         """Return how long headers for the open round still have."""
-        return self.desk.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
+        return self.service.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
 
     def on_committed(self, *, is_writer: bool) -> None:
         """Tell the others what is open now."""
@@ -77,7 +77,7 @@ class Turns(Feature):
 
     def standing(self) -> AmongOthers:
         """Return where this operator stands among the others."""
-        heard = self.desk.writer
+        heard = self.service.writer
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
         if self.writing is not None and self._writer is not None:
             return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._seat.key), heard=names)
@@ -95,7 +95,7 @@ class Turns(Feature):
             UserError: no etcd answers.
         """
         await self._lease.check()
-        await self.desk.start()
+        await self.service.start()
         await self.switch.start()
 
     async def next_event(self) -> Event:
@@ -157,7 +157,7 @@ class Turns(Feature):
 
     async def close(self) -> None:
         """Finish what is being written."""
-        await self.desk.follow_no_more()
+        await self.service.follow_no_more()
         await self._lease.give_up()
         await self._seat.close()
 
@@ -188,7 +188,7 @@ class Turns(Feature):
                 await writing.close()
 
     async def _write(self, writer: Writer) -> None:
-        await self.desk.follow_no_more()
+        await self.service.follow_no_more()
         beating = asyncio.create_task(writer.beat(self))
         try:
             try:
@@ -220,14 +220,14 @@ class Turns(Feature):
         """Hand on verdicts to the others that write, until this is cancelled."""
         while True:
             self._another.clear()
-            heard = self.desk.writer
+            heard = self.service.writer
             await self._seat.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
             await within(self._another, AGAIN_S)
 
     async def _hear_writers(self) -> None:
         """Take note of who else writes, until this is cancelled."""
         while True:
-            heard = await self.desk.next_heard()
+            heard = await self.service.next_heard()
             if heard.ballot.writer != self._last_writer:
                 self._last_writer = heard.ballot.writer
                 self._another.set()

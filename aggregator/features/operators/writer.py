@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.news import OpenRounds
-from manta_swarm.aggregator.features.operators.desk import (
+from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
+from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.service import (
     ACCEPT,
     BEAT,
     KEEP,
@@ -23,8 +25,6 @@ from manta_swarm.aggregator.features.operators.desk import (
     Beat,
     Promised,
 )
-from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
-from manta_swarm.aggregator.features.operators.seat import Seat
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake import bodies

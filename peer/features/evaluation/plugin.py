@@ -1,4 +1,4 @@
-"""What a peer in a run can be asked to measure, and with what it does: the desk, made of what the peer has."""
+"""What a peer in a run can be asked to measure, and with what it does: the service, made of what the peer has."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -8,8 +8,8 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.update import state_from_pieces
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.features.evaluation.desk import EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measurer
+from manta_swarm.peer.features.evaluation.service import EvaluationService, Subject
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits
@@ -40,9 +40,9 @@ class Evaluation(Feature):
         self._root = held.root
         refusal = _PRIVATE if manifest.is_private else _ONE_VIEW if config.view is not None else _PART if held.train else ""
         subject = Subject(context.run, manifest.data_digest, space_named(manifest.supernet), refusal)
-        self._desk = EvaluationDesk(context.identity, subject, self)
+        self._service = EvaluationService(context.identity, subject, self)
 
-    # As the host of its desk (``peer.features.evaluation.desk.Host``).
+    # As the host of its service (``peer.features.evaluation.service.Host``).
 
     @property
     def held_round(self) -> int:
@@ -75,20 +75,20 @@ class Evaluation(Feature):
     @contextlib.asynccontextmanager
     async def open(self, session: "Session") -> AsyncIterator[None]:
         """Answer meanwhile."""
-        async with self._desk.open(self._context.node):
+        async with self._service.open(self._context.node):
             yield
 
     def limit(self, limits: Limits) -> None:
         """Work at most for the share of the time that the person gives."""
-        self._desk.limit(limits.evaluation, limits.duty)
+        self._service.limit(limits.evaluation, limits.duty)
 
     def pause(self) -> None:
         """Measure nothing, and have no process, until ``resume``."""
-        self._desk.pause()
+        self._service.pause()
 
     def resume(self) -> None:
         """Go on."""
-        self._desk.resume()
+        self._service.resume()
 
 
 class EvaluationPlugin(Plugin):

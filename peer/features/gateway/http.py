@@ -1,4 +1,4 @@
-"""A gateway's HTTP: strangers' requests, bounded in size, time and number, brought to ``peer.features.gateway.desk``, and its answers
+"""A gateway's HTTP: strangers' requests, bounded in size, time and number, brought to ``peer.features.gateway.service``, and its answers
 brought back.
 
 Packed records both ways. What travels is signed and named by digest, so a reverse proxy may stand in front and do TLS; with a certificate
@@ -22,8 +22,8 @@ from manta_swarm.network.gate import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from manta_swarm.network.light_pay import PAY
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
@@ -75,11 +75,11 @@ class _Return:
 class _App:
     """The requests of a gateway."""
 
-    def __init__(self, desk: GatewayDesk, traffic: Traffic, payroll: Payroll | None) -> None:
-        self._desk = desk
+    def __init__(self, service: GatewayService, traffic: Traffic, payroll: Payroll | None) -> None:
+        self._service = service
         self._payroll = payroll
         self._traffic = traffic
-        returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
+        returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // service.max_return_bytes))
         self._returns = Places(returns, (returns + 1) // 2)
         self._rates: Rates[str] = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
         self._all: Rates[str] = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
@@ -149,21 +149,21 @@ class _App:
                 raise _Busy(429, f"too many requests from {who}: come back in {wait_s} s", wait_s)
 
     async def _welcome(self, _: Request) -> Response:
-        return _bytes(self._desk.welcome)
+        return _bytes(self._service.welcome)
 
     async def _enter(self, request: Request) -> Response:
-        if self._desk.entrance is None:
+        if self._service.entrance is None:
             raise _Busy(404, "everybody may take part in this run")
         try:
-            return _bytes(pack(await self._desk.entrance.enter(await _body(request, MAX_ENTER_BYTES))))
+            return _bytes(pack(await self._service.entrance.enter(await _body(request, MAX_ENTER_BYTES))))
         except Unreachable as error:
             raise _Busy(503, "the run's log does not answer the gateway") from error
 
     async def _lease(self, request: Request) -> Response:
-        return _bytes(pack(await self._desk.lease(await _body(request, MAX_REQUEST_BYTES), _address(request))))
+        return _bytes(pack(await self._service.lease(await _body(request, MAX_REQUEST_BYTES), _address(request))))
 
     async def _blob(self, request: Request) -> Response:
-        found = self._desk.blob(_digest(request.path_params["digest"]))
+        found = self._service.blob(_digest(request.path_params["digest"]))
         return PlainTextResponse("no lease names this", 404) if found is None else _bytes(found)
 
     async def _take(self, request: Request) -> Response:
@@ -171,19 +171,19 @@ class _App:
         if not self._returns.take(back):
             raise _Busy(503, "too many come back at once")
         try:
-            return _bytes(pack(await self._desk.take(await self._returned(request))))
+            return _bytes(pack(await self._service.take(await self._returned(request))))
         finally:
             self._returns.leave(back)
 
     async def _returned(self, request: Request) -> bytes:
         try:
             async with asyncio.timeout(_RETURN_S):
-                return await _body(request, self._desk.max_return_bytes)
+                return await _body(request, self._service.max_return_bytes)
         except TimeoutError as error:
             raise _Busy(408, "too slow") from error
 
     async def _word(self, request: Request) -> Response:
-        found = self._desk.word(_digest(request.path_params["name"]))
+        found = self._service.word(_digest(request.path_params["name"]))
         return PlainTextResponse("not known here", 404) if found is None else _bytes(pack(found))
 
     async def _pay(self, request: Request) -> Response:
@@ -191,7 +191,7 @@ class _App:
         try:
             found = None
             if self._payroll is not None:
-                found = await self._payroll.pay(contribution, key, self._desk.roster(contribution))
+                found = await self._payroll.pay(contribution, key, self._service.roster(contribution))
         except Unreachable as error:
             raise _Busy(503, "the run's log does not answer the gateway") from error
         return PlainTextResponse("not known here", 404) if found is None else _bytes(found)
@@ -227,7 +227,9 @@ def _bytes(content: bytes) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None, payroll: Payroll | None = None) -> AsyncIterator[str]:
+async def serving(
+    service: GatewayService, door: Door, traffic: Traffic | None = None, payroll: Payroll | None = None
+) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
 
     What is sent and received is counted in ``traffic``, and held back by its limits; headers are not. ``payroll`` knows what contributors
@@ -243,7 +245,7 @@ async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None,
         tls.load_cert_chain(door.certificate, door.key)
     files = allow_files(_FILES_A_CONNECTION * _MAX_CONNECTIONS)
     places = Places(min(_MAX_CONNECTIONS, files // _FILES_A_CONNECTION), _MAX_OF_ADDRESS, spared=PROXIES)
-    async with answering(_App(desk, traffic or Traffic(), payroll), listening, places, "gateway", tls):
+    async with answering(_App(service, traffic or Traffic(), payroll), listening, places, "gateway", tls):
         yield door.url
 
 

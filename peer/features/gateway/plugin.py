@@ -16,9 +16,9 @@ from manta_swarm.peer.cohort.seat import Seat
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.submit.promises import Outcome
@@ -38,13 +38,13 @@ class Gateway(Feature):
     """One peer's light contributors, in one session."""
 
     def __init__(
-        self, context: RunContext, progress: Progress, desk: GatewayDesk, door: Door | None = None, traffic: Traffic | None = None
+        self, context: RunContext, progress: Progress, service: GatewayService, door: Door | None = None, traffic: Traffic | None = None
     ) -> None:
-        """Serve HTTP at ``door``, within ``traffic``; without a door ``desk`` is asked by other ways."""
-        self.is_lease_only = desk.is_lease_only
+        """Serve HTTP at ``door``, within ``traffic``; without a door ``service`` is asked by other ways."""
+        self.is_lease_only = service.is_lease_only
         self._context = context
         self._progress = progress
-        self._desk = desk
+        self._service = service
         self._door = door
         self._traffic = traffic or Traffic()
         self._payroll = Payroll(context.log, is_audited=context.manifest.is_audited)
@@ -64,19 +64,19 @@ class Gateway(Feature):
         from manta_swarm.peer.features.gateway.http import say_goodbye, serving
 
         board = self._context.board
-        async with serving(self._desk, self._door, self._traffic, self._payroll) as address:
+        async with serving(self._service, self._door, self._traffic, self._payroll) as address:
             board.update(leases_at=address)
             board.write()
             run, peer = board.status.run, board.status.peer
             board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{peer} --run {run}")
             yield
-            if board.status.finished and self._desk.leased:
+            if board.status.finished and self._service.leased:
                 await say_goodbye()
 
     @property
     def has_helpers(self) -> bool:
         """Whether light contributors compute for this peer."""
-        return self.is_lease_only or self._desk.has_contributors
+        return self.is_lease_only or self._service.has_contributors
 
     async def take_seat(self, base: Standing, group: Group, kept_ms: float) -> Seat:
         """Return the place of this peer's work on a base, for which light contributors get leases from now on."""
@@ -88,11 +88,11 @@ class Gateway(Feature):
         lendable = await session.submitter.lendable()
         lent = NOTHING_LENT if lendable is None else Lent(*lendable)
         times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
-        return await self._desk.convene(base, session.states.held, group.name, lent, session.features, **times)
+        return await self._service.convene(base, session.states.held, group.name, lent, session.features, **times)
 
     async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
-        """See ``GatewayDesk.has_something_back``."""
-        return await self._desk.has_something_back(seat)
+        """See ``GatewayService.has_something_back``."""
+        return await self._service.has_something_back(seat)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Light contributors may ask what a round that counted this gateway paid them."""
@@ -101,16 +101,16 @@ class Gateway(Feature):
 
     def leave(self) -> None:
         """There are no more leases, and what is out may come back."""
-        self._desk.leave()
+        self._service.leave()
 
     def finish(self) -> None:
         """The run is over: there are no leases any more."""
-        self._desk.finish()
+        self._service.finish()
 
     async def close(self) -> None:
         """Give up what is out."""
         await self._payroll.close()
-        self._desk.close()
+        self._service.close()
 
 
 class GatewayPlugin(Plugin):
@@ -131,5 +131,5 @@ class GatewayPlugin(Plugin):
             return ()
         context, node = of.context, of.context.node
         entrance = Entrance(context, node.known) if isinstance(node, Gate) else None
-        desk = GatewayDesk(context, of.dataset, entrance, is_lease_only=of.config.lease_only)
-        return (Gateway(context, of.progress, desk, of.config.door, of.traffic),)
+        service = GatewayService(context, of.dataset, entrance, is_lease_only=of.config.lease_only)
+        return (Gateway(context, of.progress, service, of.config.door, of.traffic),)

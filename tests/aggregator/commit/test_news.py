@@ -39,7 +39,7 @@ class Scene:
 
     log: Log
     closing: Closing
-    desk: FeedService
+    service: FeedService
     network: MemoryNetwork
     weighed: list[int]  # the rounds whose weights were asked for
 
@@ -62,7 +62,7 @@ class Scene:
         else:
             grow(self.log, 1)
         self.open()
-        self.desk.committed()
+        self.service.committed()
 
     def open(self) -> None:
         ledger = self.log.ledger
@@ -70,7 +70,7 @@ class Scene:
 
     @property
     def num_waiting(self) -> int:
-        return self.desk._waiting.total()
+        return self.service._waiting.total()
 
 
 Story = Callable[[Scene], Awaitable[None]]
@@ -93,10 +93,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                         weighed.append(round_)
                         return unclipped(log.ledger.table_at(round_) or ())
 
-                desk = FeedService(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, Unclipped(), LoopClock())
-                scene = Scene(log, closing, desk, network, weighed)
+                service = FeedService(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, Unclipped(), LoopClock())
+                scene = Scene(log, closing, service, network, weighed)
                 scene.open()
-                await desk.start()
+                await service.start()
                 await story(scene)
                 assert scene.num_waiting == 0
 
@@ -247,7 +247,7 @@ def test_a_round_is_told_once_the_next_one_is_open(play: Play) -> None:
             await client.counted(2)
         assert not waiting.done()
         scene.open()
-        scene.desk.committed()
+        scene.service.committed()
         assert (await waiting).left_ms == OPEN_MS
 
     play(story)
@@ -294,7 +294,7 @@ def test_contributions_and_weights_of_the_newest_rounds_come_with_their_proofs(p
         with pytest.raises(Refused, match="not kept here any more, or not made yet"):
             await scene.client(PEERS[0]).weighed(entries[3], PublicKey(OPERATOR.public_key))
         assert scene.weighed == list(range(3, KEPT_TABLES + 3))  # once each, whoever asks
-        assert len(scene.desk._tables) < KEPT_TABLES  # what was shown once is kept as long as the ledger keeps it
+        assert len(scene.service._tables) < KEPT_TABLES  # what was shown once is kept as long as the ledger keeps it
 
     play(story)
 
@@ -396,7 +396,7 @@ def test_entries_are_read_in_threads_and_none_of_them_is_kept(play: Play, monkey
             return found
 
         client, proven = scene.client(PEERS[0]), scene.client(PEERS[0]).proven(scene.log.receipt(scene.log.ledger.index_at(1) or 0))
-        table = scene.desk._table_of(1)  # reads the round's entry
+        table = scene.service._table_of(1)  # reads the round's entry
         monkeypatch.setattr(scene.log, "entries", read)
         for _ in range(3):
             await client.counted(1)

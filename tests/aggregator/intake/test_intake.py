@@ -13,8 +13,8 @@ from manta_swarm.protocol.exchange import CHUNK
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signing import PublicKey
-from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
+from tests.aggregator.service import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import header_of, with_contribution
 from tests.runs import FixedCourse
 
@@ -25,87 +25,87 @@ A, B, C = PEERS[:3]
 
 
 def test_header_and_body_make_a_ticket_and_are_on_the_disk_by_then(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        answer = await desk.header(made)
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        answer = await service.header(made)
         assert (answer.status, answer.round, answer.left_ms, answer.ticket) == (HandIn.SEND_BODY, 1, OPEN_MS, ())
-        assert await desk.part(made, 0) == b""
-        assert desk.bodies.read(1) == []
-        ticket = desk.opened(await desk.part(made, 1))
-        assert ticket == Ticket(desk.ledger.run, 1, made.digest)
-        assert desk.bodies.read(1) == [made.kept]
-        assert desk.changes >= 2
-        assert desk.commit() == (made.digest,)
+        assert await service.part(made, 0) == b""
+        assert service.bodies.read(1) == []
+        ticket = service.opened(await service.part(made, 1))
+        assert ticket == Ticket(service.ledger.run, 1, made.digest)
+        assert service.bodies.read(1) == [made.kept]
+        assert service.changes >= 2
+        assert service.commit() == (made.digest,)
 
     play(story)
 
 
 def test_groups_may_come_in_any_order_and_again(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        await desk.header(made)
-        assert await desk.part(made, 1) == b""
-        assert await desk.part(made, 1) == b""
-        ticket = desk.opened(await desk.part(made, 0))
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        await service.header(made)
+        assert await service.part(made, 1) == b""
+        assert await service.part(made, 1) == b""
+        ticket = service.opened(await service.part(made, 0))
         for place in (0, 1):
-            assert desk.opened(await desk.part(made, place)) == ticket
-        assert desk.bodies.read(1) == [made.kept]
+            assert service.opened(await service.part(made, place)) == ticket
+        assert service.bodies.read(1) == [made.kept]
 
     play(story)
 
 
 def test_the_first_group_that_comes_for_a_place_stays(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made, other = desk.made(A), desk.made(A, seed=1)
-        await desk.header(made)
-        await desk.part(made, 0)
-        await desk.part(made, 0, other.groups[0])
-        assert desk.opened(await desk.part(made, 1)).contribution == made.digest
+    async def story(service: Service) -> None:
+        made, other = service.made(A), service.made(A, seed=1)
+        await service.header(made)
+        await service.part(made, 0)
+        await service.part(made, 0, other.groups[0])
+        assert service.opened(await service.part(made, 1)).contribution == made.digest
 
     play(story)
 
 
 def test_a_header_that_comes_again_is_welcome_and_brings_the_ticket_once_there_is_one(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        assert (await desk.header(made)).status == HandIn.SEND_BODY
-        await desk.part(made, 0)
-        assert (await desk.header(made)).status == HandIn.SEND_BODY  # what has come of it stays
-        ticket = desk.opened(await desk.part(made, 1))
-        answer = await desk.header(made)
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        assert (await service.header(made)).status == HandIn.SEND_BODY
+        await service.part(made, 0)
+        assert (await service.header(made)).status == HandIn.SEND_BODY  # what has come of it stays
+        ticket = service.opened(await service.part(made, 1))
+        answer = await service.header(made)
         assert answer.status == HandIn.HAVE_TICKET
-        assert answer.ticket[0].open_by(desk.ledger.manifest.operators) == ticket
-        assert desk.refused(A) == {}
+        assert answer.ticket[0].open_by(service.ledger.manifest.operators) == ticket
+        assert service.refused(A) == {}
 
     play(story)
 
 
 def test_a_peers_own_client_gets_its_ticket(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
+    async def story(service: Service) -> None:
+        made = service.made(A)
         for _ in range(2):  # the second time the answer is in the header's
-            handed = await desk.client(A).hand_in(made.header, made.groups)
+            handed = await service.client(A).hand_in(made.header, made.groups)
             assert handed.status is HandIn.HAVE_TICKET
-            assert handed.ticket == Ticket(desk.ledger.run, 1, made.digest)
+            assert handed.ticket == Ticket(service.ledger.run, 1, made.digest)
 
     play(story)
 
 
 def test_there_is_no_ticket_before_the_sync_and_one_sync_covers_all_that_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
-        disk = SlowDisk(desk, monkeypatch)
-        made = [desk.made(peer) for peer in (A, B, C)]
-        first = asyncio.create_task(desk.hand_in(made[0]))
+    async def story(service: Service) -> None:
+        disk = SlowDisk(service, monkeypatch)
+        made = [service.made(peer) for peer in (A, B, C)]
+        first = asyncio.create_task(service.hand_in(made[0]))
         turn = await disk.next()
-        others = [asyncio.create_task(desk.hand_in(one)) for one in made[1:]]
-        await desk.until(lambda: all(desk.closing.is_good(one.digest) for one in made))
-        assert (await desk.header(made[0])).status == HandIn.SEND_BODY
-        again = [asyncio.create_task(desk.part(made[0], place)) for place in (0, 1)]  # its groups are not kept any more
+        others = [asyncio.create_task(service.hand_in(one)) for one in made[1:]]
+        await service.until(lambda: all(service.closing.is_good(one.digest) for one in made))
+        assert (await service.header(made[0])).status == HandIn.SEND_BODY
+        again = [asyncio.create_task(service.part(made[0], place)) for place in (0, 1)]  # its groups are not kept any more
         await asyncio.sleep(0)
         assert not any(task.done() for task in (first, *others, *again))
         turn.set()
         assert (await first).contribution == made[0].digest
-        assert [desk.opened(await task).contribution for task in again] == [made[0].digest] * 2
+        assert [service.opened(await task).contribution for task in again] == [made[0].digest] * 2
         (await disk.next()).set()
         assert [(await task).contribution for task in others] == [one.digest for one in made[1:]]
         assert disk.calls == [1, 2]
@@ -115,26 +115,26 @@ def test_there_is_no_ticket_before_the_sync_and_one_sync_covers_all_that_wait(pl
 
 @pytest.mark.parametrize("is_good", [True, False])
 def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, is_good: bool) -> None:
-    async def story(desk: Desk) -> None:
-        made, other = desk.made(A), desk.made(B)
-        await desk.hand_in(other)
-        await desk.header(made)
-        await desk.part(made, 0)
-        handler = desk.network.endpoints[PublicKey(OPERATOR.public_key)].handlers["body"]
+    async def story(service: Service) -> None:
+        made, other = service.made(A), service.made(B)
+        await service.hand_in(other)
+        await service.header(made)
+        await service.part(made, 0)
+        handler = service.network.endpoints[PublicKey(OPERATOR.public_key)].handlers["body"]
         message = BodyPart(made.digest, 1, made.groups[1] if is_good else bytes(len(made.groups[1]))).pack()
         calling = asyncio.ensure_future(handler(PublicKey(A.public_key), message))
         await asyncio.sleep(0)  # it is being checked
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        while desk.intake._tasks:
-            await asyncio.wait(desk.intake._tasks)
+        while service.intake._tasks:
+            await asyncio.wait(service.intake._tasks)
         if is_good:
-            assert (await desk.header(made)).status == HandIn.HAVE_TICKET
-            assert desk.commit() == (made.digest, other.digest)
+            assert (await service.header(made)).status == HandIn.HAVE_TICKET
+            assert service.commit() == (made.digest, other.digest)
         else:
-            assert desk.refused(A) == {"bad body": 1}  # and was counted
-            assert desk.commit() == (other.digest,)
+            assert service.refused(A) == {"bad body": 1}  # and was counted
+            assert service.commit() == (other.digest,)
 
     play(story)
 
@@ -143,41 +143,41 @@ def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, i
 
 
 def test_a_header_in_time_and_a_body_within_the_grace_count_for_whoever_was_in_the_last_table(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.hand_in(desk.made(A))
-        await desk.hand_in(desk.made(B))
-        desk.commit()
-        made = [desk.made(peer) for peer in (A, B, C)]
+    async def story(service: Service) -> None:
+        await service.hand_in(service.made(A))
+        await service.hand_in(service.made(B))
+        service.commit()
+        made = [service.made(peer) for peer in (A, B, C)]
         for one in made:
-            assert (await desk.header(one)).round == 2
-        await desk.body(made[0])
-        desk.clock.now += OPEN_MS + GRACE_MS - 1
-        assert (await desk.body(made[1])).round == 2
-        await says_no(desk.part(made[2], 0), "hand it in again")  # a newcomer is not waited for
-        assert set(desk.commit()) == {made[0].digest, made[1].digest}
-        assert desk.refused(C) == {"no body by the deadline": 1}
+            assert (await service.header(one)).round == 2
+        await service.body(made[0])
+        service.clock.now += OPEN_MS + GRACE_MS - 1
+        assert (await service.body(made[1])).round == 2
+        await says_no(service.part(made[2], 0), "hand it in again")  # a newcomer is not waited for
+        assert set(service.commit()) == {made[0].digest, made[1].digest}
+        assert service.refused(C) == {"no body by the deadline": 1}
 
     play(story)
 
 
 def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_round(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        late, other = desk.made(A), desk.made(B)
-        await desk.header(late)
-        await desk.part(late, 0)
-        await desk.hand_in(other)
-        desk.clock.now += OPEN_MS + GRACE_MS
-        await says_no(desk.part(late, 1), "hand it in again")
-        answer = await desk.header(late)
+            await service.hand_in(service.made(peer))
+        service.commit()
+        late, other = service.made(A), service.made(B)
+        await service.header(late)
+        await service.part(late, 0)
+        await service.hand_in(other)
+        service.clock.now += OPEN_MS + GRACE_MS
+        await says_no(service.part(late, 1), "hand it in again")
+        answer = await service.header(late)
         assert (answer.status, answer.round) == (HandIn.SEND_BODY, 3)
-        assert desk.opened(await desk.part(late, 1)).round == 3  # what had come of it was kept
-        assert desk.commit() == (other.digest,)
-        assert desk.bodies.read(3) == [late.kept]
-        assert desk.commit() == (late.digest,)
-        (listed,) = desk.ledger.table_at(3) or ()
+        assert service.opened(await service.part(late, 1)).round == 3  # what had come of it was kept
+        assert service.commit() == (other.digest,)
+        assert service.bodies.read(3) == [late.kept]
+        assert service.commit() == (late.digest,)
+        (listed,) = service.ledger.table_at(3) or ()
         assert listed.weighing.age == 1
 
     play(story)
@@ -186,65 +186,65 @@ def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_ro
 def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) -> None:
     """It came in time for one round, whose update sorts channels, and again when it could only count in the next."""
 
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        late, other = desk.made(A), desk.made(B)
-        await desk.header(late)
-        await desk.hand_in(other)
-        desk.clock.now += OPEN_MS + GRACE_MS
-        await says_no(desk.header(late), "another order")
-        assert desk.commit() == (other.digest,)
+            await service.hand_in(service.made(peer))
+        service.commit()
+        late, other = service.made(A), service.made(B)
+        await service.header(late)
+        await service.hand_in(other)
+        service.clock.now += OPEN_MS + GRACE_MS
+        await says_no(service.header(late), "another order")
+        assert service.commit() == (other.digest,)
 
     play(story, course=FixedCourse(sorts=frozenset({2})))
 
 
 def test_headers_that_come_after_the_deadline_count_in_the_next_round(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        first, early = desk.made(A), desk.made(B)
-        await desk.hand_in(first)
-        desk.clock.now += OPEN_MS
-        assert (await desk.hand_in(early)).round == 2
-        assert desk.bodies.read(2) == [early.kept]
-        assert desk.commit() == (first.digest,)
-        assert (await desk.header(early)).round == 2
-        assert desk.commit() == (early.digest,)
+    async def story(service: Service) -> None:
+        first, early = service.made(A), service.made(B)
+        await service.hand_in(first)
+        service.clock.now += OPEN_MS
+        assert (await service.hand_in(early)).round == 2
+        assert service.bodies.read(2) == [early.kept]
+        assert service.commit() == (first.digest,)
+        assert (await service.header(early)).round == 2
+        assert service.commit() == (early.digest,)
 
     play(story)
 
 
 def test_what_is_in_a_table_is_said_to_be_for_as_long_as_tables_are_kept(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        first = desk.made(A)
-        await desk.hand_in(first)
-        desk.commit()
+    async def story(service: Service) -> None:
+        first = service.made(A)
+        await service.hand_in(first)
+        service.commit()
         for _ in range(KEPT_TABLES - 1):
-            answer = await desk.header(first)
+            answer = await service.header(first)
             assert (answer.status, answer.round) == (HandIn.LISTED, 1)
-            await desk.hand_in(desk.made(B))
-            desk.commit()
-        assert desk.refused(A) == {}
-        await desk.hand_in(desk.made(B))
-        desk.commit()
-        await says_no(desk.header(first), "commits old")
+            await service.hand_in(service.made(B))
+            service.commit()
+        assert service.refused(A) == {}
+        await service.hand_in(service.made(B))
+        service.commit()
+        await says_no(service.header(first), "commits old")
 
     play(story)
 
 
 def test_a_finished_run_takes_nothing_and_blames_nobody(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        while not desk.ledger.finished:
-            late, last = desk.made(B), desk.made(A)
-            await desk.hand_in(last)
-            desk.commit()
+    async def story(service: Service) -> None:
+        while not service.ledger.finished:
+            late, last = service.made(B), service.made(A)
+            await service.hand_in(last)
+            service.commit()
         for _ in range(2):
-            assert (await desk.header(last)).status == HandIn.LISTED
-            await says_no(desk.header(late), "finished")
-            desk.is_open = False  # as after a start of the program
-            await desk.restart()
-        assert desk.refused(B) == {}
-        assert desk.ledger.round == NUM_ROUNDS
+            assert (await service.header(last)).status == HandIn.LISTED
+            await says_no(service.header(late), "finished")
+            service.is_open = False  # as after a start of the program
+            await service.restart()
+        assert service.refused(B) == {}
+        assert service.ledger.round == NUM_ROUNDS
 
     play(story)
 
@@ -253,14 +253,14 @@ def test_a_finished_run_takes_nothing_and_blames_nobody(play: Play) -> None:
 
 
 def test_only_a_contributions_own_keys_bring_it(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        await says_no(desk.header(made, by=B), "other keys than the one that brings it")
-        await desk.header(made)
-        await says_no(desk.part(made, 0, by=B), "other keys than the one that brings it")
-        assert desk.refused(B) == {"another's identity": 2}
-        await desk.body(made)
-        assert desk.refused(A) == {}
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        await says_no(service.header(made, by=B), "other keys than the one that brings it")
+        await service.header(made)
+        await says_no(service.part(made, 0, by=B), "other keys than the one that brings it")
+        assert service.refused(B) == {"another's identity": 2}
+        await service.body(made)
+        assert service.refused(A) == {}
 
     play(story)
 
@@ -291,42 +291,42 @@ def damaged(made: Made, how: str) -> Made:
     ],
 )
 def test_a_header_that_does_not_hold_is_refused_and_counted(play: Play, how: str, says: str, reason: str) -> None:
-    async def story(desk: Desk) -> None:
-        await says_no(desk.header(damaged(desk.made(A), how)), says)
-        assert desk.refused(A) == {reason: 1}
-        assert not desk.intake._uploads
-        await desk.hand_in(desk.made(A))
+    async def story(service: Service) -> None:
+        await says_no(service.header(damaged(service.made(A), how)), says)
+        assert service.refused(A) == {reason: 1}
+        assert not service.intake._uploads
+        await service.hand_in(service.made(A))
 
     play(story)
 
 
 def test_bytes_of_any_kind_are_refused_and_counted(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         chance = random.Random(0)
-        made = desk.made(A)
-        await desk.header(made)
+        made = service.made(A)
+        await service.header(made)
         for method in ("header", "body"):
             for size in (0, 1, 33, 34, 5_000):
-                before = desk.intake.faults.by_reason.total()
+                before = service.intake.faults.by_reason.total()
                 with pytest.raises(Refused):
-                    await desk.call(PEERS[chance.randrange(1, 5)], method, chance.randbytes(size))
-                assert desk.intake.faults.by_reason.total() - before == (1 if method == "header" or size < 34 else 0)
+                    await service.call(PEERS[chance.randrange(1, 5)], method, chance.randbytes(size))
+                assert service.intake.faults.by_reason.total() - before == (1 if method == "header" or size < 34 else 0)
         for place, data in ((0, b""), (0, made.groups[1]), (1, made.groups[0]), (2, made.groups[1]), (65_535, made.groups[0])):
-            await says_no(desk.part(made, place, data), "another place or size")
-        assert desk.refused(A) == {"malformed": 5}
+            await says_no(service.part(made, place, data), "another place or size")
+        assert service.refused(A) == {"malformed": 5}
 
     play(story)
 
 
-def wrong_body(desk: Desk, how: str) -> Made:
+def wrong_body(service: Service, how: str) -> Made:
     """Return a contribution of A whose body is not what it has to be."""
-    good = desk.made(A)
+    good = service.made(A)
     if how == "another root":
-        return Made(A, header_of(desk.ledger, A, body=bytes(32)), good.body, NUM_WEIGHTS)
+        return Made(A, header_of(service.ledger, A, body=bytes(32)), good.body, NUM_WEIGHTS)
     chunk = bytes([20 if how == "an exponent out of the window" else 1]) + bytes(2 * CHUNK)  # of zeros
     data = chunk + good.body[len(chunk) :]
     root = Blob.of(Made(A, good.header, data, NUM_WEIGHTS).groups).root
-    return Made(A, header_of(desk.ledger, A, body=root), data, NUM_WEIGHTS)
+    return Made(A, header_of(service.ledger, A, body=root), data, NUM_WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -338,30 +338,30 @@ def wrong_body(desk: Desk, how: str) -> Made:
     ],
 )
 def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, how: str, says: str) -> None:
-    async def story(desk: Desk) -> None:
-        made = wrong_body(desk, how)
-        await desk.header(made)
-        await desk.part(made, 0)
-        await says_no(desk.part(made, 1), says)
-        assert desk.refused(A) == {"bad body": 1}
-        assert not desk.intake._uploads
-        assert not desk.intake._synced
-        await says_no(desk.part(made, 1), "no header of this body")
-        assert (await desk.hand_in(desk.made(A, seed=1))).round == 1  # a good one is still welcome
-        assert [kept.header for kept in desk.bodies.read(1)] == [desk.made(A, seed=1).header]
+    async def story(service: Service) -> None:
+        made = wrong_body(service, how)
+        await service.header(made)
+        await service.part(made, 0)
+        await says_no(service.part(made, 1), says)
+        assert service.refused(A) == {"bad body": 1}
+        assert not service.intake._uploads
+        assert not service.intake._synced
+        await says_no(service.part(made, 1), "no header of this body")
+        assert (await service.hand_in(service.made(A, seed=1))).round == 1  # a good one is still welcome
+        assert [kept.header for kept in service.bodies.read(1)] == [service.made(A, seed=1).header]
 
     play(story)
 
 
 def test_two_contributions_may_name_one_body_and_each_has_its_ticket(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made, vector = desk.made(A), desk.vector(A)
-        twin = made_of(desk.ledger, B, vector)
+    async def story(service: Service) -> None:
+        made, vector = service.made(A), service.vector(A)
+        twin = made_of(service.ledger, B, vector)
         assert twin.body == made.body
-        await desk.hand_in(made)
-        assert (await desk.hand_in(twin)).round == 1
-        await desk.restart()
-        assert set(desk.commit()) == {made.digest, twin.digest}
-        assert (await desk.hand_in(made_of(desk.ledger, B, vector))).round == 2
+        await service.hand_in(made)
+        assert (await service.hand_in(twin)).round == 1
+        await service.restart()
+        assert set(service.commit()) == {made.digest, twin.digest}
+        assert (await service.hand_in(made_of(service.ledger, B, vector))).round == 2
 
     play(story)

@@ -13,71 +13,71 @@ from manta_swarm.protocol.exchange import GROUP_VALUES
 from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.reputation import FALSE, Fault
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.aggregator.desk import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
+from tests.aggregator.service import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import claim_of, header_of, listing
 from tests.runs import FixedCourse
 
 A, B, C, D, E = PEERS[:5]  # in the order of their keys
 
 
-def blamed(desk: Desk, made: Made) -> "asyncio.Future[set[bytes]]":
+def blamed(service: Service, made: Made) -> "asyncio.Future[set[bytes]]":
     """Return the keys that the log names when a header is handed in that is to be handed in without them."""
 
     async def ask() -> set[bytes]:
-        answer = await desk.header(made)
+        answer = await service.header(made)
         assert answer.status == HandIn.WITHOUT
         return set(answer.blamed)
 
     return asyncio.ensure_future(ask())
 
 
-async def hand_in(desk: Desk, made: Made, by: Identity) -> None:
+async def hand_in(service: Service, made: Made, by: Identity) -> None:
     """Have a member bring header and body."""
-    assert (await desk.header(made, by=by)).status == HandIn.SEND_BODY
-    assert await desk.part(made, 0, by=by) == b""
-    assert desk.opened(await desk.part(made, 1, by=by)).contribution == made.digest
+    assert (await service.header(made, by=by)).status == HandIn.SEND_BODY
+    assert await service.part(made, 0, by=by) == b""
+    assert service.opened(await service.part(made, 1, by=by)).contribution == made.digest
 
 
 # One contribution, several keys.
 
 
 def test_a_cohorts_contribution_is_one_row_with_all_of_its_keys(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made, alone = desk.made_together(B, A, C), desk.made(D)
-        assert (await desk.hand_in(made)).contribution == made.digest
-        await desk.hand_in(alone)
-        assert set(desk.commit()) == {made.digest, alone.digest}
-        assert [len(one.keys) for one in desk.ledger.table_at(1) or ()] == [3, 1]
-        assert desk.ledger.last_keys == {peer.public_key for peer in (A, B, C, D)}
+    async def story(service: Service) -> None:
+        made, alone = service.made_together(B, A, C), service.made(D)
+        assert (await service.hand_in(made)).contribution == made.digest
+        await service.hand_in(alone)
+        assert set(service.commit()) == {made.digest, alone.digest}
+        assert [len(one.keys) for one in service.ledger.table_at(1) or ()] == [3, 1]
+        assert service.ledger.last_keys == {peer.public_key for peer in (A, B, C, D)}
 
     play(story)
 
 
 def test_any_member_may_bring_it_and_nobody_else(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made_together(B, A, C)
-        await says_no(desk.header(made, by=D), "other keys than the one that brings it")
-        await hand_in(desk, made, by=C)
-        assert (await desk.header(made, by=A)).status == HandIn.HAVE_TICKET
-        assert desk.commit() == (made.digest,)
+    async def story(service: Service) -> None:
+        made = service.made_together(B, A, C)
+        await says_no(service.header(made, by=D), "other keys than the one that brings it")
+        await hand_in(service, made, by=C)
+        assert (await service.header(made, by=A)).status == HandIn.HAVE_TICKET
+        assert service.commit() == (made.digest,)
 
     play(story)
 
 
 def test_every_key_of_the_last_table_is_waited_for(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.hand_in(desk.made_together(A, B))
-        await desk.hand_in(desk.made(C))
-        desk.commit()
-        member, other, newcomer = desk.made(B), desk.made(C), desk.made(D)  # the member comes alone this time
+    async def story(service: Service) -> None:
+        await service.hand_in(service.made_together(A, B))
+        await service.hand_in(service.made(C))
+        service.commit()
+        member, other, newcomer = service.made(B), service.made(C), service.made(D)  # the member comes alone this time
         for one in (member, other, newcomer):
-            await desk.header(one)
-        await desk.body(other)
-        desk.clock.now += OPEN_MS + GRACE_MS - 1
-        assert (await desk.body(member)).round == 2
-        await says_no(desk.part(newcomer, 0), "hand it in again")
-        assert set(desk.commit()) == {member.digest, other.digest}
+            await service.header(one)
+        await service.body(other)
+        service.clock.now += OPEN_MS + GRACE_MS - 1
+        assert (await service.body(member)).round == 2
+        await says_no(service.part(newcomer, 0), "hand it in again")
+        assert set(service.commit()) == {member.digest, other.digest}
 
     play(story)
 
@@ -85,11 +85,11 @@ def test_every_key_of_the_last_table_is_waited_for(play: Play) -> None:
 # Claims that cannot stand.
 
 
-def together(desk: Desk, *, microbatches: tuple[int, ...] = (2, 2), **changes: Any) -> Made:
+def together(service: Service, *, microbatches: tuple[int, ...] = (2, 2), **changes: Any) -> Made:
     """Return a contribution of A, B and C in which the claim of B is changed."""
     own = {A: {}, B: {"microbatches": microbatches, **changes}, C: {}}
-    claims = [claim_of(desk.ledger, peer, **{"founder": A.public_key, **mine}) for peer, mine in own.items()]
-    whole = desk.made_together(A, B, C)
+    claims = [claim_of(service.ledger, peer, **{"founder": A.public_key, **mine}) for peer, mine in own.items()]
+    whole = service.made_together(A, B, C)
     return Made(A, listing(claims, A, body=whole.header.contribution.open().body), whole.body, NUM_WEIGHTS)
 
 
@@ -108,23 +108,23 @@ def together(desk: Desk, *, microbatches: tuple[int, ...] = (2, 2), **changes: A
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_claim_that_cannot_stand_is_named_and_the_others_are_handed_in_without_it(play: Play, changes: dict[str, Any]) -> None:
-    async def story(desk: Desk) -> None:
-        bad, good = together(desk, **changes), desk.made_together(A, C)
-        assert await blamed(desk, bad) == {B.public_key}
-        assert await blamed(desk, bad) == {B.public_key}
-        await desk.hand_in(good)
-        assert desk.commit() == (good.digest,)
-        assert desk.intake.faults.by_reason == {}  # what a member says of its work is not its founder's fault
+    async def story(service: Service) -> None:
+        bad, good = together(service, **changes), service.made_together(A, C)
+        assert await blamed(service, bad) == {B.public_key}
+        assert await blamed(service, bad) == {B.public_key}
+        await service.hand_in(good)
+        assert service.commit() == (good.digest,)
+        assert service.intake.faults.by_reason == {}  # what a member says of its work is not its founder's fault
 
     play(story)
 
 
 def test_all_claims_that_cannot_stand_are_named_at_once(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         claims = [
-            claim_of(desk.ledger, peer, founder=A.public_key, microbatches=(2, 2) if peer is C else (5_000, 5_000)) for peer in (A, B, C)
+            claim_of(service.ledger, peer, founder=A.public_key, microbatches=(2, 2) if peer is C else (5_000, 5_000)) for peer in (A, B, C)
         ]
-        answer = await desk.header(Made(A, listing(claims, A), b"", NUM_WEIGHTS))
+        answer = await service.header(Made(A, listing(claims, A), b"", NUM_WEIGHTS))
         assert (answer.status, answer.round, answer.left_ms) == (HandIn.WITHOUT, 1, OPEN_MS)
         assert answer.blamed == (A.public_key, B.public_key)
 
@@ -132,33 +132,33 @@ def test_all_claims_that_cannot_stand_are_named_at_once(play: Play) -> None:
 
 
 def test_of_one_claim_that_cannot_stand_there_is_nothing_left_and_it_is_refused(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = made_of(desk.ledger, A, desk.vector(A), residual=sha256(b"out of nothing"))
-        await says_no(desk.header(made), "a residual in a run")
-        assert desk.refused(A) == {"not for this log": 1}
+    async def story(service: Service) -> None:
+        made = made_of(service.ledger, A, service.vector(A), residual=sha256(b"out of nothing"))
+        await says_no(service.header(made), "a residual in a run")
+        assert service.refused(A) == {"not for this log": 1}
 
     play(story)
 
 
 def test_a_founder_that_hands_in_without_the_blamed_one_replaces_what_has_no_body(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        first, second = desk.made_together(A, B, C), desk.made_together(A, C, seed=1)
-        await desk.header(first)
-        await desk.part(first, 0)
-        await desk.hand_in(second)
-        await says_no(desk.part(first, 1), "no header of this body")
-        assert (await desk.header(first)).status == HandIn.LATER  # the second has its body, and stays
-        assert desk.commit() == (second.digest,)
+    async def story(service: Service) -> None:
+        first, second = service.made_together(A, B, C), service.made_together(A, C, seed=1)
+        await service.header(first)
+        await service.part(first, 0)
+        await service.hand_in(second)
+        await says_no(service.part(first, 1), "no header of this body")
+        assert (await service.header(first)).status == HandIn.LATER  # the second has its body, and stays
+        assert service.commit() == (second.digest,)
 
     play(story)
 
 
 def test_a_key_that_is_in_elsewhere_is_named_unless_it_is_the_founder(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.hand_in(desk.made_together(A, B))
-        assert await blamed(desk, desk.made_together(D, B)) == {B.public_key}
-        assert (await desk.header(desk.made_together(B, D))).status == HandIn.LATER
-        assert desk.intake.faults.by_reason == {}
+    async def story(service: Service) -> None:
+        await service.hand_in(service.made_together(A, B))
+        assert await blamed(service, service.made_together(D, B)) == {B.public_key}
+        assert (await service.header(service.made_together(B, D))).status == HandIn.LATER
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
@@ -167,85 +167,85 @@ def test_a_key_that_is_in_elsewhere_is_named_unless_it_is_the_founder(play: Play
 
 
 def test_with_both_in_the_cohorts_stands_and_nobody_is_blamed(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        alone, other = desk.made(B, of=A), desk.made(D)
-        whole = desk.made_together(A, B, C)
-        await desk.hand_in(alone)
-        await desk.hand_in(other)
-        await desk.hand_in(whole)
-        assert not desk.intake._handed.keys() & {alone.digest}  # its body is on the disk, and no table needs it
-        assert (await desk.header(alone)).status == HandIn.HAVE_TICKET
-        assert desk.commit() == (whole.digest, other.digest)
-        answer = await desk.header(alone)
+    async def story(service: Service) -> None:
+        alone, other = service.made(B, of=A), service.made(D)
+        whole = service.made_together(A, B, C)
+        await service.hand_in(alone)
+        await service.hand_in(other)
+        await service.hand_in(whole)
+        assert not service.intake._handed.keys() & {alone.digest}  # its body is on the disk, and no table needs it
+        assert (await service.header(alone)).status == HandIn.HAVE_TICKET
+        assert service.commit() == (whole.digest, other.digest)
+        answer = await service.header(alone)
         assert (answer.status, answer.round) == (HandIn.LISTED, 1)  # its work is: its ticket is kept
-        assert desk.intake.faults.by_reason == {}
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
 
 def test_a_member_that_comes_after_its_cohort_hears_that_its_work_is_listed(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole, alone = desk.made_together(A, B), desk.made(B, of=A)
-        await desk.hand_in(whole)
-        assert (await desk.header(alone)).status == HandIn.LATER
-        desk.commit()
+    async def story(service: Service) -> None:
+        whole, alone = service.made_together(A, B), service.made(B, of=A)
+        await service.hand_in(whole)
+        assert (await service.header(alone)).status == HandIn.LATER
+        service.commit()
         for made in (alone, whole):
-            answer = await desk.header(made)
+            answer = await service.header(made)
             assert (answer.status, answer.round) == (HandIn.LISTED, 1)
-        assert desk.intake.faults.by_reason == {}
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
 
 def test_a_ticket_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        alone, whole = desk.made(B), desk.made_together(A, B, C)
-        await desk.hand_in(alone)
-        assert await blamed(desk, whole) == {B.public_key}
-        rest = desk.made_together(A, C)
-        await desk.hand_in(rest)
-        assert set(desk.commit()) == {alone.digest, rest.digest}
-        assert desk.intake.faults.by_reason == {}
+    async def story(service: Service) -> None:
+        alone, whole = service.made(B), service.made_together(A, B, C)
+        await service.hand_in(alone)
+        assert await blamed(service, whole) == {B.public_key}
+        rest = service.made_together(A, C)
+        await service.hand_in(rest)
+        assert set(service.commit()) == {alone.digest, rest.digest}
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
 
 def test_members_who_came_alone_count_where_the_cohorts_body_never_comes_and_are_named_to_it(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole, alone = desk.made_together(A, B, C), desk.made(B, of=A)
-        await desk.header(whole)
-        await desk.part(whole, 0)
-        await desk.hand_in(alone)
-        assert desk.commit() == (alone.digest,)
-        assert desk.refused(A) == {"no body by the deadline": 1}
-        assert await blamed(desk, whole) == {B.public_key}
-        rest = desk.made_together(A, C, round=1)
-        await desk.hand_in(rest)
-        assert desk.commit() == (rest.digest,)
+    async def story(service: Service) -> None:
+        whole, alone = service.made_together(A, B, C), service.made(B, of=A)
+        await service.header(whole)
+        await service.part(whole, 0)
+        await service.hand_in(alone)
+        assert service.commit() == (alone.digest,)
+        assert service.refused(A) == {"no body by the deadline": 1}
+        assert await blamed(service, whole) == {B.public_key}
+        rest = service.made_together(A, C, round=1)
+        await service.hand_in(rest)
+        assert service.commit() == (rest.digest,)
 
     play(story)
 
 
 def test_a_header_is_listed_only_if_one_table_has_all_of_its_work(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole = desk.made_together(A, B)
-        first, second = desk.made(A), desk.made(B)
-        await desk.hand_in(first)
-        desk.commit()
-        await desk.hand_in(second)
-        desk.commit()
-        assert await blamed(desk, whole) == {A.public_key, B.public_key}  # each is in a table of its own
+    async def story(service: Service) -> None:
+        whole = service.made_together(A, B)
+        first, second = service.made(A), service.made(B)
+        await service.hand_in(first)
+        service.commit()
+        await service.hand_in(second)
+        service.commit()
+        assert await blamed(service, whole) == {A.public_key, B.public_key}  # each is in a table of its own
 
     play(story)
 
 
 def test_of_a_claim_on_another_base_nothing_is_listed(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.hand_in(desk.made(A))
-        desk.commit()
+    async def story(service: Service) -> None:
+        await service.hand_in(service.made(A))
+        service.commit()
         for changes in ({"base": bytes(32)}, {"run": bytes(32)}):
-            header = header_of(desk.ledger, A, round=1, **changes)
-            await says_no(desk.header(Made(A, header, b"", NUM_WEIGHTS)), "of another run|another base")
+            header = header_of(service.ledger, A, round=1, **changes)
+            await says_no(service.header(Made(A, header, b"", NUM_WEIGHTS)), "of another run|another base")
 
     play(story)
 
@@ -254,113 +254,113 @@ def test_of_a_claim_on_another_base_nothing_is_listed(play: Play) -> None:
 
 
 def test_a_members_wrong_body_is_its_own_fault_and_the_founder_brings_the_right_one(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made_together(A, B)
-        await desk.header(made, by=B)
-        await desk.part(made, 0, by=B)
+    async def story(service: Service) -> None:
+        made = service.made_together(A, B)
+        await service.header(made, by=B)
+        await service.part(made, 0, by=B)
         with pytest.raises(Refused, match="does not have the root"):
-            await desk.part(made, 1, bytes(len(made.groups[1])), by=B)
-        assert (desk.refused(A), desk.refused(B)) == ({}, {"bad body": 1})
-        await desk.hand_in(made)
-        assert desk.commit() == (made.digest,)
+            await service.part(made, 1, bytes(len(made.groups[1])), by=B)
+        assert (service.refused(A), service.refused(B)) == ({}, {"bad body": 1})
+        await service.hand_in(made)
+        assert service.commit() == (made.digest,)
 
     play(story)
 
 
 def test_the_groups_of_a_body_come_from_one_member_and_the_founder_may_take_over(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made_together(A, B, C)
-        await desk.header(made, by=B)
-        await desk.part(made, 0, bytes(len(made.groups[0])), by=B)
-        await says_no(desk.part(made, 1, by=A), "another member brings this body")
-        await desk.header(made)  # from here on it is the founder's, and what the other brought is forgotten
-        await says_no(desk.part(made, 1, by=B), "another member brings this body")
-        assert desk.opened((await desk.part(made, 1), await desk.part(made, 0))[1]).contribution == made.digest
-        assert desk.commit() == (made.digest,)
-        assert desk.intake.faults.by_reason == {}
+    async def story(service: Service) -> None:
+        made = service.made_together(A, B, C)
+        await service.header(made, by=B)
+        await service.part(made, 0, bytes(len(made.groups[0])), by=B)
+        await says_no(service.part(made, 1, by=A), "another member brings this body")
+        await service.header(made)  # from here on it is the founder's, and what the other brought is forgotten
+        await says_no(service.part(made, 1, by=B), "another member brings this body")
+        assert service.opened((await service.part(made, 1), await service.part(made, 0))[1]).contribution == made.digest
+        assert service.commit() == (made.digest,)
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
 
 def test_another_member_takes_over_only_once_nothing_came_for_a_while(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made_together(A, B, C)
-        await desk.header(made)
-        await desk.part(made, 0)
-        desk.clock.now += GRACE_MS - 1
-        await desk.header(made, by=B)
-        await says_no(desk.part(made, 1, by=B), "another member brings this body")
-        desk.clock.now += 1
-        await desk.header(made, by=C)
-        await says_no(desk.part(made, 1), "another member brings this body")
-        await desk.part(made, 0, by=C)
-        desk.clock.now += OPEN_MS
-        await desk.header(desk.made(D))
-        assert (desk.refused(A), desk.refused(C)) == ({}, {"no body by the deadline": 1})  # whose it was last
+    async def story(service: Service) -> None:
+        made = service.made_together(A, B, C)
+        await service.header(made)
+        await service.part(made, 0)
+        service.clock.now += GRACE_MS - 1
+        await service.header(made, by=B)
+        await says_no(service.part(made, 1, by=B), "another member brings this body")
+        service.clock.now += 1
+        await service.header(made, by=C)
+        await says_no(service.part(made, 1), "another member brings this body")
+        await service.part(made, 0, by=C)
+        service.clock.now += OPEN_MS
+        await service.header(service.made(D))
+        assert (service.refused(A), service.refused(C)) == ({}, {"no body by the deadline": 1})  # whose it was last
 
     play(story)
 
 
 def test_whoever_sees_a_whole_body_checked_is_not_blamed_for_it(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made_together(A, B)
-        await desk.header(made, by=B)
-        await desk.part(made, 0, by=B)
-        wrong = asyncio.create_task(desk.part(made, 1, bytes(len(made.groups[1])), by=B))
+    async def story(service: Service) -> None:
+        made = service.made_together(A, B)
+        await service.header(made, by=B)
+        await service.part(made, 0, by=B)
+        wrong = asyncio.create_task(service.part(made, 1, bytes(len(made.groups[1])), by=B))
         await asyncio.sleep(0)
-        await desk.header(made)  # the founder, while it is being checked
+        await service.header(made)  # the founder, while it is being checked
         with pytest.raises(Refused):
             await wrong
-        assert (desk.refused(A), desk.refused(B)) == ({}, {"bad body": 1})
+        assert (service.refused(A), service.refused(B)) == ({}, {"bad body": 1})
 
     play(story)
 
 
 def test_a_member_that_hands_in_its_cohorts_body_as_its_own_keeps_nobody_out(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole = desk.made_together(A, B)
+    async def story(service: Service) -> None:
+        whole = service.made_together(A, B)
         root = whole.header.contribution.open().body
-        stolen = Made(B, header_of(desk.ledger, B, body=root, founder=A.public_key), whole.body, NUM_WEIGHTS)
-        await desk.hand_in(stolen)  # before the cohort's came nobody can tell
-        await desk.hand_in(whole)
-        assert desk.commit() == (whole.digest,)
-        whole = desk.made_together(A, B)
-        stolen = Made(B, header_of(desk.ledger, B, body=whole.header.contribution.open().body), whole.body, NUM_WEIGHTS)
-        await desk.header(whole)
-        assert (await desk.header(stolen)).status == HandIn.LATER  # its key has another claim in the cohort's
-        await desk.hand_in(whole)
-        assert desk.commit() == (whole.digest,)
-        assert desk.refused(B) == {}
+        stolen = Made(B, header_of(service.ledger, B, body=root, founder=A.public_key), whole.body, NUM_WEIGHTS)
+        await service.hand_in(stolen)  # before the cohort's came nobody can tell
+        await service.hand_in(whole)
+        assert service.commit() == (whole.digest,)
+        whole = service.made_together(A, B)
+        stolen = Made(B, header_of(service.ledger, B, body=whole.header.contribution.open().body), whole.body, NUM_WEIGHTS)
+        await service.header(whole)
+        assert (await service.header(stolen)).status == HandIn.LATER  # its key has another claim in the cohort's
+        await service.hand_in(whole)
+        assert service.commit() == (whole.digest,)
+        assert service.refused(B) == {}
 
     play(story)
 
 
 def test_members_who_learnt_the_same_count_each_alone(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole = desk.made_together(A, B, C)
+    async def story(service: Service) -> None:
+        whole = service.made_together(A, B, C)
         root = whole.header.contribution.open().body
 
         def alone(peer: Identity) -> Made:
-            header = listing([claim_of(desk.ledger, peer, founder=A.public_key)], peer, body=root)
+            header = listing([claim_of(service.ledger, peer, founder=A.public_key)], peer, body=root)
             return Made(peer, header, whole.body, NUM_WEIGHTS)
 
         first, second = alone(B), alone(C)
-        await desk.hand_in(first)
-        await desk.hand_in(second)
-        assert set(desk.commit()) == {first.digest, second.digest}
-        assert [one.keys for one in desk.ledger.table_at(1) or ()] == [(B.public_key,), (C.public_key,)]
+        await service.hand_in(first)
+        await service.hand_in(second)
+        assert set(service.commit()) == {first.digest, second.digest}
+        assert [one.keys for one in service.ledger.table_at(1) or ()] == [(B.public_key,), (C.public_key,)]
 
     play(story)
 
 
 def test_who_did_much_wrong_costs_its_cohort_nothing(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for _ in range(9):
-            await says_no(desk.header(desk.made(A), by=B), "other keys")
-        made = desk.made_together(A, B)
-        assert (await desk.header(made, by=B)).status == HandIn.LATER
-        await desk.hand_in(made)
-        assert desk.commit() == (made.digest,)
+            await says_no(service.header(service.made(A), by=B), "other keys")
+        made = service.made_together(A, B)
+        assert (await service.header(made, by=B)).status == HandIn.LATER
+        await service.hand_in(made)
+        assert service.commit() == (made.digest,)
 
     play(story)
 
@@ -369,43 +369,43 @@ def test_who_did_much_wrong_costs_its_cohort_nothing(play: Play) -> None:
 
 
 def test_after_a_restart_with_both_in_the_cohorts_stands(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        alone, whole, other = desk.made(B, of=A), desk.made_together(A, B), desk.made(C)
+    async def story(service: Service) -> None:
+        alone, whole, other = service.made(B, of=A), service.made_together(A, B), service.made(C)
         for one in (alone, other, whole):
-            await desk.hand_in(one)
-        await desk.restart()
-        assert not desk.intake._handed.keys() & {alone.digest}
+            await service.hand_in(one)
+        await service.restart()
+        assert not service.intake._handed.keys() & {alone.digest}
         for one in (alone, whole):
-            assert (await desk.header(one)).status == HandIn.HAVE_TICKET
-        assert desk.commit() == (whole.digest, other.digest)
-        await desk.restart()
-        assert desk.closing.stage is Stage.OPEN
-        answer = await desk.header(alone)
+            assert (await service.header(one)).status == HandIn.HAVE_TICKET
+        assert service.commit() == (whole.digest, other.digest)
+        await service.restart()
+        assert service.closing.stage is Stage.OPEN
+        answer = await service.header(alone)
         assert (answer.status, answer.round) == (HandIn.LISTED, 1)
 
     play(story)
 
 
 def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        alone, whole = desk.made(B, of=A), desk.made_together(A, B)
-        await desk.hand_in(alone)
-        await desk.header(whole)
-        await desk.part(whole, 0)
-        await desk.restart()
-        assert (await desk.header(alone)).status == HandIn.HAVE_TICKET
-        assert desk.commit() == (alone.digest,)
-        assert await blamed(desk, whole) == {B.public_key}
+    async def story(service: Service) -> None:
+        alone, whole = service.made(B, of=A), service.made_together(A, B)
+        await service.hand_in(alone)
+        await service.header(whole)
+        await service.part(whole, 0)
+        await service.restart()
+        assert (await service.header(alone)).status == HandIn.HAVE_TICKET
+        assert service.commit() == (alone.digest,)
+        assert await blamed(service, whole) == {B.public_key}
 
     play(story)
 
 
 def test_a_sort_of_channels_ends_what_a_cohort_could_still_hand_in(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        whole = desk.made_together(A, B)
-        await desk.hand_in(desk.made(C))
-        desk.commit()
-        await says_no(desk.header(whole), "another order")
+    async def story(service: Service) -> None:
+        whole = service.made_together(A, B)
+        await service.hand_in(service.made(C))
+        service.commit()
+        await says_no(service.header(whole), "another order")
 
     play(story, course=FixedCourse(sorts=frozenset({1})))
 
@@ -414,63 +414,63 @@ def test_a_sort_of_channels_ends_what_a_cohort_could_still_hand_in(play: Play) -
 
 
 def test_what_came_of_a_body_stays_over_the_close_for_who_was_in_the_last_table(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        slow = desk.made(A)
-        await desk.header(slow)
-        await desk.part(slow, 0)
+            await service.hand_in(service.made(peer))
+        service.commit()
+        slow = service.made(A)
+        await service.header(slow)
+        await service.part(slow, 0)
         for _ in range(3):
-            await desk.hand_in(desk.made(B))
-            desk.commit()
-        assert len(desk.intake._uploads) == 0
-        assert desk.refused(A) == {}  # it is under way
-        answer = await desk.header(slow)
+            await service.hand_in(service.made(B))
+            service.commit()
+        assert len(service.intake._uploads) == 0
+        assert service.refused(A) == {}  # it is under way
+        answer = await service.header(slow)
         assert (answer.status, answer.round) == (HandIn.SEND_BODY, 5)
         assert (answer.has(0), answer.has(1)) == (True, False)
         sent: list[int] = []
-        take = desk.intake._uploads.part
+        take = service.intake._uploads.part
 
         def taken(caller: bytes, by: bytes, part: BodyPart, now: int) -> Upload:
             sent.append(part.place)
             return take(caller, by, part, now)
 
-        desk.intake._uploads.part = taken  # type: ignore[method-assign]
-        handed = await desk.client(A).hand_in(slow.header, slow.groups)
+        service.intake._uploads.part = taken  # type: ignore[method-assign]
+        handed = await service.client(A).hand_in(slow.header, slow.groups)
         assert (handed.ticket is not None, sent) == (True, [1])  # the rest of it, and no more
-        assert desk.commit() == (slow.digest,)
+        assert service.commit() == (slow.digest,)
 
     play(story)
 
 
 def test_whose_body_misses_round_after_round_without_more_of_it_is_blamed(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        slow = desk.made(A)
+            await service.hand_in(service.made(peer))
+        service.commit()
+        slow = service.made(A)
         for round_ in range(3):
-            await desk.header(slow)
+            await service.header(slow)
             if round_ == 0:
-                await desk.part(slow, 0)
-            await desk.hand_in(desk.made(B))
-            desk.commit()
-        assert sum(desk.refused(A).values()) == 2
-        assert desk.ledger.round == 4
+                await service.part(slow, 0)
+            await service.hand_in(service.made(B))
+            service.commit()
+        assert sum(service.refused(A).values()) == 2
+        assert service.ledger.round == 4
 
     play(story)
 
 
 def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_ticket(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
-        disk = SlowDisk(desk, monkeypatch)
-        made = desk.made_together(A, B)
-        first = asyncio.create_task(desk.hand_in(made))
+    async def story(service: Service) -> None:
+        disk = SlowDisk(service, monkeypatch)
+        made = service.made_together(A, B)
+        first = asyncio.create_task(service.hand_in(made))
         turn = await disk.next()
-        answer = await desk.header(made, by=B)
+        answer = await service.header(made, by=B)
         assert (answer.status, answer.has(0), answer.has(1)) == (HandIn.SEND_BODY, True, False)
-        again = asyncio.create_task(desk.client(B).hand_in(made.header, made.groups))
+        again = asyncio.create_task(service.client(B).hand_in(made.header, made.groups))
         turn.set()
         assert (await again).ticket == await first
 
@@ -478,49 +478,49 @@ def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_ticket(p
 
 
 def test_what_came_of_a_body_is_forgotten_once_it_is_too_old_or_somebody_elses(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        slow, strange = desk.made(A), desk.made(C)
+            await service.hand_in(service.made(peer))
+        service.commit()
+        slow, strange = service.made(A), service.made(C)
         for one in (slow, strange):
-            await desk.header(one)
-            await desk.part(one, 0)
-        await desk.hand_in(desk.made(B))
-        desk.commit()
-        assert list(desk.intake._uploads._missed) == [A.public_key]  # a newcomer has no claim to the room
-        other = desk.made(A, seed=1)
-        await desk.header(other)
-        assert await desk.part(other, 1) == b""  # what came of the first is no part of this
-        await desk.part(other, 0)
-        desk.commit()
-        assert not desk.intake._uploads._missed
-        slow = desk.made(A)
-        await desk.header(slow)
-        await desk.part(slow, 0)
+            await service.header(one)
+            await service.part(one, 0)
+        await service.hand_in(service.made(B))
+        service.commit()
+        assert list(service.intake._uploads._missed) == [A.public_key]  # a newcomer has no claim to the room
+        other = service.made(A, seed=1)
+        await service.header(other)
+        assert await service.part(other, 1) == b""  # what came of the first is no part of this
+        await service.part(other, 0)
+        service.commit()
+        assert not service.intake._uploads._missed
+        slow = service.made(A)
+        await service.header(slow)
+        await service.part(slow, 0)
         for _ in range(5):
-            await desk.hand_in(desk.made(B))
-            desk.commit()
-        assert not desk.intake._uploads._missed
+            await service.hand_in(service.made(B))
+            service.commit()
+        assert not service.intake._uploads._missed
 
     play(story)
 
 
 def test_the_room_for_bodies_that_missed_a_round_is_what_the_others_leave(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        desk.intake._uploads._max_held = 3
+    async def story(service: Service) -> None:
+        service.intake._uploads._max_held = 3
         for peer in (A, B, C, D):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
+            await service.hand_in(service.made(peer))
+        service.commit()
         for peer in (A, B, C):
-            slow = desk.made(peer)
-            await desk.header(slow)
-            await desk.part(slow, 0)
-        await desk.hand_in(desk.made(D))
-        desk.commit()
-        assert set(desk.intake._uploads._missed) == {A.public_key, B.public_key, C.public_key}
-        await desk.header(desk.made(D))
-        assert len(desk.intake._uploads._missed) == 2  # the room is for those who have a place
+            slow = service.made(peer)
+            await service.header(slow)
+            await service.part(slow, 0)
+        await service.hand_in(service.made(D))
+        service.commit()
+        assert set(service.intake._uploads._missed) == {A.public_key, B.public_key, C.public_key}
+        await service.header(service.made(D))
+        assert len(service.intake._uploads._missed) == 2  # the room is for those who have a place
 
     play(story)
 
@@ -532,31 +532,31 @@ assert NUM_WEIGHTS > GROUP_VALUES  # bodies here have two groups
 
 
 def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        ticketed = desk.made(C)
-        await desk.hand_in(ticketed)
+    async def story(service: Service) -> None:
+        ticketed = service.made(C)
+        await service.hand_in(ticketed)
         for key in (B.public_key, C.public_key):
-            desk.ledger.reputation.guilty[key] = Fault(1, FALSE, bytes(32))
-        await says_no(desk.header(desk.made(B)), "guilty")
-        assert await blamed(desk, desk.made_together(A, B)) == {B.public_key}
-        await desk.hand_in(desk.made(A))
-        assert set(desk.commit()) >= {ticketed.digest}  # what has a ticket is listed all the same
+            service.ledger.reputation.guilty[key] = Fault(1, FALSE, bytes(32))
+        await says_no(service.header(service.made(B)), "guilty")
+        assert await blamed(service, service.made_together(A, B)) == {B.public_key}
+        await service.hand_in(service.made(A))
+        assert set(service.commit()) >= {ticketed.digest}  # what has a ticket is listed all the same
 
     play(story)
 
 
 def test_where_local_steps_are_audited_no_member_keeps_its_cohort_s_out_whatever_it_is_or_does(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        lone, late = desk.made(B), desk.made_together(A, B, C, D)
-        await desk.hand_in(lone)
-        desk.ledger.reputation.guilty[C.public_key] = Fault(1, FALSE, bytes(32))
-        assert (await desk.hand_in(late)).round == 1
-        await desk.restart()
-        assert set(desk.commit()) == {lone.digest, late.digest}
-        of_cohort, alone = desk.ledger.table_at(1) or ()
+    async def story(service: Service) -> None:
+        lone, late = service.made(B), service.made_together(A, B, C, D)
+        await service.hand_in(lone)
+        service.ledger.reputation.guilty[C.public_key] = Fault(1, FALSE, bytes(32))
+        assert (await service.hand_in(late)).round == 1
+        await service.restart()
+        assert set(service.commit()) == {lone.digest, late.digest}
+        of_cohort, alone = service.ledger.table_at(1) or ()
         paid = dict(zip(of_cohort.keys, of_cohort.weights, strict=True))
         assert [paid[peer.public_key] > 0 for peer in (A, B, C, D)] == [True, False, False, True]
         assert min(alone.weights) > 0
-        await says_no(desk.header(desk.made(C)), "guilty")
+        await says_no(service.header(service.made(C)), "guilty")
 
     play(story, audits_steps=True)

@@ -19,7 +19,7 @@ from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
+from tests.aggregator.service import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Play, Service, SlowDisk, says_no
 from tests.clocks import ManualClock
 from tests.protocol.record_samples import CLAIM, CONTRIBUTION, RUN
 
@@ -30,68 +30,68 @@ def stranger(number: int) -> Identity:
     return Identity(number.to_bytes(32, "big"))
 
 
-def held(desk: Desk) -> list[int]:
+def held(service: Service) -> list[int]:
     """Return how many groups of each body on its way are held."""
-    return [sum(group is not None for group in upload.groups) for _, upload in desk.intake._uploads]
+    return [sum(group is not None for group in upload.groups) for _, upload in service.intake._uploads]
 
 
 # Places and memory.
 
 
 def test_of_a_founder_one_body_is_held_however_many_it_announces(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = [desk.made(A, seed=seed) for seed in range(4)]
+    async def story(service: Service) -> None:
+        made = [service.made(A, seed=seed) for seed in range(4)]
         for one in made:
-            await desk.header(one)
-            await desk.part(one, 0)
-            assert held(desk) == [1]
+            await service.header(one)
+            await service.part(one, 0)
+            assert held(service) == [1]
         for one in made[:-1]:
-            await says_no(desk.part(one, 1), "no header of this body")
-        assert (await desk.body(made[-1])).contribution == made[-1].digest
-        assert (await desk.header(made[0])).status == HandIn.LATER  # one is in, and stays
-        assert held(desk) == [0]
+            await says_no(service.part(one, 1), "no header of this body")
+        assert (await service.body(made[-1])).contribution == made[-1].digest
+        assert (await service.header(made[0])).status == HandIn.LATER  # one is in, and stays
+        assert held(service) == [0]
 
     play(story)
 
 
 def test_there_are_no_more_bodies_than_places_in_a_table(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = [desk.made(stranger(number)) for number in range(1, MAX_ROWS + 4)]
-        answers = [await desk.header(one) for one in made]
+    async def story(service: Service) -> None:
+        made = [service.made(stranger(number)) for number in range(1, MAX_ROWS + 4)]
+        answers = [await service.header(one) for one in made]
         assert [answer.status for answer in answers] == [HandIn.SEND_BODY] * MAX_ROWS + [HandIn.LATER] * 3
         for one in made[MAX_ROWS:]:
-            await says_no(desk.part(one, 0), "no header of this body")
-        assert len(held(desk)) == MAX_ROWS
-        assert desk.intake.faults.by_reason == {}  # no place is nobody's fault
+            await says_no(service.part(one, 0), "no header of this body")
+        assert len(held(service)) == MAX_ROWS
+        assert service.intake.faults.by_reason == {}  # no place is nobody's fault
 
     play(story)
 
 
 def test_what_came_to_nothing_is_forgotten_though_no_round_is_committed(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for cycle in range(5):
             for number in range(MAX_ROWS):
-                made = desk.made(stranger(10 * cycle + number + 1))
-                assert (await desk.header(made)).status == HandIn.SEND_BODY
-                await desk.part(made, 0)
-            assert len(held(desk)) == MAX_ROWS
-            desk.clock.now += OPEN_MS
-        assert desk.closing.tick(desk.clock.now) is None
-        await desk.header(desk.made(A))
-        assert held(desk) == [0]
-        assert desk.intake.faults.by_reason == {"no body by the deadline": 5 * MAX_ROWS}
+                made = service.made(stranger(10 * cycle + number + 1))
+                assert (await service.header(made)).status == HandIn.SEND_BODY
+                await service.part(made, 0)
+            assert len(held(service)) == MAX_ROWS
+            service.clock.now += OPEN_MS
+        assert service.closing.tick(service.clock.now) is None
+        await service.header(service.made(A))
+        assert held(service) == [0]
+        assert service.intake.faults.by_reason == {"no body by the deadline": 5 * MAX_ROWS}
 
     play(story)
 
 
 def test_after_a_commit_nothing_of_its_round_is_held(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for _ in range(3):
             for peer in (A, B):
-                await desk.hand_in(desk.made(peer))
-            await desk.header(desk.made(C))
-            desk.commit()
-            intake = desk.intake
+                await service.hand_in(service.made(peer))
+            await service.header(service.made(C))
+            service.commit()
+            intake = service.intake
             assert not any((len(intake._uploads), intake._handed, intake._synced, intake._batch.kept))
 
     play(story)
@@ -101,30 +101,30 @@ def test_after_a_commit_nothing_of_its_round_is_held(play: Play) -> None:
 
 
 def test_a_header_without_its_body_again_and_again_is_not_looked_at_for_a_while(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        clock = desk.intake.faults._clock = ManualClock()
+    async def story(service: Service) -> None:
+        clock = service.intake.faults._clock = ManualClock()
         for _ in range(FAULTS_FORGIVEN + 1):
-            assert (await desk.header(desk.made(B))).status == HandIn.SEND_BODY
-            desk.clock.now += OPEN_MS
-            await desk.header(desk.made(A))
-        assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}
-        assert (await desk.header(desk.made(B))).status == HandIn.LATER
-        assert desk.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}  # what is not looked at is not counted
+            assert (await service.header(service.made(B))).status == HandIn.SEND_BODY
+            service.clock.now += OPEN_MS
+            await service.header(service.made(A))
+        assert service.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}
+        assert (await service.header(service.made(B))).status == HandIn.LATER
+        assert service.refused(B) == {"no body by the deadline": FAULTS_FORGIVEN + 1}  # what is not looked at is not counted
         clock.advance(FORGET_S + 1)
-        await desk.hand_in(desk.made(B))
+        await service.hand_in(service.made(B))
 
     play(story)
 
 
 def test_who_brings_what_is_anothers_harms_only_itself(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
+    async def story(service: Service) -> None:
+        made = service.made(A)
         for _ in range(FAULTS_FORGIVEN + 1):
-            await says_no(desk.header(made, by=B), "other keys")
-        answer = await desk.header(desk.made(B))  # later, not no: at a second no a peer gives its work up
+            await says_no(service.header(made, by=B), "other keys")
+        answer = await service.header(service.made(B))  # later, not no: at a second no a peer gives its work up
         assert (answer.status, answer.round, answer.left_ms) == (HandIn.LATER, 1, OPEN_MS)
-        await desk.hand_in(made)
-        assert desk.refused(A) == {}
+        await service.hand_in(made)
+        assert service.refused(A) == {}
 
     play(story)
 
@@ -137,36 +137,36 @@ def refuse(kept: object) -> None:
 
 
 def test_after_a_disks_error_nothing_is_promised_and_nothing_is_tried_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
-        made = [desk.made(peer) for peer in (A, B, C)]
-        await desk.hand_in(made[0])
-        await desk.header(made[2])
-        await desk.part(made[2], 0)
-        monkeypatch.setattr(desk.bodies, "append", refuse)
+    async def story(service: Service) -> None:
+        made = [service.made(peer) for peer in (A, B, C)]
+        await service.hand_in(made[0])
+        await service.header(made[2])
+        await service.part(made[2], 0)
+        monkeypatch.setattr(service.bodies, "append", refuse)
         with pytest.raises(Refused, match="hand it in again when it is back") as caught:
-            await desk.hand_in(made[1])
+            await service.hand_in(made[1])
         assert "secret" not in str(caught.value)
         monkeypatch.undo()  # there is room again
-        assert isinstance(desk.broken.told.result(), StorageError)
-        assert not desk.intake._is_stored(made[1].digest)
-        assert (await desk.header(made[1])).status == HandIn.LATER
-        assert (await desk.header(desk.made(D))).status == HandIn.LATER
-        await says_no(desk.part(made[2], 1), "hand it in again")
+        assert isinstance(service.broken.told.result(), StorageError)
+        assert not service.intake._is_stored(made[1].digest)
+        assert (await service.header(made[1])).status == HandIn.LATER
+        assert (await service.header(service.made(D))).status == HandIn.LATER
+        await says_no(service.part(made[2], 1), "hand it in again")
         with pytest.raises(StorageError, match="no space left"):
-            await desk.intake.synced([made[0].digest, made[1].digest])
-        await desk.intake.close()
-        assert desk.bodies.read(1) == [made[0].kept]
-        assert desk.intake.faults.by_reason == {}
+            await service.intake.synced([made[0].digest, made[1].digest])
+        await service.intake.close()
+        assert service.bodies.read(1) == [made[0].kept]
+        assert service.intake.faults.by_reason == {}
 
     play(story)
 
 
 def test_those_who_wait_for_a_disk_that_fails_hear_of_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
-        disk = SlowDisk(desk, monkeypatch)
-        handing_in = [asyncio.create_task(desk.hand_in(desk.made(peer))) for peer in (A, B, C)]
+    async def story(service: Service) -> None:
+        disk = SlowDisk(service, monkeypatch)
+        handing_in = [asyncio.create_task(service.hand_in(service.made(peer))) for peer in (A, B, C)]
         turn = await disk.next()
-        await desk.until(lambda: all(desk.closing.is_good(desk.made(peer).digest) for peer in (A, B, C)))
+        await service.until(lambda: all(service.closing.is_good(service.made(peer).digest) for peer in (A, B, C)))
 
         def fsync(_file: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -176,59 +176,59 @@ def test_those_who_wait_for_a_disk_that_fails_hear_of_it(play: Play, monkeypatch
         for task in handing_in:
             with pytest.raises(Refused, match="hand it in again"):
                 await task
-        assert "Input/output error" in str(desk.broken.told.result())
+        assert "Input/output error" in str(service.broken.told.result())
         assert len(disk.calls) == 1
 
     play(story)
 
 
 def test_a_fault_of_the_program_stops_it_and_leaves_nobody_waiting(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         def fail(*_: object) -> None:
             raise ZeroDivisionError
 
-        made = desk.made(A)
-        await desk.header(made)
-        await desk.part(made, 0)
-        monkeypatch.setattr(desk.intake, "_checked", fail)
+        made = service.made(A)
+        await service.header(made)
+        await service.part(made, 0)
+        monkeypatch.setattr(service.intake, "_checked", fail)
         with pytest.raises(ZeroDivisionError):
-            await desk.part(made, 1)
-        assert isinstance(desk.broken.told.result(), ZeroDivisionError)
+            await service.part(made, 1)
+        assert isinstance(service.broken.told.result(), ZeroDivisionError)
         monkeypatch.undo()
-        other = desk.made(B)
-        assert (await desk.header(other)).status == HandIn.LATER
+        other = service.made(B)
+        assert (await service.header(other)).status == HandIn.LATER
 
     play(story)
 
 
 def test_a_fault_of_the_program_in_the_disks_thread_stops_it_too(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         def fail(kept: Any) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(desk.bodies, "append", fail)
-        await says_no(desk.hand_in(desk.made(A)), "hand it in again")
-        assert isinstance(desk.broken.told.result(), ZeroDivisionError)
+        monkeypatch.setattr(service.bodies, "append", fail)
+        await says_no(service.hand_in(service.made(A)), "hand it in again")
+        assert isinstance(service.broken.told.result(), ZeroDivisionError)
 
     play(story)
 
 
 def test_the_end_waits_for_what_is_being_stored_and_takes_nothing_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
-        disk = SlowDisk(desk, monkeypatch)
-        made = desk.made(A)
-        handing_in = asyncio.create_task(desk.hand_in(made))
+    async def story(service: Service) -> None:
+        disk = SlowDisk(service, monkeypatch)
+        made = service.made(A)
+        handing_in = asyncio.create_task(service.hand_in(made))
         turn = await disk.next()
-        await desk.header(desk.made(B))
-        closing = asyncio.create_task(desk.intake.close())
+        await service.header(service.made(B))
+        closing = asyncio.create_task(service.intake.close())
         await asyncio.sleep(0)
         assert not closing.done()
-        assert (await desk.header(desk.made(C))).status == HandIn.LATER
-        await says_no(desk.part(desk.made(B), 0), "hand it in again")
+        assert (await service.header(service.made(C))).status == HandIn.LATER
+        await says_no(service.part(service.made(B), 0), "hand it in again")
         turn.set()
         await closing
         assert (await handing_in).contribution == made.digest
-        assert desk.bodies.read(1) == [made.kept]
+        assert service.bodies.read(1) == [made.kept]
 
     play(story)
 
@@ -237,55 +237,55 @@ def test_the_end_waits_for_what_is_being_stored_and_takes_nothing_more(play: Pla
 
 
 def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        now, early, headed = desk.made(A), desk.made(B), desk.made(C)
-        await desk.hand_in(now)
-        await desk.header(headed)
-        await desk.part(headed, 0)
-        desk.clock.now += OPEN_MS
-        assert (await desk.hand_in(early)).round == 2
-        await desk.restart()
+    async def story(service: Service) -> None:
+        now, early, headed = service.made(A), service.made(B), service.made(C)
+        await service.hand_in(now)
+        await service.header(headed)
+        await service.part(headed, 0)
+        service.clock.now += OPEN_MS
+        assert (await service.hand_in(early)).round == 2
+        await service.restart()
         for made, round_ in ((now, 1), (early, 2)):
-            answer = await desk.header(made)
+            answer = await service.header(made)
             assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
-            assert answer.ticket[0].open_by(desk.ledger.manifest.operators).contribution == made.digest
+            assert answer.ticket[0].open_by(service.ledger.manifest.operators).contribution == made.digest
             for place in (0, 1):
-                assert desk.opened(await desk.part(made, place)).round == round_
-        await says_no(desk.part(headed, 1), "hand it in again")  # that was in memory only
-        assert (await desk.hand_in(headed)).round == 1
-        assert set(desk.commit()) == {now.digest, headed.digest}
-        assert desk.commit() == (early.digest,)
+                assert service.opened(await service.part(made, place)).round == round_
+        await says_no(service.part(headed, 1), "hand it in again")  # that was in memory only
+        assert (await service.hand_in(headed)).round == 1
+        assert set(service.commit()) == {now.digest, headed.digest}
+        assert service.commit() == (early.digest,)
 
     play(story)
 
 
 def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> None:
-    async def story(desk: Desk) -> None:
-        first, second = desk.made(A), desk.made(B)
-        await desk.hand_in(first)
-        path = desk.bodies._file(1).path
+    async def story(service: Service) -> None:
+        first, second = service.made(A), service.made(B)
+        await service.hand_in(first)
+        path = service.bodies._file(1).path
         path.write_bytes(path.read_bytes() + b"torn off")
-        await desk.restart()
-        await desk.hand_in(second)
-        assert desk.bodies.read(1) == [first.kept, second.kept]
-        await desk.restart()
-        assert set(desk.commit()) == {first.digest, second.digest}
+        await service.restart()
+        await service.hand_in(second)
+        assert service.bodies.read(1) == [first.kept, second.kept]
+        await service.restart()
+        assert set(service.commit()) == {first.digest, second.digest}
 
     play(story)
 
 
 def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_ticket(play: Play) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for peer in (A, B):
-            await desk.hand_in(desk.made(peer))
-        desk.commit()
-        await desk.hand_in(desk.made(A))
-        await desk.header(desk.made(B))
-        desk.clock.now += OPEN_MS + GRACE_MS // 2
-        await desk.restart()
-        assert desk.closing.left_ms(desk.clock.now) == OPEN_MS
-        await desk.hand_in(desk.made(B))
-        assert len(desk.commit()) == 2
+            await service.hand_in(service.made(peer))
+        service.commit()
+        await service.hand_in(service.made(A))
+        await service.header(service.made(B))
+        service.clock.now += OPEN_MS + GRACE_MS // 2
+        await service.restart()
+        assert service.closing.left_ms(service.clock.now) == OPEN_MS
+        await service.hand_in(service.made(B))
+        assert len(service.commit()) == 2
 
     play(story)
 
@@ -294,10 +294,10 @@ def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_ticket(p
 
 
 def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         opened = list[object]()
-        monkeypatch.setattr(desk.ledger.verified, "claim", opened.append)
-        made = desk.made(A)
+        monkeypatch.setattr(service.ledger.verified, "claim", opened.append)
+        made = service.made(A)
         signed, claim = made.header.claims[0], made.header.claims[0].open()
         steps = tuple(ClaimStep(10 * step, 10 * step + 1, (), sha256(b"vector")) for step in range(MAX_LOCAL_STEPS))
         long = Signed.sign(replace(claim, steps=steps, work=(2 * len(steps), 0)), A)
@@ -307,9 +307,9 @@ def test_headers_that_no_such_run_has_are_refused_before_they_are_opened(play: P
             (Header(made.header.contribution, (signed, long)), "a claim of more than"),
             (Header(Signed.sign(replace(contribution, steps=means), A), (signed,)), "a contribution of more than"),
         ):
-            await says_no(desk.call(A, "header", pack(header)), what)
+            await says_no(service.call(A, "header", pack(header)), what)
         assert opened == []
-        assert desk.refused(A) == {"malformed": 2}
+        assert service.refused(A) == {"malformed": 2}
 
     play(story)
 

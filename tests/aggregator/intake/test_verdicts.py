@@ -27,7 +27,7 @@ from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Outcome, Verdict
-from tests.aggregator.desk import FeedUpdate
+from tests.aggregator.service import FeedUpdate
 from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
 from tests.clocks import ManualClock
 from tests.contributions import PEERS, header_of
@@ -36,7 +36,7 @@ A, B = PEERS[:2]
 FIRST, SECOND = AUDITORS[:2]
 
 
-class Desk:
+class Service:
     """A log's verdicts, and everybody who might call."""
 
     def __init__(self, directory: Path) -> None:
@@ -88,14 +88,14 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk_in(directory: Path) -> AsyncIterator[Desk]:
-    desk = Desk(directory)
-    desk.begin()
-    await desk.verdicts.start()
+async def service_in(directory: Path) -> AsyncIterator[Service]:
+    service = Service(directory)
+    service.begin()
+    await service.verdicts.start()
     try:
-        yield desk
+        yield service
     finally:
-        await desk.end()
+        await service.end()
 
 
 def in_order(verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
@@ -104,71 +104,71 @@ def in_order(verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
 
 def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            found = in_order([verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)])
-            assert await asyncio.gather(*(desk.call(each) for each in found)) == [b"", b""]
-            assert desk.changes == 2
-            assert await desk.call(found[0]) == b""  # the same again is welcome
-            await desk.again()
-            assert await desk.verdicts.for_round() == found
-            assert await desk.commit() == found
-            assert desk.ledger.reputation.good[A.public_key] == 1
-            assert desk.path.stat().st_size == 0
-            assert await desk.commit() == []
-            await desk.verdicts.hand_in(found[0])  # who did not hear that it was taken says it again, though the log has it
-            await desk.again()
-            assert await desk.verdicts.for_round() == []
+        async with service_in(tmp_path) as service:
+            found = in_order([verdict_of(service.ledger, A, auditor=each) for each in (FIRST, SECOND)])
+            assert await asyncio.gather(*(service.call(each) for each in found)) == [b"", b""]
+            assert service.changes == 2
+            assert await service.call(found[0]) == b""  # the same again is welcome
+            await service.again()
+            assert await service.verdicts.for_round() == found
+            assert await service.commit() == found
+            assert service.ledger.reputation.good[A.public_key] == 1
+            assert service.path.stat().st_size == 0
+            assert await service.commit() == []
+            await service.verdicts.hand_in(found[0])  # who did not hear that it was taken says it again, though the log has it
+            await service.again()
+            assert await service.verdicts.for_round() == []
 
     asyncio.run(story())
 
 
 def test_what_the_log_has_already_is_not_brought_again_after_a_kill_before_it_was_forgotten(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
-            found = await desk.verdicts.for_round()
-            go_on(desk.ledger, [A, B], found)  # and then the program dies
-            await desk.again()
-            assert await desk.verdicts.for_round() == []
+        async with service_in(tmp_path) as service:
+            await service.verdicts.hand_in(verdict_of(service.ledger, A))
+            found = await service.verdicts.for_round()
+            go_on(service.ledger, [A, B], found)  # and then the program dies
+            await service.again()
+            assert await service.verdicts.for_round() == []
 
     asyncio.run(story())
 
 
 def test_what_is_refused_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
+        async with service_in(tmp_path) as service:
             with pytest.raises(LedgerError, match="no named auditor"):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=B))
+                await service.verdicts.hand_in(verdict_of(service.ledger, A, auditor=B))
             with pytest.raises(LedgerError, match="may still come"):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, Outcome.DEMOTED))
-            signed = verdict_of(desk.ledger, A)
+                await service.verdicts.hand_in(verdict_of(service.ledger, A, Outcome.DEMOTED))
+            signed = verdict_of(service.ledger, A)
             with pytest.raises(SignatureError):
-                await desk.verdicts.hand_in(Signed(Verdict, signed.payload, bytes(64)))
-            header = pack(header_of(desk.ledger, A))
+                await service.verdicts.hand_in(Signed(Verdict, signed.payload, bytes(64)))
+            header = pack(header_of(service.ledger, A))
             for request, reason in ((b"junk", "CBOR|cut"), (bytes(5000), "CBOR|bytes"), (pack(signed)[:-1], "cut"), (header, ".")):
                 with pytest.raises(Refused, match=reason):
-                    await desk.call(request, B)
-            assert not desk.path.exists()
+                    await service.call(request, B)
+            assert not service.path.exists()
             for _ in range(FAULTS_FORGIVEN):
                 with pytest.raises(Refused, match=r"CBOR|cut"):
-                    await desk.call(b"junk", A)
+                    await service.call(b"junk", A)
             with pytest.raises(Refused, match=r"CBOR|cut"):
-                await desk.call(b"junk", A)
+                await service.call(b"junk", A)
             with pytest.raises(Refused, match="later"):
-                await desk.call(signed, A)
-            assert await desk.call(signed) == b""
+                await service.call(signed, A)
+            assert await service.call(signed) == b""
 
     asyncio.run(story())
 
 
 def test_an_auditor_says_one_thing_of_a_contribution_whatever_waits(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            await desk.call(verdict_of(desk.ledger, A))
+        async with service_in(tmp_path) as service:
+            await service.call(verdict_of(service.ledger, A))
             with pytest.raises(Refused, match="another verdict"):
-                await desk.call(verdict_of(desk.ledger, A, Outcome.VOID))
-            await desk.call(verdict_of(desk.ledger, B, Outcome.VOID))
-            assert len(await desk.commit()) == 2
+                await service.call(verdict_of(service.ledger, A, Outcome.VOID))
+            await service.call(verdict_of(service.ledger, B, Outcome.VOID))
+            assert len(await service.commit()) == 2
 
     asyncio.run(story())
 
@@ -177,77 +177,77 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 2)
 
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            go_on(desk.ledger, [A, B])
+        async with service_in(tmp_path) as service:
+            go_on(service.ledger, [A, B])
             for peer, round_ in ((A, 1), (B, 1), (A, 2), (B, 2)):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
+                await service.verdicts.hand_in(verdict_of(service.ledger, peer, round=round_))
             with pytest.raises(NotTaken, match="too many"):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, A, auditor=SECOND))
-            first = await desk.commit()
+                await service.verdicts.hand_in(verdict_of(service.ledger, A, auditor=SECOND))
+            first = await service.commit()
             assert len(first) == 2  # a round's worth
-            second = await desk.commit()
+            second = await service.commit()
             assert len(second) == 2
             assert set(first).isdisjoint(second)
-            assert await desk.commit() == []
+            assert await service.commit() == []
 
     asyncio.run(story())
 
 
 def test_what_is_not_audited_any_more_is_dropped(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            late = verdict_of(desk.ledger, A)
-            await desk.verdicts.hand_in(late)
-            while late.open().contribution in desk.ledger.reputation.audits:
-                go_on(desk.ledger, [A, B])
-            assert await desk.commit() == []
+        async with service_in(tmp_path) as service:
+            late = verdict_of(service.ledger, A)
+            await service.verdicts.hand_in(late)
+            while late.open().contribution in service.ledger.reputation.audits:
+                go_on(service.ledger, [A, B])
+            assert await service.commit() == []
             with pytest.raises(LedgerError, match="not any more"):
-                await desk.verdicts.hand_in(late)
+                await service.verdicts.hand_in(late)
 
     asyncio.run(story())
 
 
 def test_after_the_last_round_verdicts_are_taken_until_the_run_is_settled(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            while not desk.ledger.finished:
-                go_on(desk.ledger, [A, B])
-            mine, others = verdict_of(desk.ledger, A), verdict_of(desk.ledger, A, auditor=SECOND)
-            await desk.call(mine)
+        async with service_in(tmp_path) as service:
+            while not service.ledger.finished:
+                go_on(service.ledger, [A, B])
+            mine, others = verdict_of(service.ledger, A), verdict_of(service.ledger, A, auditor=SECOND)
+            await service.call(mine)
 
             async def of_others() -> Sequence[Signed[Verdict]]:
                 return [others, mine]
 
-            desk.decider.waiting_verdicts = of_others  # type: ignore[method-assign]
-            found = await desk.verdicts.for_settlement()
+            service.decider.waiting_verdicts = of_others  # type: ignore[method-assign]
+            found = await service.verdicts.for_settlement()
             assert found == in_order([mine, others])
             with pytest.raises(Refused, match="settled"):
-                await desk.call(verdict_of(desk.ledger, B))
-            await desk.call(mine)  # which is taken
-            settle(desk.ledger, found)
-            await desk.verdicts.committed(found)
-            assert desk.path.stat().st_size == 0
-            await desk.again()
-            await desk.verdicts.start()
+                await service.call(verdict_of(service.ledger, B))
+            await service.call(mine)  # which is taken
+            settle(service.ledger, found)
+            await service.verdicts.committed(found)
+            assert service.path.stat().st_size == 0
+            await service.again()
+            await service.verdicts.start()
             with pytest.raises(LedgerError, match="settled"):
-                desk.ledger.check_verdict(mine)
+                service.ledger.check_verdict(mine)
             with pytest.raises(Refused, match="settled"):
-                await desk.call(mine)
+                await service.call(mine)
 
     asyncio.run(story())
 
 
 def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
-            while not desk.ledger.finished:
-                go_on(desk.ledger, [A, B])
-            signed = verdict_of(desk.ledger, A)
-            calling = asyncio.create_task(desk.call(signed))
+        async with service_in(tmp_path) as service:
+            while not service.ledger.finished:
+                go_on(service.ledger, [A, B])
+            signed = verdict_of(service.ledger, A)
+            calling = asyncio.create_task(service.call(signed))
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert signed.digest in desk.waiting
-            assert await desk.verdicts.for_settlement() == [signed]
+            assert signed.digest in service.waiting
+            assert await service.verdicts.for_settlement() == [signed]
             assert await calling == b""
 
     asyncio.run(story())
@@ -256,63 +256,63 @@ def test_what_is_on_its_way_to_the_disk_is_in_the_settlement(tmp_path: Path) -> 
 # The disk.
 
 
-def written(directory: Path) -> tuple[Desk, bytes, list[Signed[Verdict]]]:
+def written(directory: Path) -> tuple[Service, bytes, list[Signed[Verdict]]]:
     """A file with two verdicts, each synced by itself."""
 
-    async def story() -> tuple[Desk, bytes, list[Signed[Verdict]]]:
-        async with desk_in(directory) as desk:
-            found = [verdict_of(desk.ledger, A, auditor=each) for each in (FIRST, SECOND)]
+    async def story() -> tuple[Service, bytes, list[Signed[Verdict]]]:
+        async with service_in(directory) as service:
+            found = [verdict_of(service.ledger, A, auditor=each) for each in (FIRST, SECOND)]
             for each in found:
-                await desk.verdicts.hand_in(each)
-            return desk, desk.path.read_bytes(), found
+                await service.verdicts.hand_in(each)
+            return service, service.path.read_bytes(), found
 
     return asyncio.run(story())
 
 
-async def waiting(desk: Desk) -> list[Signed[Verdict]]:
-    desk.begin()
+async def waiting(service: Service) -> list[Signed[Verdict]]:
+    service.begin()
     try:
-        return await desk.verdicts.for_round()
+        return await service.verdicts.for_round()
     finally:
-        await desk.end()
+        await service.end()
 
 
 def test_what_a_crash_tore_off_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
-    desk, data, found = written(tmp_path)
+    service, data, found = written(tmp_path)
     first = len(data) - data.index(entry_of(found[1])) + 16
     whole = len(data) - first  # where the second one begins
     for size in (whole, whole + 1, whole + 20, len(data) - 1):
-        desk.path.write_bytes(data[:size])
-        assert asyncio.run(waiting(desk)) == found[:1]
-        assert desk.path.read_bytes() == data[:whole]
-    desk.path.write_bytes(data + os.urandom(5))
-    assert asyncio.run(waiting(desk)) == sorted(found, key=lambda each: each.digest)
-    assert desk.path.read_bytes() == data
+        service.path.write_bytes(data[:size])
+        assert asyncio.run(waiting(service)) == found[:1]
+        assert service.path.read_bytes() == data[:whole]
+    service.path.write_bytes(data + os.urandom(5))
+    assert asyncio.run(waiting(service)) == sorted(found, key=lambda each: each.digest)
+    assert service.path.read_bytes() == data
 
 
 def test_damage_before_what_was_synced_is_told(tmp_path: Path) -> None:
-    desk, data, found = written(tmp_path)
+    service, data, found = written(tmp_path)
     place = data.index(entry_of(found[0])) + 50
-    desk.path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    service.path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     with pytest.raises(StorageError, match="damaged"):
-        desk.begin()
+        service.begin()
 
 
 def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
+        async with service_in(tmp_path) as service:
 
             def fails(_descriptor: int) -> None:
                 raise OSError(28, "No space left on device")
 
             monkeypatch.setattr(os, "fsync", fails)
             with pytest.raises(NotTaken, match="stops"):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, A))
+                await service.verdicts.hand_in(verdict_of(service.ledger, A))
             monkeypatch.undo()
-            assert [type(error) for error in desk.stopped] == [StorageError]
+            assert [type(error) for error in service.stopped] == [StorageError]
             with pytest.raises(NotTaken, match="stops"):
-                await desk.verdicts.hand_in(verdict_of(desk.ledger, B))
-            assert await desk.verdicts.for_round() == []
+                await service.verdicts.hand_in(verdict_of(service.ledger, B))
+            assert await service.verdicts.for_round() == []
 
     asyncio.run(story())
 
@@ -322,18 +322,18 @@ def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path
     monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 7)
 
     async def story() -> None:
-        async with desk_in(tmp_path) as desk:
+        async with service_in(tmp_path) as service:
             for _ in range(3):
-                go_on(desk.ledger, PEERS[:7])
+                go_on(service.ledger, PEERS[:7])
             for round_ in (3, 4):
                 for peer in PEERS[:7]:
-                    await desk.verdicts.hand_in(verdict_of(desk.ledger, peer, round=round_))
-            before = desk.path.stat().st_size
+                    await service.verdicts.hand_in(verdict_of(service.ledger, peer, round=round_))
+            before = service.path.stat().st_size
             monkeypatch.setattr(waiting_module, "MAX_SIGNED_BYTES", 100)
-            assert len(await desk.commit()) == 7
-            assert before // 3 < desk.path.stat().st_size < 2 * before // 3
+            assert len(await service.commit()) == 7
+            assert before // 3 < service.path.stat().st_size < 2 * before // 3
             monkeypatch.undo()
-            await desk.again()
-            assert len(await desk.verdicts.for_round()) == 7
+            await service.again()
+            assert len(await service.verdicts.for_round()) == 7
 
     asyncio.run(story())

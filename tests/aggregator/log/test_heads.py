@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.heads import HeadsService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.log_proofs import HeldHead, ShownHead
 from manta_swarm.network.memory import MemoryNetwork
@@ -51,7 +51,7 @@ class Scene:
         self.all_heard: list[tuple[PublicKey, int | None]] = []
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = HeadsDesk(endpoint, log, signed, directory, self)
+        self.service = HeadsService(endpoint, log, signed, directory, self)
 
     def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         self.all_heard.append((key, None if held is None else held.round.round))
@@ -69,7 +69,7 @@ def play(directory: Path, story: Callable[[Scene], Awaitable[None]], signed: Sig
     async def whole() -> None:
         with reopen(directory) as log:
             scene = Scene(directory, log, signed)
-            await scene.desk.start()
+            await scene.service.start()
             await story(scene)
 
     asyncio.run(whole())
@@ -123,7 +123,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
         shown = await scene.ask(receipt)
         assert (shown.tree_head, shown.consistency) == (before, ())
         with pytest.raises(OtherHistory, match=r"has 8 entries, .* signed for 20 entries, up to round 5: 12 entries are missing"):
-            await scene.desk.watch()
+            await scene.service.watch()
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
         assert (scene.log.tree_head, scene.all_heard) == (before, [])
@@ -150,7 +150,7 @@ def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> No
         shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
         assert {one.tree_head for one in shown} == {scene.log.tree_head}
         with pytest.raises(OtherHistory, match="12 entries are missing"):
-            await scene.desk.watch()
+            await scene.service.watch()
 
     play(directory, story)
     assert (directory / EVIDENCE).exists()
@@ -162,7 +162,7 @@ def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Path, Rec
     async def story(scene: Scene) -> None:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory):
-            await scene.desk.watch()
+            await scene.service.watch()
 
     play(directory, story)
     shutil.copy(directory / EVIDENCE, tmp_path / "lost")
@@ -183,7 +183,7 @@ def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> Non
         held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is Departure.UNPROVEN
         with pytest.raises(OtherHistory, match="not the only one"):
-            await scene.desk.watch()
+            await scene.service.watch()
 
     play(directory, story)
     with pytest.raises(OtherHistory):
@@ -209,7 +209,7 @@ def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> N
             await scene.network.endpoint(PEERS[0].public_key).call(
                 PublicKey(OPERATOR.public_key), "tree-head", b"\x80" * 100_000, timeout_s=30
             )
-        assert not scene.desk.broken.done()
+        assert not scene.service.broken.done()
         grow(scene.log, 1)
 
     play(directory, story)
@@ -239,14 +239,14 @@ def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and
     async def is_behind(scene: Scene) -> None:
         before = scene.log.tree_head
         assert (await scene.ask(receipt)).tree_head == before
-        assert not scene.desk.broken.done()
+        assert not scene.service.broken.done()
         scene.log.commit(entries, note)
         assert (await scene.ask(receipt)).tree_head == note
 
     async def is_beside(scene: Scene) -> None:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory, match="not the only one"):
-            await scene.desk.watch()
+            await scene.service.watch()
 
     play(tmp_path / "behind", is_behind, signed)
     assert not (tmp_path / "behind" / EVIDENCE).exists()

@@ -163,7 +163,7 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
         await stranger.neighbours.announce(cohort="here", round_=0)
         for mate in mates:
             await mate.meet()
-            assert not mate.cohort._desk or stranger.key not in mate.cohort.mates()
+            assert not mate.cohort._service or stranger.key not in mate.cohort.mates()
         requests = {
             JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
             GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
@@ -346,8 +346,8 @@ def test_who_asks_the_wrong_one_is_sent_on() -> None:
     async def story(band: Band) -> None:
         """The last one has not met the first one yet but for a hello, and thinks it silent."""
         mates = await band.gather_round(3)
-        assert mates[2].cohort._desk is not None
-        mates[2].cohort._desk.silence.note(mates[0].key, 1)
+        assert mates[2].cohort._service is not None
+        mates[2].cohort._service.silence.note(mates[0].key, 1)
         await all_of(*(mate.convene() for mate in mates))
         assert {mate.seat.founder for mate in mates} == {mates[0].key}
         assert len(mates[0].seat.members) == 3
@@ -362,8 +362,8 @@ def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
         async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
             return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
 
-        assert mates[0].cohort._desk is not None
-        await mates[0].cohort._desk.links.serve(JOIN, send_on)
+        assert mates[0].cohort._service is not None
+        await mates[0].cohort._service.links.serve(JOIN, send_on)
         assert (await mates[1].convene()).is_alone
 
     play(story)
@@ -532,8 +532,8 @@ def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
         await asyncio.sleep(0.1)
         looking.cancel()
         await asyncio.sleep(0)
-        assert mates[2].cohort._desk is not None
-        mates[2].cohort._desk.silence.note(mates[0].key, 1)
+        assert mates[2].cohort._service is not None
+        mates[2].cohort._service.silence.note(mates[0].key, 1)
         assert (await mates[2].convene()).is_alone
         assert now() == pytest.approx(0.1)
 
@@ -740,21 +740,21 @@ def test_a_member_is_told_why_it_is_left_out(vector: str, reason: str, caplog: p
 def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 2)
-        desk = mates[0].cohort._desk
-        assert desk is not None
+        service = mates[0].cohort._service
+        assert service is not None
         bad = bad_vectors()["nan"]
 
         async def lie(caller: PublicKey, request: bytes) -> bytes:
             give = unpack(Give, request, max_bytes=4096)
             plan = Plan(give.base, 0, 0, 60_000, (mates[0].key,), tuple(sorted([mates[0].key, caller])))
-            await desk.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
+            await service.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
             return pack(GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
 
         async def show(_caller: PublicKey, _request: bytes) -> bytes:
             return bytes(bad.tobytes())
 
-        await desk.links.serve(GIVE, lie)
-        await desk.links.serve(SUM, show)
+        await service.links.serve(GIVE, lie)
+        await service.links.serve(SUM, show)
         assert same(await mates[1].average(0), vector_of(1, 0))
         assert mates[1].seat.is_alone
 

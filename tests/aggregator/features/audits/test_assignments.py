@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.audits import assignments
-from manta_swarm.aggregator.features.audits.assignments import AssignmentsDesk
+from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.auditing import ASSIGNMENTS, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskAssignments, Assignment, Assignments, Need
 from manta_swarm.protocol.encoding import pack, unpack
@@ -23,8 +23,8 @@ async def asked(scene: Scene, auditor: Identity) -> list[Assignment]:
     return list(unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES).assignments)
 
 
-def desk_of(scene: Scene) -> AssignmentsDesk:
-    return scene.desks[OPERATORS[0].public_key]
+def service_of(scene: Scene) -> AssignmentsService:
+    return scene.services[OPERATORS[0].public_key]
 
 
 def rounds(scene: Scene, count: int) -> list[Header]:
@@ -56,7 +56,7 @@ def test_what_nobody_can_judge_stands_in_no_others_way(tmp_path: Path) -> None:
             assert set(now[: MAX_DUTIES // 2]) <= late  # what can be judged comes first, the oldest of it always
             seen.update(now)
             scene.turn()
-            late = {audit.work.contribution for audit in scene.reputation.audits.values() if desk_of(scene)._is_late(audit)}
+            late = {audit.work.contribution for audit in scene.reputation.audits.values() if service_of(scene)._is_late(audit)}
         assert seen >= late
 
     run(story())
@@ -89,20 +89,20 @@ def test_volunteers_have_places_while_they_ask_and_those_that_have_one_keep_it(t
         scene = Scene(tmp_path)
         await scene.open()
         scene.turn()
-        desk = desk_of(scene)
+        service = service_of(scene)
         for each in (A, B, C):
             await asked(scene, each)
-        assert desk.num_volunteers == 2
+        assert service.num_volunteers == 2
         for _ in range(2 * assignments.THERE):
             scene.turn()
             for each in (A, B):
                 await asked(scene, each)
-            assert desk._asked.keys() == {A.public_key, B.public_key}
+            assert service._asked.keys() == {A.public_key, B.public_key}
         for _ in range(assignments.THERE):
             scene.turn()
-        assert desk.num_volunteers == 0
+        assert service.num_volunteers == 0
         await asked(scene, V)
-        assert desk.num_volunteers == 1
+        assert service.num_volunteers == 1
 
     run(story())
 
@@ -136,16 +136,16 @@ def test_a_drawn_auditor_that_never_answers_leaves_nothing_behind(tmp_path: Path
         scene.turn()
         await asked(scene, V)
         made = rounds(scene, 3)
-        brought, desk = scene.brought[OPERATORS[0].public_key], desk_of(scene)
+        brought, service = scene.brought[OPERATORS[0].public_key], service_of(scene)
         for header in made:
             digest = header.contribution.digest
             brought._here.setdefault(digest, set()).update(step.mean for step in header.contribution.open().steps)
-            desk._left[digest] = assignments._Left(V.public_key, 100)
+            service._left[digest] = assignments._Left(V.public_key, 100)
         assert (await asked(scene, AUDITORS[0]))[0].is_here
         while scene.reputation.audits:
             scene.turn()
             await brought.committed()
-        assert not desk._left
+        assert not service._left
         assert not brought._opened
         assert not brought._vectors
 

@@ -9,8 +9,8 @@ from typing import Any
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators import verdicts
-from manta_swarm.aggregator.features.operators.desk import OperatorsDesk
 from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.features.operators.writer import Writer
 from manta_swarm.aggregator.follow.follower import Next
@@ -71,7 +71,7 @@ class Four:
         self.network = MemoryNetwork(lost=lambda *call: self.lost(*call))
         self.runs: dict[int, OpenRun] = {}
         self.seats: dict[int, Seat] = {}
-        self.desks: dict[int, OperatorsDesk] = {}
+        self.services: dict[int, OperatorsService] = {}
         self.waiting: dict[int, Waiting] = {}
         self.beating: dict[int, asyncio.Task[None]] = {}
         self.handing_on: dict[int, asyncio.Task[None]] = {}
@@ -96,12 +96,12 @@ class Four:
         context.broken.told.add_done_callback(lambda told: self.stopped.append(told.result()))
         blob_store, waiting = context.blob_store, context.waiting
         seat = Seat(context)
-        desk = OperatorsDesk(endpoint, seat, Anybodys())
+        service = OperatorsService(endpoint, seat, Anybodys())
         await blob_store.serve(endpoint)
-        await desk.start()
-        self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
+        await service.start()
+        self.runs[place], self.seats[place], self.services[place] = run, seat, service
         self.waiting[place] = waiting
-        self.handing_on[place] = asyncio.create_task(_hand_on(seat, desk))
+        self.handing_on[place] = asyncio.create_task(_hand_on(seat, service))
         return seat
 
     async def lose(self, place: int) -> None:
@@ -122,7 +122,7 @@ class Four:
         self.network.endpoints.pop(FOUR[place].public_key, None)
         await self._end_beats(place)
         await _end(self.handing_on.pop(place))
-        await self.desks[place].follow_no_more()
+        await self.services[place].follow_no_more()
         await self.seats[place].close()
         await self.waiting[place].close()
         self.runs[place].log.close()
@@ -166,9 +166,9 @@ class Four:
         return {(run.log.head.size, run.log.head.root, run.log.ledger.state) for run in runs}
 
 
-async def _hand_on(seat: Seat, desk: OperatorsDesk) -> None:
+async def _hand_on(seat: Seat, service: OperatorsService) -> None:
     while True:
-        await seat.verdicts.hand_on(None if desk.writer is None else desk.writer.ballot)
+        await seat.verdicts.hand_on(None if service.writer is None else service.writer.ballot)
         await asyncio.sleep(verdicts.AGAIN_S)
 
 

@@ -13,8 +13,8 @@ from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, H
 from manta_swarm.network.rpc import Handler
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey
-from tests.aggregator.desk import OPERATOR, PEERS, Desk, at_desk, says_no
 from tests.aggregator.made import Made
+from tests.aggregator.service import OPERATOR, PEERS, Service, at_service, says_no
 from tests.clocks import ManualClock
 
 A, B = PEERS[:2]
@@ -22,23 +22,23 @@ HONEST, LIAR = Identity(b"\x02" * 32), Identity(b"\x03" * 32)
 JUNK = b"no header"
 MANY = range(FAULTS_FORGIVEN + 1)
 
-Story = Callable[[Desk], Awaitable[None]]
+Story = Callable[[Service], Awaitable[None]]
 
 
 @pytest.fixture
 def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    """Tell a story at a writer's desk, which takes what the other operators pass on."""
+    """Tell a story at a writer's service, which takes what the other operators pass on."""
 
-    async def with_operators(desk: Desk, story: Story) -> None:
-        endpoint = desk.network.endpoints[OPERATOR.public_key]
+    async def with_operators(service: Service, story: Story) -> None:
+        endpoint = service.network.endpoints[OPERATOR.public_key]
         switch, handlers = Switch(endpoint, Operators(), Operators()), dict(endpoint.handlers)
         await switch.start()
         for method in ("header", "body"):
             await switch.serve(method, handlers[method])
-        await story(desk)
+        await story(service)
 
     def run(story: Story) -> None:
-        at_desk(tmp_path / "bodies", monkeypatch, lambda desk: with_operators(desk, story))
+        at_service(tmp_path / "bodies", monkeypatch, lambda service: with_operators(service, story))
 
     return run
 
@@ -55,100 +55,100 @@ class Operators:
         return handler
 
 
-async def passed_on(desk: Desk, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:
+async def passed_on(service: Service, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:
     """Return what the writer answers an operator that says a peer sent this."""
-    endpoint = desk.network.endpoint(by.public_key)
+    endpoint = service.network.endpoint(by.public_key)
     return await endpoint.call(OPERATOR.public_key, FORWARD, pack(Forwarded(peer.public_key, method, request)), timeout_s=20)
 
 
-async def header(desk: Desk, made: Made, by: Identity) -> HeaderAnswer:
+async def header(service: Service, made: Made, by: Identity) -> HeaderAnswer:
     """Return the answer to a header that an operator passes on."""
-    return unpack(HeaderAnswer, await passed_on(desk, by, made.peer, "header", pack(made.header)), max_bytes=MAX_ANSWER_BYTES)
+    return unpack(HeaderAnswer, await passed_on(service, by, made.peer, "header", pack(made.header)), max_bytes=MAX_ANSWER_BYTES)
 
 
-async def part(desk: Desk, made: Made, place: int, by: Identity, data: bytes | memoryview | None = None) -> bytes:
+async def part(service: Service, made: Made, place: int, by: Identity, data: bytes | memoryview | None = None) -> bytes:
     """Return the answer to a group of a body that an operator passes on."""
     data = made.groups[place] if data is None else data
-    return await passed_on(desk, by, made.peer, "body", BodyPart(made.digest, place, data).pack())
+    return await passed_on(service, by, made.peer, "body", BodyPart(made.digest, place, data).pack())
 
 
-async def is_handed_in(desk: Desk, made: Made, by: Identity) -> bool:
+async def is_handed_in(service: Service, made: Made, by: Identity) -> bool:
     """Have an operator pass a contribution on; return whether there is a ticket for it."""
-    if (await header(desk, made, by)).status != HandIn.SEND_BODY:
+    if (await header(service, made, by)).status != HandIn.SEND_BODY:
         return False
-    assert await part(desk, made, 0, by) == b""
-    return desk.opened(await part(desk, made, 1, by)).contribution == made.digest
+    assert await part(service, made, 0, by) == b""
+    return service.opened(await part(service, made, 1, by)).contribution == made.digest
 
 
 def test_what_an_operator_says_of_a_key_counts_by_its_way_alone(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for _ in MANY:
-            await says_no(passed_on(desk, LIAR, A, "header", JUNK), "cut")
-        assert desk.refused(A) == {}
-        assert refused_of(desk.intake.faults) == {}
-        assert (await header(desk, desk.made(A), LIAR)).status == HandIn.LATER
-        assert (await desk.hand_in(desk.made(A))).round == 1  # by itself
+            await says_no(passed_on(service, LIAR, A, "header", JUNK), "cut")
+        assert service.refused(A) == {}
+        assert refused_of(service.intake.faults) == {}
+        assert (await header(service, service.made(A), LIAR)).status == HandIn.LATER
+        assert (await service.hand_in(service.made(A))).round == 1  # by itself
         for _ in MANY:
-            await says_no(passed_on(desk, LIAR, B, "header", JUNK), "cut")
-        assert await is_handed_in(desk, desk.made(B), HONEST)  # by way of another one
+            await says_no(passed_on(service, LIAR, B, "header", JUNK), "cut")
+        assert await is_handed_in(service, service.made(B), HONEST)  # by way of another one
 
     tell(story)
 
 
 def test_an_operator_whom_strangers_bring_junk_is_listened_to(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for _ in MANY:
-            await says_no(passed_on(desk, HONEST, B, "header", JUNK), "cut")
-        assert await is_handed_in(desk, desk.made(A), HONEST)
+            await says_no(passed_on(service, HONEST, B, "header", JUNK), "cut")
+        assert await is_handed_in(service, service.made(A), HONEST)
 
     tell(story)
 
 
 def test_what_a_key_sends_itself_counts_against_it_whatever_way_it_names_later(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
+    async def story(service: Service) -> None:
         for _ in MANY:
-            await says_no(desk.call(A, "header", JUNK), "cut")
-        assert desk.refused(A) == {"malformed": len(MANY)}
-        assert (await desk.header(desk.made(A))).status == HandIn.LATER
+            await says_no(service.call(A, "header", JUNK), "cut")
+        assert service.refused(A) == {"malformed": len(MANY)}
+        assert (await service.header(service.made(A))).status == HandIn.LATER
 
     tell(story)
 
 
 def test_headers_whose_bodies_an_operator_keeps_back_or_spoils_are_no_fault_of_their_keys(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
+    async def story(service: Service) -> None:
+        made = service.made(A)
         for place in (0, 1):
-            assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY
-            await part(desk, made, 1 - place, LIAR)
-            await says_no(part(desk, made, place, LIAR, bytes(len(made.groups[place]))), "does not have the root")
-        assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY  # and then nothing
-        await desk.hand_in(desk.made(B))
-        desk.commit()
-        assert desk.refused(A) == {}
-        assert desk.intake.faults.by_reason == {"bad body": 2, "no body by the deadline": 1}
+            assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY
+            await part(service, made, 1 - place, LIAR)
+            await says_no(part(service, made, place, LIAR, bytes(len(made.groups[place]))), "does not have the root")
+        assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # and then nothing
+        await service.hand_in(service.made(B))
+        service.commit()
+        assert service.refused(A) == {}
+        assert service.intake.faults.by_reason == {"bad body": 2, "no body by the deadline": 1}
 
     tell(story)
 
 
 def test_no_operator_spoils_or_takes_over_a_body_that_its_founder_brings_itself(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        assert (await header(desk, made, LIAR)).status == HandIn.SEND_BODY  # it was brought there first
-        assert (await desk.header(made)).status == HandIn.SEND_BODY
-        assert await desk.part(made, 0) == b""
-        await header(desk, made, LIAR)
-        await says_no(part(desk, made, 1, LIAR, bytes(len(made.groups[1]))), "another member brings this body")
-        assert desk.opened(await desk.part(made, 1)).contribution == made.digest
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # it was brought there first
+        assert (await service.header(made)).status == HandIn.SEND_BODY
+        assert await service.part(made, 0) == b""
+        await header(service, made, LIAR)
+        await says_no(part(service, made, 1, LIAR, bytes(len(made.groups[1]))), "another member brings this body")
+        assert service.opened(await service.part(made, 1)).contribution == made.digest
 
     tell(story)
 
 
 def test_a_founder_goes_on_by_way_of_another_operator_at_once(tell: Callable[[Story], None]) -> None:
-    async def story(desk: Desk) -> None:
-        made = desk.made(A)
-        await header(desk, made, HONEST)
-        await part(desk, made, 0, HONEST)
-        assert await is_handed_in(desk, made, LIAR)  # which does not lie this time
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        await header(service, made, HONEST)
+        await part(service, made, 0, HONEST)
+        assert await is_handed_in(service, made, LIAR)  # which does not lie this time
 
     tell(story)
 

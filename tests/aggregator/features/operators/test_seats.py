@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.operators.desk import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, LENT
+from manta_swarm.aggregator.features.operators.service import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
 from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.ballots import Ballot, Batch, NotNext, check_vote

@@ -9,7 +9,7 @@ import pytest
 
 from manta_swarm.aggregator.features.witness import cosigning
 from manta_swarm.aggregator.features.witness.cosigning import MAX_CLOCK_S, SILENT_S, Cosigning
-from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.heads import HeadsService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
@@ -35,8 +35,8 @@ class Scene:
         self.log, self.directory, self.now = log, directory, 0.0
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = Cosigning(endpoint, log, directory, named, clock=self)
-        self.heads = HeadsDesk(endpoint, log, SIGNED, directory, Deaf())
+        self.service = Cosigning(endpoint, log, directory, named, clock=self)
+        self.heads = HeadsService(endpoint, log, SIGNED, directory, Deaf())
 
     def now_s(self) -> float:
         return self.now
@@ -63,7 +63,7 @@ def play(directory: Path, story: Callable[[Scene], Awaitable[None]], named: tupl
         with create(directory, SIGNED) as log:
             grow(log, 2)
             scene = Scene(directory, log, named)
-            await scene.desk.serve()
+            await scene.service.serve()
             await scene.heads.start()
             await story(scene)
 
@@ -74,24 +74,24 @@ def test_cosignatures_stand_with_the_head_and_survive_a_restart(tmp_path: Path) 
     async def story(scene: Scene) -> None:
         for witness in WITNESSES[:2]:
             await scene.bring(witness)
-        note = checkpoint(scene.log.tree_head, scene.desk.witnessed)
+        note = checkpoint(scene.log.tree_head, scene.service.witnessed)
         assert {each.key for each in cosignatures_of(note)} == {witness.public_key for witness in WITNESSES[:2]}
-        before = newest_witnessed(scene.desk.witnessed)
+        before = newest_witnessed(scene.service.witnessed)
         assert before == note
         grow(scene.log, 1)
-        assert checkpoint(scene.log.tree_head, scene.desk.witnessed) == scene.log.tree_head
-        assert newest_witnessed(scene.desk.witnessed) == before
+        assert checkpoint(scene.log.tree_head, scene.service.witnessed) == scene.log.tree_head
+        assert newest_witnessed(scene.service.witnessed) == before
         await scene.bring(WITNESSES[2], size=2 * ENTRIES)  # a head of before: it was on its way
-        assert len(cosignatures_of(newest_witnessed(scene.desk.witnessed) or "")) == 3
-        assert sorted(each.note for each in StoredLog(tmp_path).witnessed()) == sorted(each.note for each in scene.desk.witnessed)
+        assert len(cosignatures_of(newest_witnessed(scene.service.witnessed) or "")) == 3
+        assert sorted(each.note for each in StoredLog(tmp_path).witnessed()) == sorted(each.note for each in scene.service.witnessed)
 
     play(tmp_path, story)
 
     async def again() -> None:
         with reopen(tmp_path) as log:
-            assert len(Scene(tmp_path, log).desk.witnessed) == 3
+            assert len(Scene(tmp_path, log).service.witnessed) == 3
             (tmp_path / WITNESSED).write_bytes(b"nothing")
-            assert Scene(tmp_path, log).desk.witnessed == []
+            assert Scene(tmp_path, log).service.witnessed == []
             assert StoredLog(tmp_path).witnessed() == []
 
     asyncio.run(again())
@@ -117,10 +117,10 @@ def test_what_is_no_cosignature_of_this_logs_head_is_refused(tmp_path: Path) -> 
             await scene.network.endpoint(WITNESSES[0].public_key).call(
                 PublicKey(OPERATOR.public_key), "cosigned", b"\x80" * 5000, timeout_s=30
             )
-        assert scene.desk.witnessed == []
+        assert scene.service.witnessed == []
         await scene.bring()
         await bring_cosignature(scene.client(), ENTRIES, scene.cosignature(size=ENTRIES))  # older: what is newer stays
-        assert [each.head.size for each in scene.desk.witnessed] == [size]
+        assert [each.head.size for each in scene.service.witnessed] == [size]
 
     play(tmp_path, story)
 
@@ -134,10 +134,10 @@ def test_places_are_few_and_those_of_the_named_are_theirs(tmp_path: Path, monkey
         with pytest.raises(Refused, match="so many"):
             await scene.bring(WITNESSES[2])
         await scene.bring(WITNESSES[3])  # which is named: the oldest of the others makes room
-        assert {each.cosignature.key for each in scene.desk.witnessed} == {WITNESSES[1].public_key, WITNESSES[3].public_key}
+        assert {each.cosignature.key for each in scene.service.witnessed} == {WITNESSES[1].public_key, WITNESSES[3].public_key}
         scene.now = SILENT_S
         await scene.bring(WITNESSES[2])  # one that is silent for long makes room, too
-        assert {each.cosignature.key for each in scene.desk.witnessed} == {WITNESSES[2].public_key, WITNESSES[3].public_key}
+        assert {each.cosignature.key for each in scene.service.witnessed} == {WITNESSES[2].public_key, WITNESSES[3].public_key}
 
     play(tmp_path, story, named=(WITNESSES[3].public_key,))
 

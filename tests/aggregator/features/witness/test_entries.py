@@ -23,7 +23,7 @@ MANY = -(-600 // ENTRIES)  # rounds: more than two full bundles
 
 
 class Keeping(Scene):
-    """A log with its desks, and a witness that keeps entries."""
+    """A log with its services, and a witness that keeps entries."""
 
     def witness(self) -> "asyncio.Task[None]":
         self.rule = Rule(self.directory, WITNESS, SIGNED)

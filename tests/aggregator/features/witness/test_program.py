@@ -1,4 +1,4 @@
-"""A witness that follows a log from outside: the log's real desks, in a network in memory."""
+"""A witness that follows a log from outside: the log's real services, in a network in memory."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import HeadsDesk
+from manta_swarm.aggregator.log.heads import HeadsService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
@@ -37,7 +37,7 @@ class NoWeights:
 
 
 class Scene:
-    """A log with its desks, and a witness."""
+    """A log with its services, and a witness."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.directory = tmp_path / "witness"
@@ -50,7 +50,7 @@ class Scene:
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
         self.log, self.news = log, FeedService(endpoint, log, closing, NoWeights())
-        self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
+        self.heads, self.cosigning = HeadsService(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
         await self.news.start()
         await self.heads.start()
         await self.cosigning.serve()

@@ -18,7 +18,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
-from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _desk, _wait_with_microbatches, _word
+from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _service, _wait_with_microbatches, _word
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -152,14 +152,14 @@ def test_a_peer_that_was_killed_before_the_beacon_brings_it_when_it_is_here_agai
 def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path: Path, exchange: Exchange) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here
-        desk = _desk(scene)
-        gateway = scene.join(0, gateway=desk, prepare=_wait_with_microbatches)
+        service = _service(scene)
+        gateway = scene.join(0, gateway=service, prepare=_wait_with_microbatches)
         headers = []
         for round_ in range(1, 4):
-            name = await _contribute(scene, desk, LIGHTS[0])
+            name = await _contribute(scene, service, LIGHTS[0])
             gateway.worker.may_go_on.set()
-            await until(lambda name=name: _word(desk, name).fate != Fate.HELD)
-            assert _word(desk, name).fate == Fate.TAKEN, _word(desk, name).reason
+            await until(lambda name=name: _word(service, name).fate != Fate.HELD)
+            assert _word(service, name).fate == Fate.TAKEN, _word(service, name).reason
             headers.append(scene.log.headers[-1])
             _wait_with_microbatches(gateway)
             scene.log.commit()

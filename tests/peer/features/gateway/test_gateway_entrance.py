@@ -47,7 +47,7 @@ class Invited:
         self.log = network.endpoint(OPERATOR.public_key)
         known = Known(self.manifest, self.run, self.admitted)
         node = network.endpoint(GATEWAY.public_key)
-        gateway.desk.entrance = Entrance(replace(gateway.context, node=node), known)
+        gateway.service.entrance = Entrance(replace(gateway.context, node=node), known)
 
     async def open(self) -> None:
         await self.log.serve(METHOD, self._on_admission)
@@ -81,7 +81,7 @@ class Invited:
 
 def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule = INVITED) -> None:
     async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
             invited = Invited(gateway, address)
             await invited.open()
             await gateway.convene()
@@ -165,7 +165,7 @@ def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None
 
 def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
     async def story(invited: Invited) -> None:
-        invited.gateway.desk.entrance = Entrance(
+        invited.gateway.service.entrance = Entrance(
             replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
             Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
         )

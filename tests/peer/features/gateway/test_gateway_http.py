@@ -39,7 +39,7 @@ from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.door import Door
 from tests.memory_log import MICROBATCH, until
-from tests.peer.features.gateway.test_gateway_desk import own_claim
+from tests.peer.features.gateway.test_gateway_service import own_claim
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
 
 DOOR = Door("127.0.0.1", 0)
@@ -53,7 +53,7 @@ def over_http(story: Callable[[Gateway, str], Awaitable[None]], door: Door = DOO
     """Run ``story`` with a gateway that is served; what the client does belongs in threads, for it is synchronous."""
 
     async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.desk, door) as address:
+        async with serving(gateway.service, door) as address:
             await story(gateway, address)
 
     play(whole)
@@ -95,7 +95,7 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
 def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives() -> None:
     async def whole(gateway: Gateway) -> None:
         traffic = Traffic()
-        async with serving(gateway.desk, DOOR, traffic) as address:
+        async with serving(gateway.service, DOOR, traffic) as address:
             await gateway.convene()
             client = client_of(address)
             lease = (await asyncio.to_thread(client.lease, signed_request(gateway, 0))).lease[0].open()
@@ -167,7 +167,7 @@ def test_what_is_malformed_unknown_or_too_long_gets_a_status_of_its_own() -> Non
             ("/light/v1/leases", bytes(100), 400),
             ("/light/v1/leases", bytes(1000), 413),
             ("/light/v1/returns", bytes(100), 400),
-            ("/light/v1/returns", bytes(gateway.desk.max_return_bytes + 1), 413),
+            ("/light/v1/returns", bytes(gateway.service.max_return_bytes + 1), 413),
             ("/light/v1/blobs/" + "0" * 64, None, 404),
             ("/light/v1/blobs/..%2f..%2fetc%2fpasswd", None, 404),
             ("/light/v1/words/" + "A" * 64, None, 404),
@@ -212,8 +212,8 @@ def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest
     monkeypatch.setattr(http_server, "_BEGINS_S", 60.0)
 
     async def story(gateway: Gateway, _: str) -> None:
-        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.desk.max_return_bytes)
-        async with serving(gateway.desk, DOOR) as address:
+        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
+        async with serving(gateway.service, DOOR) as address:
             host, port = address.removeprefix("http://").rstrip("/").split(":")
             with socket.create_connection((host, int(port)), timeout=30) as slow:
                 slow.sendall(b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
@@ -280,8 +280,8 @@ def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
 
     async def story(gateway: Gateway, _: str) -> None:
-        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.desk.max_return_bytes)
-        async with serving(gateway.desk, DOOR) as address:
+        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
+        async with serving(gateway.service, DOOR) as address:
             host, port = address.removeprefix("http://").rstrip("/").split(":")
             head = b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.%d\r\nContent-Length: 100\r\n%s\r\n"
             slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
@@ -311,7 +311,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
         config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
         contributing = asyncio.create_task(contribute(config, Voice()))
         for round_ in range(2):
-            async with serving(gateway.desk, door):
+            async with serving(gateway.service, door):
                 seat = await gateway.convene(gateway.after(round_))
                 await until(lambda seat=seat: len(seat.members) == 2)
                 claim, own = own_claim(gateway, seat)
@@ -319,8 +319,8 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
                 assert gathered is not None
                 await seat.tell(gateway.accepted(*gathered.claims))
                 await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
-        gateway.desk.finish()
-        async with serving(gateway.desk, door):
+        gateway.service.finish()
+        async with serving(gateway.service, door):
             assert await contributing
 
     printed: list[str] = []
@@ -351,7 +351,7 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
         accepted = gateway.accepted(*gathered.claims)
         forged = Signed.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
         await seat.tell(replace(accepted, ticket=forged))
-        gateway.desk.finish()
+        gateway.service.finish()
         assert await contributing
 
     over_http(story)
@@ -431,10 +431,10 @@ def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_pat
 
     async def story(gateway: Gateway) -> None:
         with pytest.raises(UserError, match="PEM files that belong together"):
-            async with serving(gateway.desk, Door("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
+            async with serving(gateway.service, Door("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
                 pass
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
-            async with serving(gateway.desk, Door("127.0.0.1", taken.getsockname()[1])):
+            async with serving(gateway.service, Door("127.0.0.1", taken.getsockname()[1])):
                 pass
 
     play(story)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.peer.features.gateway.desk import GatewayDesk
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import LightWork
 from manta_swarm.peer.train.work import ComputeThread
@@ -28,49 +28,49 @@ SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", residual_percent=90)
 SPARSE_STEPS = replace(SPARSE, local_steps=2)
 
 
-def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
+def _service(scene: Scene, *, is_lease_only: bool = False) -> GatewayService:
     log = scene.log
     context = context_of(None, PEERS[0], log.signed, None, ComputeThread(), course=log.course, num_weights=log.num_weights)
-    return GatewayDesk(context, digits(), is_lease_only=is_lease_only)
+    return GatewayService(context, digits(), is_lease_only=is_lease_only)
 
 
-async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:
+async def _contribute(scene: Scene, service: GatewayService, identity: Identity) -> bytes:
     """Do a lease of the base that the gateway works on, once there is one; return the name of what came back."""
-    back = await _done(scene, desk, identity)
-    word = await desk.take(pack(back))
+    back = await _done(scene, service, identity)
+    word = await service.take(pack(back))
     assert word.fate == Fate.HELD, word.reason
     return back.name
 
 
-async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightReturn:
+async def _done(scene: Scene, service: GatewayService, identity: Identity) -> LightReturn:
     """Do a lease of the base that the gateway works on, once there is one; return what is to be brought back."""
     work = LightWork(scene.log.manifest, scene.log.signed.run, identity, PAYOUTS.get(identity.public_key))
     request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
     packed = pack(Signed.sign(request, identity))
-    while not (answer := await desk.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
+    while not (answer := await service.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
         await asyncio.sleep(0.01)
     lease = answer.lease[0].open()
-    weights, samples = desk.blob(lease.weights), desk.blob(lease.samples)
+    weights, samples = service.blob(lease.weights), service.blob(lease.samples)
     assert weights is not None
     assert samples is not None
     return (await asyncio.to_thread(work.do, lease, weights, samples, Valve())).back
 
 
-def _seats(desk: GatewayDesk) -> list[GatewaySeat]:
+def _seats(service: GatewayService) -> list[GatewaySeat]:
     """Return a list of the places that a gateway has taken, which grows with them."""
     seats: list[GatewaySeat] = []
-    convene = desk.convene
+    convene = service.convene
 
     async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
         seats.append(seat := await convene(*args, **kwargs))
         return seat
 
-    desk.convene = counted  # type: ignore[method-assign]
+    service.convene = counted  # type: ignore[method-assign]
     return seats
 
 
-def _word(desk: GatewayDesk, name: bytes) -> LightWord:
-    word = desk.word(name)
+def _word(service: GatewayService, name: bytes) -> LightWord:
+    word = service.word(name)
     assert word is not None
     return word
 
@@ -85,13 +85,13 @@ def _wait_with_microbatches(gateway: Member) -> None:
 def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exchange: Any, tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here
-        desk = _desk(scene)
-        gateway = scene.join(0, gateway=desk, prepare=_wait_with_microbatches)
+        service = _service(scene)
+        gateway = scene.join(0, gateway=service, prepare=_wait_with_microbatches)
         for round_ in range(1, 4):
-            names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
+            names = [await _contribute(scene, service, identity) for identity in LIGHTS]
             gateway.worker.may_go_on.set()
-            await until(lambda names=names: all(_word(desk, name).fate != Fate.HELD for name in names))
-            assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+            await until(lambda names=names: all(_word(service, name).fate != Fate.HELD for name in names))
+            assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
             header = scene.log.headers[-1]
             claims = {claim.open().key: claim.open() for claim in header.claims}
             assert set(claims) == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
@@ -115,14 +115,14 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
 def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
-        desk = _desk(scene, is_lease_only=True)
-        gateway = scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
-        names = [await _contribute(scene, desk, LIGHTS[0])]
+        service = _service(scene, is_lease_only=True)
+        gateway = scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        names = [await _contribute(scene, service, LIGHTS[0])]
         await until(lambda: gateway.phase is Phase.SEALED)
-        names.append(await _contribute(scene, desk, LIGHTS[1]))
+        names.append(await _contribute(scene, service, LIGHTS[1]))
         assert not scene.log.headers
         await gateway.leaves()  # what came back by then is handed in
-        assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+        assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
         keys = {claim.open().key for claim in scene.log.headers[-1].claims}
         assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
         assert len(gateway.worker.microbatches) == exchange.local_steps
@@ -133,9 +133,9 @@ def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing
 def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 200
-        desk = _desk(scene, is_lease_only=True)
-        seats = _seats(desk)
-        gateway = scene.join(0, gateway=desk)
+        service = _service(scene, is_lease_only=True)
+        seats = _seats(service)
+        gateway = scene.join(0, gateway=service)
         await until(lambda: len(seats) > 1)  # all was due, and it began again
         await gateway.leaves()
         assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
@@ -146,15 +146,15 @@ def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path
 def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 1_000
-        desk = _desk(scene, is_lease_only=True)
-        seats = _seats(desk)
-        scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
-        late = await _done(scene, desk, LIGHTS[0])
+        service = _service(scene, is_lease_only=True)
+        seats = _seats(service)
+        scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        late = await _done(scene, service, LIGHTS[0])
         leased_by = len(seats)
         await until(lambda: len(seats) > leased_by + 1)  # all was due, and it began again
-        word = await desk.take(pack(late))
+        word = await service.take(pack(late))
         assert word.fate == Fate.HELD, word.reason
-        await until(lambda: _word(desk, late.name).fate != Fate.HELD)
-        assert _word(desk, late.name).fate == Fate.TAKEN, _word(desk, late.name).reason
+        await until(lambda: _word(service, late.name).fate != Fate.HELD)
+        assert _word(service, late.name).fate == Fate.TAKEN, _word(service, late.name).reason
 
     play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.memory_log import MICROBATCH, until
-from tests.peer.features.gateway.test_gateway_desk import own_claim
+from tests.peer.features.gateway.test_gateway_service import own_claim
 from tests.peer.gateways import Gateway, play
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
@@ -58,7 +58,7 @@ async def _program(*arguments: str, home: Path, module: str = "manta_swarm.peer.
 
 def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
     async def story(gateway: Gateway) -> None:
-        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
             seat = await gateway.convene()
             run = gateway.signed.run.hex()
             program = await _program("join", "--light", "--gateway", address, "--run", run, "--dir", str(tmp_path / "light"), home=tmp_path)
@@ -70,7 +70,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
                 gathered = await seat.gather(claim, own, MICROBATCH)
                 assert gathered is not None
                 await seat.tell(gateway.accepted(*gathered.claims))
-                gateway.desk.finish()
+                gateway.service.finish()
                 printed, errors = await program.communicate()
         assert (program.returncode, errors) == (0, b"")
         assert b"the log has it round=1 microbatches=1" in printed
@@ -124,7 +124,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
         return await asyncio.to_thread(tell, directory, word, limits)
 
     async def story(gateway: Gateway) -> None:
-        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
             limits = ("--duty", "90%", "--max-download", "10MB")
             program = await _program("join", "--light", "--gateway", address, "--dir", str(directory), *limits, home=tmp_path)
             assert program.stdout is not None
@@ -146,7 +146,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                 assert "limits: duty 50%, cpu-threads 1, max-download 10MB" in lines
                 seen = await asyncio.to_thread(look, directory)
                 assert (seen.paused, seen.samples_trained, seen.pid) == (True, 0, program.pid)
-                assert gateway.desk.leased == 0
+                assert gateway.service.leased == 0
                 assert await told(RESUME) == "resumed"
                 while len(seat.members) < 2:
                     assert program.returncode is None, (await program.communicate())[1].decode()

@@ -113,7 +113,7 @@ class Heard:
         return PublicKey(self.ballot.writer)
 
 
-class OperatorsDesk:
+class OperatorsService:
     """One seat's."""
 
     def __init__(

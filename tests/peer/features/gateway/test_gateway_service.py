@@ -1,4 +1,4 @@
-"""A gateway's desk: what is leased, what comes back, and everything that is wrong with it."""
+"""A gateway's service: what is leased, what comes back, and everything that is wrong with it."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.light import covered_weights
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway import desk as gateway_desk
+from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.valve import LeaseOver, Valve
@@ -79,11 +79,11 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
         assert (gathered.mean == near_mean(vectors, weights)).all()
         await seat.tell(gateway.accepted(*gathered.claims))
         for each in done:
-            word = gateway.desk.word(each.back.name)
+            word = gateway.service.word(each.back.name)
             assert word is not None
             assert word.fate == Fate.TAKEN
             assert each.back.claim.digest in word.contribution[0].open().claims
-        assert gateway.desk.taken == 2
+        assert gateway.service.taken == 2
 
     play(story, **changes)
 
@@ -95,7 +95,7 @@ def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_f
         lease = await light.lease(microbatch_ms=10)
         assert lease.architecture == gateway.course.plan.space.smallest().text
         assert lease.microbatches_a_step == 2  # as many as a claim may have
-        weights = gateway.desk.blob(lease.weights)
+        weights = gateway.service.blob(lease.weights)
         assert weights == covered_weights(gateway.state.parameters.numpy(), gateway.course.plan.space, gateway.course.plan.space.smallest())
         done = light.do(lease)
         claim = done.back.claim.open()
@@ -211,7 +211,7 @@ def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
             await light.give_back(replace(done, back=replace(done.back, claim=forged)))
         for data in (b"", b"\xff" * 100, pack(done.back)[:-1], pack(done.back) + b"\0"):
             with pytest.raises(RemoteFault):
-                await gateway.desk.take(data)
+                await gateway.service.take(data)
 
     play(story)
 
@@ -276,7 +276,7 @@ def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_
         assert gathered is not None
         assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
         await again.tell(gateway.accepted(*gathered.claims))
-        word = gateway.desk.word(back.back.name)
+        word = gateway.service.word(back.back.name)
         assert word is not None
         assert word.fate == Fate.TAKEN
 
@@ -323,7 +323,7 @@ def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -
         gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert LIGHTS[1].public_key not in gathered.keys
-        word = gateway.desk.word(done[1].back.name)
+        word = gateway.service.word(done[1].back.name)
         assert word is not None
         assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
 
@@ -340,7 +340,7 @@ def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothin
             assert gathered is not None
             without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
             await seat.tell(gateway.accepted(*without) if is_taken else None)
-            fates = [word.fate for each in done if (word := gateway.desk.word(each.back.name)) is not None]
+            fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
             assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
 
     play(story)
@@ -439,21 +439,21 @@ def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_
 
 def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
     async def story(gateway: Gateway) -> None:
-        assert not gateway.desk.has_contributors
+        assert not gateway.service.has_contributors
         light = Light(gateway, 0)
         await light.ask()  # before the first base
-        assert gateway.desk.has_contributors
+        assert gateway.service.has_contributors
         gateway.now_ms += 60_001
-        assert not gateway.desk.has_contributors
+        assert not gateway.service.has_contributors
         await gateway.convene(left_ms=300_000)
         await light.lease(microbatch_ms=30_000)
         gateway.now_ms += 60_001  # it is at work
-        assert gateway.desk.has_contributors
+        assert gateway.service.has_contributors
         gateway.now_ms += 300_000
-        assert not gateway.desk.has_contributors
+        assert not gateway.service.has_contributors
         with pytest.raises(RemoteFault):
-            await gateway.desk.lease(light.request(run=RUN), "here")
-        assert not gateway.desk.has_contributors
+            await gateway.service.lease(light.request(run=RUN), "here")
+        assert not gateway.service.has_contributors
 
     play(story)
 
@@ -479,12 +479,12 @@ def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_an
         assert "newest state" in (await light.ask()).reason
         for request in (light.request(run=sha256(b"run")), light.request(gateway=LIGHTS[1].public_key), b"", light.request()[:-1]):
             with pytest.raises(RemoteFault):
-                await gateway.desk.lease(request, "here")
+                await gateway.service.lease(request, "here")
         own = Light(gateway, 0)
         own.identity = GATEWAY
         with pytest.raises(RemoteFault, match="own key"):
-            await gateway.desk.lease(own.request(), "here")
-        gateway.desk.finish()
+            await gateway.service.lease(own.request(), "here")
+        gateway.service.finish()
         assert (await light.ask()).is_over == 1
 
     play(story)
@@ -492,13 +492,13 @@ def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_an
 
 def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> None:
     async def story(gateway: Gateway) -> None:
-        welcome = unpack(Welcome, gateway.desk.welcome, max_bytes=2**20)
+        welcome = unpack(Welcome, gateway.service.welcome, max_bytes=2**20)
         assert (welcome.gateway, welcome.manifest) == (GATEWAY.public_key, gateway.signed)
         await gateway.convene()
         lease = await Light(gateway, 0).lease()
-        assert gateway.desk.blob(sha256(b"something else")) is None
+        assert gateway.service.blob(sha256(b"something else")) is None
         await gateway.convene(gateway.after(1))
-        assert gateway.desk.blob(lease.samples) is None
+        assert gateway.service.blob(lease.samples) is None
 
     play(story)
 
@@ -509,12 +509,12 @@ def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
         back, expired, lease = [await Light(gateway, number).lease(microbatch_ms=10) for number in range(3)]
         await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
         gateway.now_ms = 20_000
-        assert gateway.desk.blob(lease.samples) is not None
+        assert gateway.service.blob(lease.samples) is not None
         newest = await Light(gateway, 3).lease(microbatch_ms=10)
-        held = [gateway.desk.blob(each.samples) is not None for each in (back, expired, lease, newest)]
+        held = [gateway.service.blob(each.samples) is not None for each in (back, expired, lease, newest)]
         assert held == [False, False, False, True]
-        assert gateway.desk.blob(newest.weights) is not None
-        assert gateway.desk.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
+        assert gateway.service.blob(newest.weights) is not None
+        assert gateway.service.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
 
     play(story)
 
@@ -527,7 +527,7 @@ def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_agai
             raise OSError("the disk is away")
 
         with monkeypatch.context() as patch:
-            patch.setattr(gateway_desk, "cut", broken)
+            patch.setattr(gateway_service, "cut", broken)
             assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
         await Light(gateway, 0).contribute()
 
@@ -539,7 +539,7 @@ def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
         await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease()
-        weights, samples = gateway.desk.blob(lease.weights), gateway.desk.blob(lease.samples)
+        weights, samples = gateway.service.blob(lease.weights), gateway.service.blob(lease.samples)
         assert weights is not None
         assert samples is not None
         for wrong in (

@@ -1,4 +1,4 @@
-"""The desk that answers others' questions, over a network in memory: whom it answers what, within which limits."""
+"""The service that answers others' questions, over a network in memory: whom it answers what, within which limits."""
 
 import asyncio
 import sys
@@ -12,8 +12,17 @@ import pytest
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.features.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
 from manta_swarm.peer.features.evaluation.measurer import Measured
+from manta_swarm.peer.features.evaluation.service import (
+    ABANDONED_S,
+    IDLE_S,
+    KEPT_S,
+    MAX_OPEN,
+    NOT_WANTED,
+    PAUSED,
+    EvaluationService,
+    Subject,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
@@ -52,7 +61,7 @@ class Measurer:
 
 
 class Scene:
-    """A member that may be asked, whose desk has this as its host, and one who asks."""
+    """A member that may be asked, whose service has this as its host, and one who asks."""
 
     def __init__(self, refusal: str = "") -> None:
         self.network = MemoryNetwork()
@@ -63,8 +72,8 @@ class Scene:
         self.measurers: list[Measurer] = []
         self.fail: Callable[[], None] = lambda: None
         self.copied: list[bytes] = []
-        self.desk = EvaluationDesk(PEER, Subject(RUN, DATA, TINY, refusal), self)
-        self.desk.limit(100, 100)
+        self.service = EvaluationService(PEER, Subject(RUN, DATA, TINY, refusal), self)
+        self.service.limit(100, 100)
 
     @property
     def held_round(self) -> int:
@@ -98,11 +107,11 @@ class Scene:
 
 
 def play(story: Callable[[Scene], Awaitable[None]], **settings: Any) -> None:
-    """Let a story happen, in time that costs none; the desk leaves nothing behind."""
+    """Let a story happen, in time that costs none; the service leaves nothing behind."""
 
     async def all_of_it() -> None:
         scene = Scene(**settings)
-        async with scene.desk.open(scene.network.endpoint(PEER.public_key)):
+        async with scene.service.open(scene.network.endpoint(PEER.public_key)):
             await story(scene)
         assert all(each.is_closed for each in scene.measurers)
 
@@ -125,7 +134,7 @@ def test_a_question_is_answered_with_a_signature() -> None:
 
 def test_it_works_no_more_than_its_share_of_the_time() -> None:
     async def story(scene: Scene) -> None:
-        scene.desk.limit(10, 5)
+        scene.service.limit(10, 5)
         began_s, count = now(), 5
         for number in range(count):
             await scene.answer(replace(QUESTION, architectures=(SMALLEST,), nonce=bytes([number]) * 16))
@@ -182,10 +191,10 @@ def test_a_person_who_does_not_want_it_is_asked_nothing() -> None:
     async def story(scene: Scene) -> None:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(1)
-        scene.desk.limit(0, 100)
+        scene.service.limit(0, 100)
         assert (await asking).reason == NOT_WANTED
         assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
-        scene.desk.limit(100, 100)
+        scene.service.limit(100, 100)
         assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
 
     play(story)
@@ -203,13 +212,13 @@ def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
     async def story(scene: Scene) -> None:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(CPU_S / 2)
-        scene.desk.pause()
+        scene.service.pause()
         assert (await asking).reason == PAUSED
         await asyncio.sleep(0.1)
         assert scene.measurers[0].is_closed
         assert (await scene.ask()).fate == Fate.LATER
         assert len(scene.measurers) == 1
-        scene.desk.resume()
+        scene.service.resume()
         assert (await scene.answer()).fate == Fate.DONE
 
     play(story)
@@ -217,9 +226,9 @@ def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
 
 def test_a_pause_while_it_rests_frees_the_memory_too() -> None:
     async def story(scene: Scene) -> None:
-        scene.desk.limit(1, 100)
+        scene.service.limit(1, 100)
         assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == Fate.DONE
-        scene.desk.pause()
+        scene.service.pause()
         await asyncio.sleep(0.1)
         assert scene.measurers[0].is_closed
 
@@ -228,13 +237,13 @@ def test_a_pause_while_it_rests_frees_the_memory_too() -> None:
 
 def test_a_caller_has_one_question_and_all_together_a_few() -> None:
     async def story(scene: Scene) -> None:
-        scene.desk.limit(1, 100)
+        scene.service.limit(1, 100)
         asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
         await asyncio.sleep(0.1)
         assert (await scene.ask()).fate == Fate.LATER
         newer = asyncio.create_task(scene.answer(replace(QUESTION, nonce=b"m" * 16), scene.network.endpoints[scene.other(1).key]))
         assert (await asking[1]).fate == Fate.LATER  # it asked anew
-        scene.desk.limit(100, 100)
+        scene.service.limit(100, 100)
         assert (await newer).fate == Fate.DONE
         assert {(await each).fate for each in asking[2:]} == {Fate.DONE}
 
@@ -275,7 +284,7 @@ def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
     async def story(scene: Scene) -> None:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(CPU_S / 2)
-        scene.desk.limit(0, 100)
+        scene.service.limit(0, 100)
         assert (await asking).reason == NOT_WANTED
         await asyncio.sleep(CPU_S / 10)
         assert scene.measurers[0].is_closed
@@ -287,7 +296,7 @@ def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
     async def story(scene: Scene) -> None:
         asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
         await asyncio.sleep(CPU_S / 2)
-        scene.desk.pause()
+        scene.service.pause()
         async with asyncio.timeout(30):
             assert {(await each).reason for each in asking} == {PAUSED}
 
@@ -296,7 +305,7 @@ def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
 
 def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> None:
     async def story(scene: Scene) -> None:
-        scene.desk.limit(1, 100)
+        scene.service.limit(1, 100)
         await scene.ask()  # and never again
         await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
         assert scene.measurers[0].asked == [(SMALLEST, "search")]

@@ -44,17 +44,17 @@ COURSE = FixedCourse()
 class FeedUpdate(asyncio.Event):
     """An event that counts how often it is set."""
 
-    def __init__(self, desk: Any) -> None:
+    def __init__(self, service: Any) -> None:
         super().__init__()
-        self._desk = desk
+        self._service = service
 
     def set(self) -> None:
-        self._desk.changes += 1
+        self._service.changes += 1
         super().set()
 
 
 @dataclass
-class Desk:
+class Service:
     """A log's intake, and everybody who might call it."""
 
     directory: Path
@@ -96,19 +96,19 @@ class Desk:
 
     def context(self, endpoint: Any) -> Any:
         """Return what an operator's parts share; it has nothing but what the intake needs."""
-        desk = self
+        service = self
 
         class Context:
-            identity, bodies, num_weights, broken, clock = OPERATOR, desk.bodies, NUM_WEIGHTS, desk.broken, desk.clock
+            identity, bodies, num_weights, broken, clock = OPERATOR, service.bodies, NUM_WEIGHTS, service.broken, service.clock
             callers = Anywhere()
 
             @property
             def ledger(self) -> Ledger:
-                return desk.ledger
+                return service.ledger
 
             @property
             def manifest(self) -> Manifest:
-                return desk.ledger.manifest
+                return service.ledger.manifest
 
         context: Any = Context()
         context.endpoint = endpoint
@@ -190,24 +190,24 @@ class Desk:
         return self.intake.faults.by_key().get(peer.public_key, {})
 
 
-Story = Callable[[Desk], Awaitable[None]]
+Story = Callable[[Service], Awaitable[None]]
 Play = Callable[..., None]
 
 
 class SlowDisk:
     """Takes the place of ``Bodies.append``: each call waits until it is let through, and is remembered."""
 
-    def __init__(self, desk: Desk, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, service: Service, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[int] = []  # contributions in each
         self._waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
-        loop, append = asyncio.get_running_loop(), desk.bodies.append
+        loop, append = asyncio.get_running_loop(), service.bodies.append
 
         def slowly(kept: Sequence[tuple[int, Kept]]) -> None:
             self.calls.append(len(kept))
             asyncio.run_coroutine_threadsafe(self._wait(), loop).result(timeout=60)
             append(kept)
 
-        patch.setattr(desk.bodies, "append", slowly)
+        patch.setattr(service.bodies, "append", slowly)
 
     async def _wait(self) -> None:
         turn = asyncio.Event()
@@ -227,25 +227,27 @@ async def says_no(call: Awaitable[object], reason: str) -> None:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Tell a story at a desk."""
+    """Tell a story at a service."""
 
     def tell(story: Story, **options: Any) -> None:
-        at_desk(tmp_path / "bodies", monkeypatch, story, **options)
+        at_service(tmp_path / "bodies", monkeypatch, story, **options)
 
     return tell
 
 
-def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE, *, audits_steps: bool = False) -> None:
+def at_service(
+    directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE, *, audits_steps: bool = False
+) -> None:
     """Run ``story`` in an event loop with an intake."""
 
     async def play() -> None:
-        desk = Desk(directory, Clock(), course, audits_steps=audits_steps)
-        await desk.start()
+        service = Service(directory, Clock(), course, audits_steps=audits_steps)
+        await service.start()
         try:
-            await story(desk)
+            await story(service)
         finally:
-            await desk.intake.close()
-            desk.decider.close()
-            assert not desk.intake._tasks
+            await service.intake.close()
+            service.decider.close()
+            assert not service.intake._tasks
 
     asyncio.run(play())

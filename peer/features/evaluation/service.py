@@ -96,7 +96,7 @@ class _State:
     asked_s: float
 
 
-class EvaluationDesk:
+class EvaluationService:
     """One peer's answers."""
 
     def __init__(self, identity: Identity, subject: Subject, host: Host) -> None:

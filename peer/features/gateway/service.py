@@ -52,7 +52,7 @@ _GONE_MS = 60_000  # who has not asked for so long is not here any more; who has
 logger = logging.getLogger("manta.gateway")
 
 
-class GatewayDesk:
+class GatewayService:
     """One peer's light contributors. All methods run in one event loop."""
 
     def __init__(self, context: RunContext, dataset: Dataset, entrance: Entrance | None = None, *, is_lease_only: bool = False) -> None:
