@@ -69,7 +69,7 @@ class Wishes:
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU; of a snapshot.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU computes in.")
 @THREADS
-def evaluate(**options: Any) -> None:
+def evaluate(**arguments: Any) -> None:
     """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an
     export a .pt2 or .onnx file or a folder.
 
@@ -79,7 +79,7 @@ def evaluate(**options: Any) -> None:
     Of a snapshot these are the largest, the smallest and some random subnets, or the one that --arch names; none is fine-tuned.
     """
     with clear_errors():
-        wishes = Wishes(**options)
+        wishes = Wishes(**arguments)
         source = _source(wishes.path, wishes.snapshot)
         check_opens(source)
         check_device(wishes.device)

@@ -73,10 +73,10 @@ class Wishes:
 @click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate has written beside the snapshot.")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
 @THREADS
-def export(**options: Any) -> None:
+def export(**arguments: Any) -> None:
     """Export a subnet of a snapshot, without fine-tuning. Its statistics are measured anew on training data."""
     with clear_errors():
-        wishes = Wishes(**options)
+        wishes = Wishes(**arguments)
         forms = _forms(wishes.formats)
         for licence in (wishes.licence, wishes.data_licence or wishes.licence):
             check_licence(licence)

@@ -132,7 +132,7 @@ class Wishes:
 @DEVICE
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU measures in.")
 @THREADS
-def find(**options: Any) -> None:
+def find(**arguments: Any) -> None:
     """Find the best subnet of a snapshot within limits. Nothing is trained. The same command goes on after a break.
 
     With --peers the members of a run measure its newest state, as far as they let others ask them; no data are needed here.
@@ -143,7 +143,7 @@ def find(**options: Any) -> None:
     """
     wait_asleep()
     with clear_errors():
-        wishes = Wishes(**options)
+        wishes = Wishes(**arguments)
         limits = _limits({"latency": wishes.latency_ms, "macs": wishes.macs, "weights": wishes.weights})
         check_device(wishes.device)
         check_precision(wishes.precision, wishes.device)

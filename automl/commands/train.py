@@ -111,10 +111,10 @@ class Wishes:
 @DEVICE
 @click.option("--cuda-graphs", is_flag=True, help="Record microbatches on the GPU and replay them; no GPU has run this yet.")
 @THREADS
-def train(**options: Any) -> None:
+def train(**arguments: Any) -> None:
     """Train a supernet in this process. The same command goes on after a break."""
     with clear_errors():
-        wishes = Wishes(**options)
+        wishes = Wishes(**arguments)
         _check(wishes)
         with ending_at_ctrl_c():
             import rich.progress  # noqa: F401 - before the signals are its own, as the others
