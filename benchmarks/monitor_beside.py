@@ -35,7 +35,7 @@ import psutil
 from monitor import Page  # before what is Manta's: it says where that is
 from rich.console import Console
 
-from manta_swarm.aggregator.local.settings import Wishes, make_settings
+from manta_swarm.aggregator.local.settings import Options, make_settings
 from manta_swarm.aggregator.local.swarm import LocalSwarm
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.stored import StoredLog
@@ -149,7 +149,7 @@ def counted(directory: Path, size: int, first: int, last: int) -> int:
 def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float, float]:
     """Run a swarm one way, print how it went, and return its seconds and samples a second."""
     asked = {"no_monitor": True} if way == "none" else {"monitor": "127.0.0.1:0"}
-    settings = make_settings(Wishes(peers=2, cohorts=2, rounds=arguments.rounds, directory=directory, **asked))  # type: ignore[arg-type]
+    settings = make_settings(Options(peers=2, cohorts=2, rounds=arguments.rounds, directory=directory, **asked))  # type: ignore[arg-type]
     share = 0.0 if way == "page" else arguments.share
     of_monitor = settings.run.monitor.model_copy(update={"evaluate_share": share})
     settings = replace(settings, run=settings.run.model_copy(update={"monitor": of_monitor}))

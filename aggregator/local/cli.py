@@ -88,10 +88,10 @@ def up(**options: Any) -> None:
 
 
 def _run(options: dict[str, Any]) -> None:
-    from manta_swarm.aggregator.local.settings import Wishes, make_settings
+    from manta_swarm.aggregator.local.settings import Options, make_settings
 
     check_installed()
-    settings = make_settings(Wishes(**options))
+    settings = make_settings(Options(**options))
     with ending_at_ctrl_c():
         from rich.console import Console
 

@@ -28,7 +28,7 @@ _EVALUATE_SHARE = 0.1  # a local run is over in minutes: what is shown of it sho
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """The options of ``manta-swarm up`` as they were given; None: the default depends on others."""
 
     peers: int | None = None
@@ -76,55 +76,55 @@ class Settings:
         return f"cohort-{index * self.cohorts // self.peers}"
 
 
-def make_settings(wishes: Wishes) -> Settings:
+def make_settings(options: Options) -> Settings:
     """Return the settings, the directory made.
 
     Raises:
         UserError: a value that cannot be, data that is not there, or a directory that holds something.
     """
-    if wishes.affinity and wishes.cohorts is not None:
+    if options.affinity and options.cohorts is not None:
         raise UserError("--affinity goes without --cohorts: the peers find out themselves how many there are")
-    private = _private_folders(wishes)
-    peers = _number_of_peers(wishes, private)
-    cohorts = _number_of_cohorts(wishes, peers)
-    if wishes.affinity and private:
+    private = _private_folders(options)
+    peers = _number_of_peers(options, private)
+    cohorts = _number_of_cohorts(options, peers)
+    if options.affinity and private:
         raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
     try:
-        codec_named(wishes.codec)
+        codec_named(options.codec)
     except ValueError as error:
         raise UserError(f"--codec: {error}") from error
-    root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
-    _check_supernet(wishes.supernet)
-    _check_directory(wishes.directory)
-    task, dataset = _find_data(wishes, root)
+    root = None if options.data_root is None else options.data_root.expanduser().absolute()
+    _check_supernet(options.supernet)
+    _check_directory(options.directory)
+    task, dataset = _find_data(options, root)
     if private and task != "classification":
         raise UserError(f"--private is for labelled images: the task is classification, not {task}")
-    supernet = wishes.supernet or usual(task).supernet
+    supernet = options.supernet or usual(task).supernet
     if space_named(supernet).task != task:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
-    limits = _make_limits(wishes, task, dataset)
-    run = _run_config(wishes, task, dataset, supernet, root)
+    limits = _make_limits(options, task, dataset)
+    run = _run_config(options, task, dataset, supernet, root)
     run.check()
-    monitor = _of_monitor(wishes)
-    directory = _make_directory(wishes.directory)
-    return Settings(peers, cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
+    monitor = _of_monitor(options)
+    directory = _make_directory(options.directory)
+    return Settings(peers, cohorts, run, root, directory, limits, private, options.affinity, options.workers, monitor)
 
 
-def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
+def _of_monitor(options: Options) -> tuple[str, ...]:
     """Return what the aggregator is told of its monitor."""
-    if wishes.no_monitor and wishes.monitor is not None:
+    if options.no_monitor and options.monitor is not None:
         raise UserError("--monitor and --no-monitor do not go together")
-    if wishes.monitor is not None:
-        check_address(wishes.monitor, MonitorSection())
-        return ("--monitor", wishes.monitor)
-    return ("--no-monitor",) if wishes.no_monitor else ()
+    if options.monitor is not None:
+        check_address(options.monitor, MonitorSection())
+        return ("--monitor", options.monitor)
+    return ("--no-monitor",) if options.no_monitor else ()
 
 
-def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
+def _private_folders(options: Options) -> tuple[Path, ...]:
     """Return the folders that are each peer's own data, in the order of their names."""
-    if wishes.private is None:
+    if options.private is None:
         return ()
-    folder = wishes.private.expanduser().absolute()
+    folder = options.private.expanduser().absolute()
     try:
         found = tuple(sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
     except OSError as error:
@@ -136,67 +136,67 @@ def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
     return found
 
 
-def _number_of_peers(wishes: Wishes, private: tuple[Path, ...]) -> int:
-    if private and wishes.peers not in (None, len(private)):
-        raise UserError(f"--peers is {wishes.peers}, and {wishes.private} has {len(private)} folders: leave --peers out")
-    return len(private) or (_PEERS if wishes.peers is None else wishes.peers)
+def _number_of_peers(options: Options, private: tuple[Path, ...]) -> int:
+    if private and options.peers not in (None, len(private)):
+        raise UserError(f"--peers is {options.peers}, and {options.private} has {len(private)} folders: leave --peers out")
+    return len(private) or (_PEERS if options.peers is None else options.peers)
 
 
-def _number_of_cohorts(wishes: Wishes, peers: int) -> int:
+def _number_of_cohorts(options: Options, peers: int) -> int:
     """Return how many there are; who has data of its own is alone if nothing else is said."""
-    cohorts = wishes.cohorts or (_COHORTS if wishes.private is None else peers)
+    cohorts = options.cohorts or (_COHORTS if options.private is None else peers)
     if cohorts > peers:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({peers}), not {cohorts}")
     return cohorts
 
 
-def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
+def _find_data(options: Options, root: Path | None) -> tuple[str, str]:
     """Return the task and its data set: either may follow from the other."""
-    if wishes.data is None:
-        task = wishes.task or TASKS[0]
+    if options.data is None:
+        task = options.task or TASKS[0]
         return task, usual(task).dataset
-    check_name(wishes.data, root)
-    said = BUNDLED.get(wishes.data)
+    check_name(options.data, root)
+    said = BUNDLED.get(options.data)
     if said is None:
         with ending_at_ctrl_c():
             from manta_swarm.automl.data.catalog import load_dataset  # torch and more, for who has data of other libraries or of their own
-        said = load_dataset(wishes.data, root).task
-    if wishes.task not in (None, said):
-        raise UserError(f"--data {wishes.data} is for {said}, not for {wishes.task}: leave --task out, or choose other data")
-    return said, wishes.data
+        said = load_dataset(options.data, root).task
+    if options.task not in (None, said):
+        raise UserError(f"--data {options.data} is for {said}, not for {options.task}: leave --task out, or choose other data")
+    return said, options.data
 
 
-def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
-    for name, percent in (("largest", wishes.min_largest), ("smallest", wishes.min_smallest)):
+def _make_limits(options: Options, task: str, dataset: str) -> Limits:
+    for name, percent in (("largest", options.min_largest), ("smallest", options.min_smallest)):
         if percent is not None and not 0 <= percent <= 100:
             raise UserError(f"--min-{name} takes percent, from 0 to 100, not {percent:g}")
-    if wishes.max_epe is not None and not wishes.max_epe >= 0:
-        raise UserError(f"--max-epe takes pixels, from 0 on, not {wishes.max_epe:g}")
-    is_full = wishes.rounds is None
+    if options.max_epe is not None and not options.max_epe >= 0:
+        raise UserError(f"--max-epe takes pixels, from 0 on, not {options.max_epe:g}")
+    is_full = options.rounds is None
     if task == "stereo":
-        if wishes.min_largest is not None or wishes.min_smallest is not None:
+        if options.min_largest is not None or options.min_smallest is not None:
             raise UserError("--min-largest and --min-smallest are accuracies, of classification; for stereo give --max-epe")
-        return Limits(max_epe=wishes.max_epe, beats_constant=is_full)
-    if wishes.max_epe is not None:
+        return Limits(max_epe=options.max_epe, beats_constant=is_full)
+    if options.max_epe is not None:
         raise UserError("--max-epe is an error in pixels, of stereo; for classification give --min-largest and --min-smallest")
-    minima = _MINIMA.get(dataset) if is_full and wishes.private is None else None
+    minima = _MINIMA.get(dataset) if is_full and options.private is None else None
     largest, smallest = minima or (None, None)
     return Limits(
-        min_largest=largest if wishes.min_largest is None else wishes.min_largest,
-        min_smallest=smallest if wishes.min_smallest is None else wishes.min_smallest,
+        min_largest=largest if options.min_largest is None else options.min_largest,
+        min_smallest=smallest if options.min_smallest is None else options.min_smallest,
     )
 
 
-def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Path | None) -> RunConfig:
+def _run_config(options: Options, task: str, dataset: str, supernet: str, root: Path | None) -> RunConfig:
     """Return the run file: the usual settings of the task, as many updates and samples in all, with what was asked for."""
-    settings = replace(usual(task).with_local_steps(wishes.local_steps), codec=wishes.codec)
+    settings = replace(usual(task).with_local_steps(options.local_steps), codec=options.codec)
     values = RunConfig.of(settings).model_dump()
-    name = f"{dataset}-{wishes.algorithm}"[:_MAX_NAME]
-    values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
-    values["run"]["cohorts"] = "consent" if wishes.private is not None else "affinity"  # of who joins beside: its own peers have labels
-    if wishes.rounds is not None:
-        values["run"]["rounds"] = wishes.rounds
-    if wishes.private is not None:
+    name = f"{dataset}-{options.algorithm}"[:_MAX_NAME]
+    values["run"] |= {"name": name, "algorithm": options.algorithm, "schedule": options.schedule, "seed": options.seed}
+    values["run"]["cohorts"] = "consent" if options.private is not None else "affinity"  # of who joins beside: its own peers have labels
+    if options.rounds is not None:
+        values["run"]["rounds"] = options.rounds
+    if options.private is not None:
         values["run"]["data"] = PRIVATE
     values["data"] = {"dataset": dataset, "supernet": supernet}
     values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}

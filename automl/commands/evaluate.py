@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """The options as they were given."""
 
     path: Path | None
@@ -79,42 +79,42 @@ def evaluate(**arguments: Any) -> None:
     Of a snapshot these are the largest, the smallest and some random subnets, or the one that --arch names; none is fine-tuned.
     """
     with clear_errors():
-        wishes = Wishes(**arguments)
-        source = _source(wishes.path, wishes.snapshot)
+        options = Options(**arguments)
+        source = _source(options.path, options.snapshot)
         check_opens(source)
-        check_device(wishes.device)
-        check_precision(wishes.precision, wishes.device)
-        if wishes.test_folder is not None and wishes.part is not None:
+        check_device(options.device)
+        check_precision(options.precision, options.device)
+        if options.test_folder is not None and options.part is not None:
             raise UserError("--test-folder is tested on as a whole: leave --part out")
-        is_export = source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES)
+        is_export = source == options.path and (source.is_dir() or source.suffix in SUFFIXES)
         if is_export:
-            _check_export(source, wishes)
+            _check_export(source, options)
         else:
             space, metadata = described(source)
-            data = checked_data(metadata, wishes.data, wishes.data_root)
-            picked = None if wishes.architecture is None else chosen(wishes.architecture, space, wishes.search)
+            data = checked_data(metadata, options.data, options.data_root)
+            picked = None if options.architecture is None else chosen(options.architecture, space, options.search)
         with ending_at_ctrl_c():
             import manta_swarm.automl.api
             import manta_swarm.automl.data.whole_folder  # noqa: F401 - they take seconds
-        use_threads(wishes.threads)
-        for line in _export_lines(source, wishes) if is_export else _snapshot_lines(source, picked, data, wishes):
+        use_threads(options.threads)
+        for line in _export_lines(source, options) if is_export else _snapshot_lines(source, picked, data, options):
             click.echo(line)
 
 
-def _check_export(source: Path, wishes: Wishes) -> None:
+def _check_export(source: Path, options: Options) -> None:
     """Refuse what is said of an exported network and is no good for it.
 
     Raises:
         UserError: there is something.
     """
-    if wishes.architecture is not None:
+    if options.architecture is not None:
         raise UserError(f"{source} is one network already; --arch is for snapshots")
-    if wishes.device != "cpu":
+    if options.device != "cpu":
         raise UserError(f"{source} is an export, which is measured on the CPU: leave --device out")
-    if wishes.data is not None and wishes.test_folder is not None:
+    if options.data is not None and options.test_folder is not None:
         raise UserError(f"{source} needs no --data beside --test-folder: leave one of them out")
-    if wishes.data is not None:
-        check_name(wishes.data, wishes.data_root)
+    if options.data is not None:
+        check_name(options.data, options.data_root)
 
 
 def _source(path: Path | None, snapshot: Path | None) -> Path:
@@ -126,18 +126,18 @@ def _source(path: Path | None, snapshot: Path | None) -> Path:
     return source
 
 
-def _export_lines(path: Path, wishes: Wishes) -> list[str]:
+def _export_lines(path: Path, options: Options) -> list[str]:
     """Return how good an exported network is.
 
     Raises:
         UserError: it is none, or the data do not fit.
     """
-    if wishes.test_folder is not None:
-        return _tested(path, wishes.test_folder)
-    return _exported(path, wishes.data, wishes.data_root, wishes.part or TEST)
+    if options.test_folder is not None:
+        return _tested(path, options.test_folder)
+    return _exported(path, options.data, options.data_root, options.part or TEST)
 
 
-def _snapshot_lines(path: Path, picked: Architecture | None, data: str, wishes: Wishes) -> list[str]:
+def _snapshot_lines(path: Path, picked: Architecture | None, data: str, options: Options) -> list[str]:
     """Return how good a snapshot's subnets are on a data set: the ``picked`` one, or the largest, the smallest and random ones.
 
     Raises:
@@ -146,16 +146,16 @@ def _snapshot_lines(path: Path, picked: Architecture | None, data: str, wishes: 
     from manta_swarm.automl import api
     from manta_swarm.automl.evaluation.held_out import check_fit
 
-    snapshot = api.open_snapshot(path, wishes.device)
-    space, dataset = snapshot.space, api.load_dataset(data, wishes.data_root)
+    snapshot = api.open_snapshot(path, options.device)
+    space, dataset = snapshot.space, api.load_dataset(data, options.data_root)
     check_fit(dataset, space)
-    networks = [(picked.id[:8], picked)] if picked is not None else _networks(space, wishes.num_random, wishes.seed)
+    networks = [(picked.id[:8], picked)] if picked is not None else _networks(space, options.num_random, options.seed)
     tested: EvaluationSet
-    part, tested, said = wishes.part or ALL, dataset, _samples(dataset, wishes.part or ALL)
-    if wishes.test_folder is not None:
-        tested, said = _whole(wishes.test_folder, dataset.class_titles, space, dataset.preparation.kept_side, dataset)
-    how = "" if wishes.device == "cpu" else f", computed in {wishes.precision} on {wishes.device}"
-    qualities = api.evaluate(snapshot, dataset, [each for _, each in networks], part=part, precision=wishes.precision, tested=tested)
+    part, tested, said = options.part or ALL, dataset, _samples(dataset, options.part or ALL)
+    if options.test_folder is not None:
+        tested, said = _whole(options.test_folder, dataset.class_titles, space, dataset.preparation.kept_side, dataset)
+    how = "" if options.device == "cpu" else f", computed in {options.precision} on {options.device}"
+    qualities = api.evaluate(snapshot, dataset, [each for _, each in networks], part=part, precision=options.precision, tested=tested)
     return [f"{space.name} after round {snapshot.state.round}, {said}{how}", *_subnets(space, networks, qualities)]
 
 

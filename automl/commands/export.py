@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """The options as they were given."""
 
     snapshot: Path
@@ -76,25 +76,25 @@ class Wishes:
 def export(**arguments: Any) -> None:
     """Export a subnet of a snapshot, without fine-tuning. Its statistics are measured anew on training data."""
     with clear_errors():
-        wishes = Wishes(**arguments)
-        forms = _forms(wishes.formats)
-        for licence in (wishes.licence, wishes.data_licence or wishes.licence):
+        options = Options(**arguments)
+        forms = _forms(options.formats)
+        for licence in (options.licence, options.data_licence or options.licence):
             check_licence(licence)
-        space, metadata = described(wishes.snapshot)
-        picked = chosen(wishes.architecture, space, wishes.search)
-        name = _name(wishes, space, picked)
-        check_targets(wishes.out, name, forms, wishes.force)
-        data = None if wishes.stored else checked_data(metadata, wishes.data, wishes.data_root)
-        if wishes.stored and (wishes.data is not None or INT8 in forms):
+        space, metadata = described(options.snapshot)
+        picked = chosen(options.architecture, space, options.search)
+        name = _name(options, space, picked)
+        check_targets(options.out, name, forms, options.force)
+        data = None if options.stored else checked_data(metadata, options.data, options.data_root)
+        if options.stored and (options.data is not None or INT8 in forms):
             raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
         with ending_at_ctrl_c():
             import manta_swarm.automl.api
             import manta_swarm.automl.export.statistics  # noqa: F401 - they take seconds
-        _write(wishes, picked, name, forms, data)
+        _write(options, picked, name, forms, data)
 
 
-def _name(wishes: Wishes, space: SearchSpace, picked: Architecture) -> str:
-    name = wishes.name or default_name(space.name, picked.id)
+def _name(options: Options, space: SearchSpace, picked: Architecture) -> str:
+    name = options.name or default_name(space.name, picked.id)
     if _NAME.fullmatch(name) is None:
         raise UserError(f"--name {name!r} is no plain name: letters, digits, dots, dashes and underscores, 100 at most")
     return name
@@ -108,7 +108,7 @@ def _forms(text: str) -> list[str]:
     return forms
 
 
-def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str], data: str | None) -> None:
+def _write(options: Options, picked: Architecture, name: str, forms: Sequence[str], data: str | None) -> None:
     """Write the subnet and say where to; ``data`` is the set that it is calibrated and measured with, None: it was before.
 
     Raises:
@@ -119,15 +119,15 @@ def _write(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
     from manta_swarm.automl.export.statistics import statistics_path, stored_subnet
     from manta_swarm.automl.training.update import state_digest
 
-    use_threads(wishes.threads)
-    snapshot = api.open_snapshot(wishes.snapshot)
-    beside = statistics_path(wishes.snapshot)
+    use_threads(options.threads)
+    snapshot = api.open_snapshot(options.snapshot)
+    beside = statistics_path(options.snapshot)
     if data is None:
-        subnet = _licensed(stored_subnet(beside, snapshot.supernet, state_digest(snapshot.state).hex(), picked.id), wishes)
+        subnet = _licensed(stored_subnet(beside, snapshot.supernet, state_digest(snapshot.state).hex(), picked.id), options)
     else:
-        dataset = api.load_dataset(data, wishes.data_root)
-        subnet = api.cut(snapshot, picked, dataset, licence=wishes.licence, data_licence=wishes.data_licence, int8=INT8 in forms)
-    written = api.export(subnet, wishes.out, name, forms, overwrite=wishes.force)
+        dataset = api.load_dataset(data, options.data_root)
+        subnet = api.cut(snapshot, picked, dataset, licence=options.licence, data_licence=options.data_licence, int8=INT8 in forms)
+    written = api.export(subnet, options.out, name, forms, overwrite=options.force)
     _print(subnet)
     for each in written:
         click.echo(f"  {each.path}  (differs by at most {each.difference:.1e})" if each.difference else f"  {each.path}")
@@ -145,12 +145,12 @@ def _keep(subnet: "Subnet", beside: Path) -> None:
         click.echo(f"  its statistics are not kept beside the snapshot: {error}")
 
 
-def _licensed(subnet: "Subnet", wishes: Wishes) -> "Subnet":
+def _licensed(subnet: "Subnet", options: Options) -> "Subnet":
     """Return a stored subnet under the licences that the person names; the data set's stays where none is named."""
     told = subnet.description.presentation
     if told is None:
         return subnet
-    told = replace(told, licence=wishes.licence, dataset_licence=wishes.data_licence or told.dataset_licence)
+    told = replace(told, licence=options.licence, dataset_licence=options.data_licence or told.dataset_licence)
     return replace(subnet, description=replace(subnet.description, presentation=told))
 
 

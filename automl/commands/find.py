@@ -51,7 +51,7 @@ _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """The options as they were given."""
 
     snapshot: Path | None
@@ -143,22 +143,22 @@ def find(**arguments: Any) -> None:
     """
     wait_asleep()
     with clear_errors():
-        wishes = Wishes(**arguments)
-        limits = _limits({"latency": wishes.latency_ms, "macs": wishes.macs, "weights": wishes.weights})
-        check_device(wishes.device)
-        check_precision(wishes.precision, wishes.device)
-        if wishes.warm_start is not None and not (wishes.warm_start / JOURNAL).is_file():
-            raise UserError(f"{wishes.warm_start} has no {JOURNAL}: give --warm-start the folder of a search")
-        if wishes.latency_table is None and "latency" in limits:
+        options = Options(**arguments)
+        limits = _limits({"latency": options.latency_ms, "macs": options.macs, "weights": options.weights})
+        check_device(options.device)
+        check_precision(options.precision, options.device)
+        if options.warm_start is not None and not (options.warm_start / JOURNAL).is_file():
+            raise UserError(f"{options.warm_start} has no {JOURNAL}: give --warm-start the folder of a search")
+        if options.latency_table is None and "latency" in limits:
             raise UserError("--latency-ms needs --latency-table FILE; measure it on the device with: manta-search profile --out FILE")
-        folder = wishes.out or _folder(wishes, limits)
-        with _measured_by(wishes, folder) as (snapshot, members):
+        folder = options.out or _folder(options, limits)
+        with _measured_by(options, folder) as (snapshot, members):
             space, metadata = described(snapshot)
-            data = checked_data(metadata, wishes.data, wishes.data_root) if members is None else metadata["dataset"]
-            table = None if wishes.latency_table is None else _table(wishes.latency_table, space)
+            data = checked_data(metadata, options.data, options.data_root) if members is None else metadata["dataset"]
+            table = None if options.latency_table is None else _table(options.latency_table, space)
             _load()
-            use_threads(wishes.threads)
-            _find(replace(wishes, snapshot=snapshot, data=data), folder, limits, table, members)
+            use_threads(options.threads)
+            _find(replace(options, snapshot=snapshot, data=data), folder, limits, table, members)
 
 
 def _load() -> None:
@@ -171,29 +171,29 @@ def _load() -> None:
         import manta_swarm.automl.search.report  # noqa: F401
 
 
-def _folder(wishes: Wishes, limits: Mapping[str, float]) -> Path:
-    stem = "run" if wishes.snapshot is None else wishes.snapshot.stem
+def _folder(options: Options, limits: Mapping[str, float]) -> Path:
+    stem = "run" if options.snapshot is None else options.snapshot.stem
     return Path("-".join([stem, *(f"{name}-{limit:.12g}" for name, limit in limits.items())]))
 
 
 @contextlib.contextmanager
-def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun | None]]:
+def _measured_by(options: Options, folder: Path) -> Iterator[tuple[Path, AskedRun | None]]:
     """Yield the snapshot to search in, and the run whose members measure it; None: it is measured here."""
-    if (wishes.snapshot is None) == (wishes.peers is None):
+    if (options.snapshot is None) == (options.peers is None):
         raise UserError("give --snapshot FILE, to measure here, or --peers ADDRESS, to have a run's members measure")
-    if wishes.snapshot is not None:
-        for name, value in (("--run", wishes.run), ("--invitation", wishes.invitation)):
+    if options.snapshot is not None:
+        for name, value in (("--run", options.run), ("--invitation", options.invitation)):
             if value is not None:
                 raise UserError(f"{name} is for --peers ADDRESS: leave it out")
-        yield wishes.snapshot, None
+        yield options.snapshot, None
         return
-    assert wishes.peers is not None
-    if wishes.data is not None or wishes.data_root is not None or wishes.workers or wishes.device != "cpu":
+    assert options.peers is not None
+    if options.data is not None or options.data_root is not None or options.workers or options.device != "cpu":
         raise UserError("with --peers nothing is measured here: leave out --data, --data-root, --workers and --device")
     doors = click.get_current_context().find_object(Doors)
     if doors is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
-    there = doors.network.run_at(wishes.peers, wishes.run, wishes.invitation)
+    there = doors.network.run_at(options.peers, options.run, options.invitation)
     _load()
     with there.opened(folder) as members:
         yield members.snapshot, members
@@ -232,11 +232,11 @@ class _Task:
     measured: Conditions | None  # of the latencies
 
 
-def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> None:
+def _find(options: Options, folder: Path, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> None:
     """Search, keep what is found in a folder, and say what it is.
 
     Args:
-        wishes: what the person typed, with the snapshot, and the data that it is measured on.
+        options: what the person typed, with the snapshot, and the data that it is measured on.
         folder: of what is found.
         limits: by the names of their costs.
         table: of latencies.
@@ -248,16 +248,16 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
     from manta_swarm.automl.search.earlier import EarlierSearch
     from manta_swarm.automl.search.search import Strategy, default_predictor
 
-    task = _opened(wishes, limits, table, members)
-    has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
-    strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples, wishes.compared)
-    earlier = None if wishes.warm_start is None else EarlierSearch(wishes.warm_start / JOURNAL, task.region.space)
+    task = _opened(options, limits, table, members)
+    has_predictor = default_predictor(task.region.space) if options.predictor is None else options.predictor
+    strategy = Strategy(Effort(options.population, options.generations), options.seed, has_predictor, options.samples, options.compared)
+    earlier = None if options.warm_start is None else EarlierSearch(options.warm_start / JOURNAL, task.region.space)
     if earlier is not None:
         most = (strategy.num_samples if has_predictor else strategy.effort.population) // 2
         strategy = replace(strategy, start=tuple(earlier.promising(task.region, task.axes, most)))
     settings = _settings(task, strategy)
     try:
-        found = _searched(task, strategy, _evaluator(task, wishes, members, earlier), folder, settings)
+        found = _searched(task, strategy, _evaluator(task, options, members, earlier), folder, settings)
         _save(found, task, folder, settings)
     except KeyboardInterrupt:
         click.echo(f"{program()}: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
@@ -265,27 +265,27 @@ def _find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: Late
     _show(found, task, folder, () if members is None else members.words())
 
 
-def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
+def _opened(options: Options, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
     from manta_swarm.automl.data.catalog import load_dataset
     from manta_swarm.automl.evaluation.held_out import check_fit
     from manta_swarm.automl.opening import open_snapshot
     from manta_swarm.automl.training.update import state_digest
 
-    assert wishes.snapshot is not None
-    assert wishes.data is not None
-    snapshot = open_snapshot(wishes.snapshot, wishes.device)
+    assert options.snapshot is not None
+    assert options.data is not None
+    snapshot = open_snapshot(options.snapshot, options.device)
     space, state = snapshot.space, snapshot.state
     costs = costs_of(space, table)
-    dataset = load_dataset(wishes.data, wishes.data_root) if members is None else None
+    dataset = load_dataset(options.data, options.data_root) if members is None else None
     if dataset is not None:
         check_fit(dataset, space)
     origin: dict[str, str | int | None] = {
         "supernet": space.name,
         "round": state.round,
         "state": state_digest(state).hex(),
-        "dataset": wishes.data if dataset is None else dataset.name,
+        "dataset": options.data if dataset is None else dataset.name,
         "data": snapshot.metadata["data"] if dataset is None else dataset.digest.hex(),
-        **({} if wishes.precision == FP32 else {"precision": wishes.precision}),
+        **({} if options.precision == FP32 else {"precision": options.precision}),
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
     region, axes = within(space, costs, limits)
@@ -293,7 +293,7 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
 
 
 @contextlib.contextmanager
-def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
+def _evaluator(task: _Task, options: Options, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
     """Yield who measures: a run's members, this process, or several of this computer; what an earlier search knows, nobody."""
     from manta_swarm.automl.search.earlier import Recalling
     from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator, MembersEvaluator
@@ -304,14 +304,14 @@ def _evaluator(task: _Task, wishes: Wishes, members: AskedRun | None, earlier: "
         evaluator: Evaluator
         if members is not None:
             evaluator = MembersEvaluator(members, task.supernet.space.task)
-        elif wishes.workers <= 1:
+        elif options.workers <= 1:
             assert task.dataset is not None
-            evaluator = LocalEvaluator(task.supernet, task.dataset, wishes.precision)
+            evaluator = LocalEvaluator(task.supernet, task.dataset, options.precision)
         else:
-            assert wishes.snapshot is not None
-            assert wishes.data is not None
-            by = command(wishes.snapshot, wishes.data, wishes.device, wishes.precision, wishes.data_root)
-            evaluator = stack.enter_context(ProcessEvaluator(by, wishes.workers))
+            assert options.snapshot is not None
+            assert options.data is not None
+            by = command(options.snapshot, options.data, options.device, options.precision, options.data_root)
+            evaluator = stack.enter_context(ProcessEvaluator(by, options.workers))
         yield Recalling(evaluator, earlier) if earlier is not None and earlier.is_of(task.origin) else evaluator
 
 

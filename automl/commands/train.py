@@ -31,7 +31,7 @@ _EVERY = 20  # rounds between snapshots
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Options:
     """The options as they were given; None: the default depends on others."""
 
     directory: Path
@@ -114,46 +114,46 @@ class Wishes:
 def train(**arguments: Any) -> None:
     """Train a supernet in this process. The same command goes on after a break."""
     with clear_errors():
-        wishes = Wishes(**arguments)
-        _check(wishes)
+        options = Options(**arguments)
+        _check(options)
         with ending_at_ctrl_c():
             import rich.progress  # noqa: F401 - before the signals are its own, as the others
 
             import manta_swarm.automl.data.catalog
             import manta_swarm.automl.graphs
             import manta_swarm.automl.training.trainer  # noqa: F401 - they take seconds
-        _train(wishes)
+        _train(options)
 
 
-def _check(wishes: Wishes) -> None:
+def _check(options: Options) -> None:
     """Refuse what cannot be, whatever is in the data.
 
     Raises:
         UserError: there is something.
     """
-    if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
-        raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
-    if wishes.taught and wishes.schedule != "sandwich":
-        raise UserError(f"--taught is for the sandwich: the later phases of {wishes.schedule} have a teacher of their own; leave it out")
-    if not 1 <= wishes.cohorts <= MAX_ROWS:
-        raise UserError(f"--cohorts takes a number from 1 to {MAX_ROWS}, not {wishes.cohorts}")
+    if not 1 <= options.local_steps <= MAX_LOCAL_STEPS:
+        raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {options.local_steps}")
+    if options.taught and options.schedule != "sandwich":
+        raise UserError(f"--taught is for the sandwich: the later phases of {options.schedule} have a teacher of their own; leave it out")
+    if not 1 <= options.cohorts <= MAX_ROWS:
+        raise UserError(f"--cohorts takes a number from 1 to {MAX_ROWS}, not {options.cohorts}")
     try:
-        is_sparse = wishes.codec is not None and codec_named(wishes.codec).is_sparse
+        is_sparse = options.codec is not None and codec_named(options.codec).is_sparse
     except ValueError as error:
         raise UserError(f"--codec: {error}") from error
-    if wishes.residual_percent is not None:
-        _check_residual(wishes.residual_percent, is_sparse=is_sparse)
-    if wishes.supernet is not None and wishes.supernet not in FAMILIES:
-        space_named(wishes.supernet)
-    if wishes.learning_rate is not None:
+    if options.residual_percent is not None:
+        _check_residual(options.residual_percent, is_sparse=is_sparse)
+    if options.supernet is not None and options.supernet not in FAMILIES:
+        space_named(options.supernet)
+    if options.learning_rate is not None:
         try:
-            dataclasses.replace(usual(TASKS[0]).optimizer, learning_rate=wishes.learning_rate)
+            dataclasses.replace(usual(TASKS[0]).optimizer, learning_rate=options.learning_rate)
         except ValueError as error:
             raise UserError(f"--learning-rate: {error}; write it like 0.01") from error
-    check_device(wishes.device)
-    if wishes.cuda_graphs and wishes.device == "cpu":
+    check_device(options.device)
+    if options.cuda_graphs and options.device == "cpu":
         raise UserError("--cuda-graphs is for GPUs: give --device cuda as well, or leave it out")
-    check_name(wishes.dataset, wishes.data_root)
+    check_name(options.dataset, options.data_root)
 
 
 def _check_residual(residual_percent: int, *, is_sparse: bool) -> None:
@@ -163,7 +163,7 @@ def _check_residual(residual_percent: int, *, is_sparse: bool) -> None:
         raise UserError("--residual-percent is about what a sparse codec leaves out: give --codec topk-256-4, or another one, as well")
 
 
-def _train(wishes: Wishes) -> None:
+def _train(options: Options) -> None:
     """Train to the end, or until the person stops it.
 
     Raises:
@@ -177,37 +177,37 @@ def _train(wishes: Wishes) -> None:
     from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 
     keep_freed_memory()
-    use_threads(wishes.threads)
-    device = checked_device(wishes.device)
-    data = load_dataset(wishes.dataset, wishes.data_root)
+    use_threads(options.threads)
+    device = checked_device(options.device)
+    data = load_dataset(options.dataset, options.data_root)
     usually = usual(data.task)
     settings = dataclasses.replace(
         usually,
-        supernet=wishes.supernet or usually.supernet,
-        microbatch_samples=wishes.microbatch_samples or usually.microbatch_samples,
-        target_batch=wishes.target_batch or usually.target_batch,
-    ).with_local_steps(wishes.local_steps)
-    settings = dataclasses.replace(settings, num_rounds=wishes.rounds or settings.num_rounds)
-    plan = _plan(settings, wishes, data)
+        supernet=options.supernet or usually.supernet,
+        microbatch_samples=options.microbatch_samples or usually.microbatch_samples,
+        target_batch=options.target_batch or usually.target_batch,
+    ).with_local_steps(options.local_steps)
+    settings = dataclasses.replace(settings, num_rounds=options.rounds or settings.num_rounds)
+    plan = _plan(settings, options, data)
     check_fit(data, plan.space)
-    percent = 100 if wishes.residual_percent is None else wishes.residual_percent
-    swarm = SimulatedSwarm(settings.microbatch_samples, settings.target_batch, wishes.cohorts, wishes.codec, percent)
-    trainer = Trainer(plan, data, swarm, device=device, recorder=CudaGraphs() if wishes.cuda_graphs else None)
-    _run(trainer, TrainingDirectory(wishes.directory, trainer, data))
+    percent = 100 if options.residual_percent is None else options.residual_percent
+    swarm = SimulatedSwarm(settings.microbatch_samples, settings.target_batch, options.cohorts, options.codec, percent)
+    trainer = Trainer(plan, data, swarm, device=device, recorder=CudaGraphs() if options.cuda_graphs else None)
+    _run(trainer, TrainingDirectory(options.directory, trainer, data))
 
 
-def _plan(settings: Settings, wishes: Wishes, data: "Dataset") -> Plan:
-    optimizer, percent = settings.optimizer, wishes.augmentation
-    if wishes.learning_rate is not None:
-        optimizer = dataclasses.replace(optimizer, learning_rate=wishes.learning_rate)
+def _plan(settings: Settings, options: Options, data: "Dataset") -> Plan:
+    optimizer, percent = settings.optimizer, options.augmentation
+    if options.learning_rate is not None:
+        optimizer = dataclasses.replace(optimizer, learning_rate=options.learning_rate)
     name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, data.image_channels, data.num_classes)
     space_named(name)  # refuses one that nobody knows
     usually = recipe_for(data.task, data.num_train, settings.num_rounds * settings.target_batch)
-    taught = usually.taught_percent if wishes.taught is None else wishes.taught
+    taught = usually.taught_percent if options.taught is None else options.taught
     recipe = dataclasses.replace(
-        usually if percent is None else Recipe(percent, percent), taught_percent=taught if wishes.schedule == "sandwich" else 0
+        usually if percent is None else Recipe(percent, percent), taught_percent=taught if options.schedule == "sandwich" else 0
     )
-    return Plan(name, wishes.schedule, wishes.algorithm, optimizer, settings.num_rounds, wishes.seed, settings.local_steps, recipe)
+    return Plan(name, options.schedule, options.algorithm, optimizer, settings.num_rounds, options.seed, settings.local_steps, recipe)
 
 
 def _run(trainer: "Trainer", kept: "TrainingDirectory") -> None:

@@ -29,7 +29,7 @@ _AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Specialisation:
     """What a person wants; see the command's options."""
 
     latency_ms: str
@@ -59,7 +59,7 @@ class Wish:
         return f"best-{self.latency_ms}ms-{self.device}"
 
 
-def specialise(wish: Wish, config: PeerConfig) -> None:
+def specialise(specialisation: Specialisation, config: PeerConfig) -> None:
     """Do all of it; what the commands say is printed by them.
 
     Raises:
@@ -67,29 +67,29 @@ def specialise(wish: Wish, config: PeerConfig) -> None:
         Unreachable: nobody gives the run's state.
     """
     try:
-        wish.out.mkdir(parents=True, exist_ok=True)
+        specialisation.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {wish.out}: {error.strerror}; choose another --out") from error
-    if wish.snapshot is None:
+        raise UserError(f"cannot make the folder {specialisation.out}: {error.strerror}; choose another --out") from error
+    if specialisation.snapshot is None:
         with ending_at_ctrl_c():
             import manta_swarm.peer.contact.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
-    snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out))
+    snapshot = specialisation.snapshot or asyncio.run(newest_state(config, specialisation.out))
     data = () if config.data_root is None else ("--data-root", str(config.data_root))
     threads = () if config.cpu_threads is None else ("--threads", str(config.cpu_threads))
-    supernet, table = read_header(snapshot).get("supernet", ""), wish.out / TABLE
-    if not _is_of(table, supernet, wish.device):
-        quick = ("--quick",) if wish.is_quick else ()
-        _run(profile, "--supernet", supernet, "--device", wish.device, *threads, *quick, "--out", str(table))
-    search = wish.out / f"{SEARCH}-{snapshot.stem}-{wish.latency_ms}ms"
-    few = ("--generations", "4", "--population", "12", "--no-predictor") if wish.is_quick else ()
-    limits = ("--latency-ms", wish.latency_ms, "--latency-table", str(table))
+    supernet, table = read_header(snapshot).get("supernet", ""), specialisation.out / TABLE
+    if not _is_of(table, supernet, specialisation.device):
+        quick = ("--quick",) if specialisation.is_quick else ()
+        _run(profile, "--supernet", supernet, "--device", specialisation.device, *threads, *quick, "--out", str(table))
+    search = specialisation.out / f"{SEARCH}-{snapshot.stem}-{specialisation.latency_ms}ms"
+    few = ("--generations", "4", "--population", "12", "--no-predictor") if specialisation.is_quick else ()
+    limits = ("--latency-ms", specialisation.latency_ms, "--latency-table", str(table))
     start = ("--snapshot", str(snapshot))
-    _run(find, *start, *limits, *data, *threads, *few, "--device", wish.device, "--out", str(search))
+    _run(find, *start, *limits, *data, *threads, *few, "--device", specialisation.device, "--out", str(search))
     forms = [form for form in FORMATS if form != ONNX or find_spec("onnxruntime") is not None]
-    best, name = str(search / "best.json"), ("--name", wish.name)
-    to = ("--format", ",".join(forms), "--out", str(wish.out), *name, "--force")
+    best, name = str(search / "best.json"), ("--name", specialisation.name)
+    to = ("--format", ",".join(forms), "--out", str(specialisation.out), *name, "--force")
     _run(export, *start, "--arch", best, *data, *threads, *to)
-    _run(evaluate, str(wish.out / wish.name), *data, *threads)
+    _run(evaluate, str(specialisation.out / specialisation.name), *data, *threads)
 
 
 async def newest_state(config: PeerConfig, folder: Path) -> Path:

@@ -205,13 +205,13 @@ def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device
     """Make the best network for this machine of a run's state. It profiles, searches, exports and evaluates, and goes on after a
     break."""
     with clear_errors():
-        from manta_swarm.peer.commands.specialise import Wish, specialise
+        from manta_swarm.peer.commands.specialise import Specialisation, specialise
 
-        wish, config = Wish(latency_ms, out, snapshot, device, is_quick), _config_of(options)
-        wish.check()
+        specialisation, config = Specialisation(latency_ms, out, snapshot, device, is_quick), _config_of(options)
+        specialisation.check()
         if snapshot is None:
             _require_run(config)
-        specialise(wish, config)
+        specialise(specialisation, config)
 
 
 def _require_run(config: "PeerConfig") -> None:

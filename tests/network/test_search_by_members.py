@@ -19,7 +19,7 @@ pytestmark = pytest.mark.swarm
 
 MEMBER = Path(__file__).parent / "asked_member.py"
 MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
-WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
+OPTIONS = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
 
 
 def command(program: str, *arguments: str | Path) -> list[str]:
@@ -74,16 +74,16 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
             programs.start_command(name, str(MEMBER), kind, "join", *where, *own, environment={"PYTHONPATH": str(MEMBER.parents[2])})
         programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in MEMBERS), "all know all")
         programs.wait_for_round(1)
-        ended = typed("search", "find", "--peers", address, *WISHES, "--out", by_members)
+        ended = typed("search", "find", "--peers", address, *OPTIONS, "--out", by_members)
         assert ended.returncode == 0, ended.stderr
         liar = programs.status("liar")
         assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
         assert "by the word of these alone" not in ended.stdout
-        assert ended_in_the_middle(tmp_path / "temporary", "--peers", address, *WISHES) == 128 + signal.SIGTERM
+        assert ended_in_the_middle(tmp_path / "temporary", "--peers", address, *OPTIONS) == 128 + signal.SIGTERM
         assert not list((tmp_path / "temporary").iterdir())
 
     (snapshot,) = by_members.glob("*.safetensors")
-    ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *WISHES, "--out", str(alone)])
+    ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *OPTIONS, "--out", str(alone)])
     assert ended_alone.exit_code == 0, ended_alone.output
     there, here = result(by_members), result(alone)
     assert as_good(there["front"], here["front"])

@@ -20,7 +20,7 @@ from manta_swarm.aggregator.local.report import (
     make_report,
     show,
 )
-from manta_swarm.aggregator.local.settings import Settings, Wishes, make_settings
+from manta_swarm.aggregator.local.settings import Options, Settings, make_settings
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
@@ -164,43 +164,43 @@ def test_a_directory_that_is_a_file_is_one_line_and_exit_code_2(tmp_path: Path) 
 
 def test_the_full_schedule_has_thresholds_and_a_shorter_one_has_those_that_were_given(tmp_path: Path) -> None:
     made = {
-        Wishes(directory=tmp_path / "a"): Limits(min_largest=90, min_smallest=80),
-        Wishes(directory=tmp_path / "b", rounds=5): Limits(),
-        Wishes(directory=tmp_path / "c", min_largest=50): Limits(min_largest=50, min_smallest=80),
-        Wishes(directory=tmp_path / "d", rounds=5, min_largest=50): Limits(min_largest=50),
-        Wishes(directory=tmp_path / "e", task="stereo"): Limits(beats_constant=True),
-        Wishes(directory=tmp_path / "f", task="stereo", rounds=5): Limits(),
-        Wishes(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): Limits(max_epe=2.5),
+        Options(directory=tmp_path / "a"): Limits(min_largest=90, min_smallest=80),
+        Options(directory=tmp_path / "b", rounds=5): Limits(),
+        Options(directory=tmp_path / "c", min_largest=50): Limits(min_largest=50, min_smallest=80),
+        Options(directory=tmp_path / "d", rounds=5, min_largest=50): Limits(min_largest=50),
+        Options(directory=tmp_path / "e", task="stereo"): Limits(beats_constant=True),
+        Options(directory=tmp_path / "f", task="stereo", rounds=5): Limits(),
+        Options(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): Limits(max_epe=2.5),
     }
-    for wishes, limits in made.items():
-        assert make_settings(wishes).limits == limits
+    for options, limits in made.items():
+        assert make_settings(options).limits == limits
 
 
 def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: Path) -> None:
-    stereo = make_settings(Wishes(directory=tmp_path / "a", task="stereo", rounds=3, seed=7, schedule="shrinking", data_root=tmp_path)).run
+    stereo = make_settings(Options(directory=tmp_path / "a", task="stereo", rounds=3, seed=7, schedule="shrinking", data_root=tmp_path)).run
     assert (stereo.run.rounds, stereo.run.seed, stereo.run.schedule) == (3, 7, "shrinking")
     assert (stereo.data.dataset, stereo.data.supernet, stereo.data_root) == ("layers", "stereo-tiny", tmp_path)
     assert stereo.optimizer_settings() == usual("stereo").optimizer
-    plain = make_settings(Wishes(directory=tmp_path / "b")).run
+    plain = make_settings(Options(directory=tmp_path / "b")).run
     quick = RoundSection(first_open_s=0.5, min_open_s=0.2, max_open_s=120)  # rounds adapt by themselves, from a short one on
     shown = MonitorSection(evaluate_share=0.1)
     assert plain == RunConfig(run=RunSection(name="digits-data-parallel", cohorts="affinity"), round=quick, monitor=shown)
 
 
 def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
-    made = make_settings(Wishes(directory=tmp_path / "a", data="layers")).run
+    made = make_settings(Options(directory=tmp_path / "a", data="layers")).run
     assert (made.data.dataset, made.data.supernet) == ("layers", "stereo-tiny")
 
 
 def test_local_steps_make_fewer_rounds_of_more_samples_unless_rounds_are_asked_for(tmp_path: Path) -> None:
     dense = usual("classification")
     for steps, rounds in ((1, 200), (10, 20), (7, 29), (300, 1)):
-        made = make_settings(Wishes(directory=tmp_path / str(steps), local_steps=steps, codec="topk-256-4")).run
+        made = make_settings(Options(directory=tmp_path / str(steps), local_steps=steps, codec="topk-256-4")).run
         assert (made.run.rounds, made.round.target_batch) == (rounds, dense.target_batch * steps)
         assert (made.exchange.local_steps, made.exchange.codec) == (steps, "topk-256-4")
         manifest = made.manifest(Identity(b"\x01" * 32), bytes(32), digits())  # what is asked for goes together
         assert manifest.exchange.max_claim_samples >= steps * manifest.microbatch_samples
-    made = make_settings(Wishes(directory=tmp_path / "rounds", local_steps=10, rounds=3)).run
+    made = make_settings(Options(directory=tmp_path / "rounds", local_steps=10, rounds=3)).run
     assert (made.run.rounds, made.round.target_batch, made.exchange.codec) == (3, 10 * dense.target_batch, "int16")
 
 
@@ -212,30 +212,30 @@ def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes:
 
 
 def test_by_affinity_peers_have_no_label(tmp_path: Path) -> None:
-    made = make_settings(Wishes(directory=tmp_path / "1", affinity=True))
+    made = make_settings(Options(directory=tmp_path / "1", affinity=True))
     assert [made.cohort(index) for index in range(made.peers)] == [None] * made.peers
     assert made.run.run.cohorts == "affinity"
     (tmp_path / "own" / "a").mkdir(parents=True)
     with pytest.raises(UserError, match="--affinity goes without --private"):
-        make_settings(Wishes(private=tmp_path / "own", affinity=True))
+        make_settings(Options(private=tmp_path / "own", affinity=True))
 
 
 def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp_path: Path) -> None:
     for name in ("b", "a", "c", ".hidden"):
         (tmp_path / "own" / name).mkdir(parents=True)
     (tmp_path / "own" / "notes.txt").touch()
-    made = make_settings(Wishes(directory=tmp_path / "1", private=tmp_path / "own"))
+    made = make_settings(Options(directory=tmp_path / "1", private=tmp_path / "own"))
     assert [path.name for path in made.private] == ["a", "b", "c"]
     assert (made.peers, made.cohorts, made.limits, made.run.run.data) == (3, 3, Limits(), "private")
-    together = make_settings(Wishes(directory=tmp_path / "2", private=tmp_path / "own", cohorts=1, peers=3))
+    together = make_settings(Options(directory=tmp_path / "2", private=tmp_path / "own", cohorts=1, peers=3))
     assert (together.peers, together.cohorts) == (3, 1)
-    for wishes, says in (
-        (Wishes(private=tmp_path / "own", peers=2), "--peers is 2, and .* has 3 folders"),
-        (Wishes(private=tmp_path / "own" / "a"), "has no folders"),
-        (Wishes(private=tmp_path / "own", task="stereo"), "is for labelled images"),
+    for options, says in (
+        (Options(private=tmp_path / "own", peers=2), "--peers is 2, and .* has 3 folders"),
+        (Options(private=tmp_path / "own" / "a"), "has no folders"),
+        (Options(private=tmp_path / "own", task="stereo"), "is for labelled images"),
     ):
         with pytest.raises(UserError, match=says):
-            make_settings(wishes)
+            make_settings(options)
 
 
 @pytest.mark.parametrize(
@@ -400,14 +400,14 @@ def test_on_a_terminal_progress_is_a_bar() -> None:
 
 
 def test_the_aggregator_is_told_where_its_monitor_is_to_be(tmp_path: Path) -> None:
-    assert make_settings(Wishes(directory=tmp_path / "a")).monitor == ()
-    assert make_settings(Wishes(directory=tmp_path / "b", no_monitor=True)).monitor == ("--no-monitor",)
-    assert make_settings(Wishes(directory=tmp_path / "c", monitor="localhost:0")).monitor == ("--monitor", "localhost:0")
+    assert make_settings(Options(directory=tmp_path / "a")).monitor == ()
+    assert make_settings(Options(directory=tmp_path / "b", no_monitor=True)).monitor == ("--no-monitor",)
+    assert make_settings(Options(directory=tmp_path / "c", monitor="localhost:0")).monitor == ("--monitor", "localhost:0")
     with pytest.raises(UserError, match="do not go together"):
-        make_settings(Wishes(directory=tmp_path / "d", monitor="127.0.0.1:0", no_monitor=True))
+        make_settings(Options(directory=tmp_path / "d", monitor="127.0.0.1:0", no_monitor=True))
     for wrong in ("8787", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "http://127.0.0.1:80"):
         with pytest.raises(UserError, match=r"--monitor .*HOST:PORT"):
-            make_settings(Wishes(directory=tmp_path / "d", monitor=wrong))
+            make_settings(Options(directory=tmp_path / "d", monitor=wrong))
     with pytest.raises(UserError, match=r"cannot listen on a\.\.b:80"):
-        make_settings(Wishes(directory=tmp_path / "d", monitor="a..b:80"))
+        make_settings(Options(directory=tmp_path / "d", monitor="a..b:80"))
     assert not (tmp_path / "d").exists()

@@ -13,7 +13,7 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.peer.commands import specialise
-from manta_swarm.peer.commands.specialise import Wish
+from manta_swarm.peer.commands.specialise import Specialisation
 from manta_swarm.peer.config import load_config
 from manta_swarm.protocol.errors import UserError
 from tests.latency_table import table_of
@@ -43,7 +43,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 def test_a_state_is_profiled_searched_exported_and_evaluated(tmp_path: Path, snapshot: Path, typed: list[tuple[str, Any]]) -> None:
     out = tmp_path / "out"
     config = load_config({"dir": tmp_path, "cpu_threads": "1", "data_root": tmp_path})
-    specialise.specialise(Wish("2.5", out, snapshot, "cpu", is_quick=False), config)
+    specialise.specialise(Specialisation("2.5", out, snapshot, "cpu", is_quick=False), config)
     assert [name for name, _ in typed] == ["profile", "find", "export", "evaluate"]
     profile, find, export, evaluate = (params for _, params in typed)
     assert (profile["supernet"], profile["out"], profile["threads"]) == (TINY.name, out / "latency.json", 1)
@@ -71,25 +71,25 @@ def test_a_state_that_lies_there_is_taken_only_where_it_is_the_one_that_the_log_
 def test_a_table_of_this_machine_is_measured_once(tmp_path: Path, snapshot: Path, typed: list[tuple[str, Any]]) -> None:
     table: LatencyTable = table_of()
     table.save(tmp_path / "latency.json")
-    wish = Wish("5", tmp_path, snapshot, table.conditions.device, is_quick=True)
-    specialise.specialise(wish, load_config({"dir": tmp_path}))
+    specialisation = Specialisation("5", tmp_path, snapshot, table.conditions.device, is_quick=True)
+    specialise.specialise(specialisation, load_config({"dir": tmp_path}))
     assert [name for name, _ in typed] == ["find", "export", "evaluate"]
 
 
 @pytest.mark.parametrize("latency_ms", ["0", "-5", "fast", "1e3", ""])
 def test_what_is_no_time(tmp_path: Path, latency_ms: str) -> None:
     with pytest.raises(UserError, match="no time above zero"):
-        Wish(latency_ms, tmp_path, None, "cpu", is_quick=False).check()
+        Specialisation(latency_ms, tmp_path, None, "cpu", is_quick=False).check()
 
 
 def test_what_else_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("garbage")
     with pytest.raises(UserError, match="no device"):
-        Wish("5", tmp_path, None, "toaster", is_quick=False).check()
+        Specialisation("5", tmp_path, None, "toaster", is_quick=False).check()
     with pytest.raises(UserError, match="no folder"):
-        Wish("5", tmp_path / "file", None, "cpu", is_quick=False).check()
+        Specialisation("5", tmp_path / "file", None, "cpu", is_quick=False).check()
     with pytest.raises(UserError, match="no snapshot"):
-        Wish("5", tmp_path, tmp_path / "file", "cpu", is_quick=False).check()
+        Specialisation("5", tmp_path, tmp_path / "file", "cpu", is_quick=False).check()
 
 
 def test_a_mistake_on_the_way_is_told_by_the_program_that_was_typed(
@@ -97,9 +97,9 @@ def test_a_mistake_on_the_way_is_told_by_the_program_that_was_typed(
 ) -> None:
     table: LatencyTable = table_of()
     table.save(tmp_path / "latency.json")
-    wish = Wish("0.000001", tmp_path, snapshot, table.conditions.device, is_quick=True)
+    specialisation = Specialisation("0.000001", tmp_path, snapshot, table.conditions.device, is_quick=True)
     with pytest.raises(SystemExit) as caught:
-        specialise.specialise(wish, load_config({"dir": tmp_path, "cpu_threads": "1"}))
+        specialise.specialise(specialisation, load_config({"dir": tmp_path, "cpu_threads": "1"}))
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("manta-peer: ")
