@@ -223,7 +223,7 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
 
 
 async def meet(cohort: Cohort, neighbours: Neighbours, num_peers: int, way: str) -> None:
-    """Return once all peers are mates, and linked in this way."""
+    """Return once all peers are cohort peers, and linked in this way."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while list(cohort.ways().values()) != [way] * (num_peers - 1):
             await neighbours.announce(cohort="here", round_=0)

@@ -148,8 +148,8 @@ class Place:
     directory: Path
     listen: str = LISTEN
     namespace: str | None = None  # of the network, as ``ip netns`` names it; None: this process's
-    cohort: str | None = None  # None: alone, or as ``finds_mates`` says
-    finds_mates: bool = False  # without a cohort's name it is not alone, but in the cohort that the run's manifest leads it to
+    cohort: str | None = None  # None: alone, or as ``finds_cohort_peers`` says
+    finds_cohort_peers: bool = False  # without a cohort's name it is not alone, but in the cohort that the run's manifest leads it to
     machine: str | None = None  # the id of the computer that it is on; None: this one's
     token: str | None = None  # what the members of the cohort share, 64 hex digits
     gateway: tuple[str, ...] = ()  # where a peer gives light contributors work, HOST:PORT
@@ -205,7 +205,7 @@ def _taking_part(place: Place, address: str, run: str, microbatch_s: float, gate
         initial_peers=(address,),
         run=run,
         cohort=place.cohort,
-        alone=place.cohort is None and not place.finds_mates,
+        alone=place.cohort is None and not place.finds_cohort_peers,
         listen=(place.listen,),
         gpus="none",
         cpu_threads=1,

@@ -1,7 +1,7 @@
 """Stereo microbatches of two sites with a view each, in two processes over real connections, against one that has both views: loss, bytes, time.
 
-The sites prove one token to each other as mates do. Each trains microbatches of its own in turn with the other, which the left one computes
-again with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.
+The sites prove one token to each other as cohort peers do. Each trains microbatches of its own in turn with the other, which the left one
+computes again with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.
 
 Run it from the repository: ``.venv/bin/python benchmarks/vertical.py --help``.
 """
@@ -26,7 +26,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResul
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network.links import Links
-from manta_swarm.network.near_mates import Mates, NotAMate
+from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.features.two_views.partner import Site
@@ -43,39 +43,39 @@ PATIENCE_S, NUM_PAIRS = 120.0, 256
 
 
 class Near:
-    """Mates and nobody else, without a run."""
+    """Cohort peers and nobody else, without a run."""
 
     def __init__(self, node: Node) -> None:
         self.key = node.key
         self._links = Links(node, RUN)
-        self._mates = Mates(node, self._links, RUN, "pair", TOKEN)
+        self._cohort_peers = CohortPeers(node, self._links, RUN, "pair", TOKEN)
 
     async def start(self) -> None:
         await self._links.start()
-        await self._mates.start()
+        await self._cohort_peers.start()
 
     async def meet(self, key: PublicKey) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not self._mates.knows(key):
-                await self._mates.meet([key], PATIENCE_S)
+            while not self._cohort_peers.knows(key):
+                await self._cohort_peers.meet([key], PATIENCE_S)
 
     async def close(self) -> None:
         await self._links.close()
-        await self._mates.close()
+        await self._cohort_peers.close()
 
-    def mates(self) -> tuple[PublicKey, ...]:
-        return self._mates.fresh()
+    def cohort_peers(self) -> tuple[PublicKey, ...]:
+        return self._cohort_peers.fresh()
 
-    async def serve_mates(self, method: str, handler: Handler) -> None:
-        async def for_mates(caller: PublicKey, request: bytes) -> bytes:
-            if not self._mates.knows(caller):
-                raise NotAMate("prove the cohort's token first")
+    async def serve_cohort_peers(self, method: str, handler: Handler) -> None:
+        async def for_cohort_peers(caller: PublicKey, request: bytes) -> bytes:
+            if not self._cohort_peers.knows(caller):
+                raise NotACohortPeer("prove the cohort's token first")
             return await handler(caller, request)
 
-        await self._links.serve(method, for_mates)
+        await self._links.serve(method, for_cohort_peers)
 
-    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
-        return await self._links.call(mate, method, request, timeout_s=timeout_s, largest=largest)
+    async def call_cohort_peer(self, cohort_peer: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        return await self._links.call(cohort_peer, method, request, timeout_s=timeout_s, largest=largest)
 
 
 def weights() -> torch.Tensor:

@@ -49,7 +49,7 @@ _COLUMNS = (("s a round", 10), ("beside", 9), ("compute %", 11), ("up MB", 9), (
 _NOTES = (
     "beside: seconds of a round that are no work; hivemind's are its all-reduce alone, without matchmaking. up, down: of a site's link and",
     "round, with all headers and whatever else the programs say. compute: part of the time that peers were in microbatches, the mean of the peers.",
-    "Mates pass each other vectors through memory: a site is one computer with four processes.",
+    "Cohort peers pass each other vectors through memory: a site is one computer with four processes.",
 )
 
 

@@ -1,6 +1,6 @@
 """Manta on the network of ``wan.py``: a cohort at each site, the aggregator at the third place, real programs on their own hosts.
 
-Mates of one cohort pass each other their vectors through memory although each has a network of its own: a site is one computer with
+Cohort peers of one cohort pass each other their vectors through memory although each has a network of its own: a site is one computer with
 several processes here. What goes between the sites, and to and from the aggregator, goes over the links.
 """
 
@@ -111,7 +111,7 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
             namespace=host.namespace,
             cohort=f"site-{host.site}" if setting.cohorts == "labels" else None,
             token=tokens[host.site] if setting.cohorts == "labels" else secrets.token_hex(32),
-            finds_mates=setting.cohorts != "labels",
+            finds_cohort_peers=setting.cohorts != "labels",
             machine=None if setting.cohorts == "labels" else secrets.token_hex(16),
         )
         for number, host in enumerate(network.hosts)
@@ -135,20 +135,23 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
 def _found(swarm: Swarm, network: Network, cohorts: str) -> str:
     """Wait until all know who is near, and those of a site have found each other where they are to; return what they found, in words."""
     sites = {f"{host.site}{number}": host.site for number, host in enumerate(network.hosts)}
-    mates = len(sites) // len(SITES) - 1 if cohorts == "affinity" else 0
+    cohort_peers = len(sites) // len(SITES) - 1 if cohorts == "affinity" else 0
     started_s = time.monotonic()
     while time.monotonic() < started_s + SETTLED_S:
         told = {name: swarm.peer(name) for name in swarm.peers}
-        if all(status.members == len(sites) and status.mates == mates and (mates or status.near) for status in told.values()):
+        if all(
+            status.members == len(sites) and status.cohort_peers == cohort_peers and (cohort_peers or status.near)
+            for status in told.values()
+        ):
             break
         time.sleep(0.5)
     else:
         raise SystemExit(f"they did not settle within {SETTLED_S:.0f} s: {told}")
     groups: dict[str, list[str]] = {}
     for name, status in told.items():
-        groups.setdefault(status.cohort if mates else name, []).append(name)
+        groups.setdefault(status.cohort if cohort_peers else name, []).append(name)
     words = " | ".join(" ".join(names) for names in groups.values())
-    why = "; ".join(sorted({status.why if mates else f"near: {status.near}" for status in told.values()}))
+    why = "; ".join(sorted({status.why if cohort_peers else f"near: {status.near}" for status in told.values()}))
     return f"after {time.monotonic() - started_s:.0f} s cohorts are {words} ({why})"
 
 

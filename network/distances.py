@@ -82,8 +82,8 @@ class Distances:
         smallest = sorted({self._node.key, *self._neighbours.members()}, key=tag_of)[:NUM_LANDMARKS]
         return [key for key in (*self._operators, *smallest) if key != self._node.key]
 
-    async def measure(self, mates: Collection[PublicKey], networks: Networks) -> None:
-        """Measure landmarks, mates and some others: those that were so the fewest times, of them those that may be nearest.
+    async def measure(self, cohort_peers: Collection[PublicKey], networks: Networks) -> None:
+        """Measure landmarks, cohort peers and some others: those that were so the fewest times, of them those that may be nearest.
 
         ``networks``: those that this host has an address in.
 
@@ -91,7 +91,7 @@ class Distances:
             Unreachable: the node's daemon does not say whom it is connected to.
         """
         members = self._neighbours.members()
-        wanted = list(dict.fromkeys((*mates, *self.landmarks)))
+        wanted = list(dict.fromkeys((*cohort_peers, *self.landmarks)))
         others = [key for key in members if key not in wanted]
         self._rng.shuffle(others)
         others.sort(key=lambda key: (self._tried[key], self._least_us(key)))
@@ -104,10 +104,10 @@ class Distances:
         await together(*map(self._ping, (*wanted, *others)), at_once=_AT_ONCE)
         await self._find_local(members, networks)
 
-    def position(self, *, is_grouped: bool, mates: Collection[PublicKey] = ()) -> Position:
-        """Return what is to be announced: distances to mates first, then to landmarks, then to who is nearest."""
+    def position(self, *, is_grouped: bool, cohort_peers: Collection[PublicKey] = ()) -> Position:
+        """Return what is to be announced: distances to cohort peers first, then to landmarks, then to who is nearest."""
         nearest = sorted(self._steps, key=lambda key: (self._steps[key], tag_of(key)))
-        named = [key for key in dict.fromkeys((*sorted(mates), *self.landmarks, *nearest)) if key in self._steps][:MAX_DISTANCES]
+        named = [key for key in dict.fromkeys((*sorted(cohort_peers), *self.landmarks, *nearest)) if key in self._steps][:MAX_DISTANCES]
         return Position(int(is_grouped), self._host, self._site(), tuple(sorted((tag_of(key), self._steps[key]) for key in named)))
 
     def step(self, key: PublicKey) -> int | None:

@@ -1,4 +1,4 @@
-"""Mates on the same local network find each other by their local addresses.
+"""Cohort peers on the same local network find each other by their local addresses.
 
 libp2p tells nobody on the internet the private addresses of a node, and most routers lead no connection from inside back inside: two peers
 behind one router would never meet. So each puts its own into the DHT where its cohort meets, sealed under what only the cohort knows, and
@@ -33,7 +33,7 @@ logger = logging.getLogger("manta.near")
 
 
 class LocalNetwork:
-    """One peer among the mates on its local network."""
+    """One peer among the cohort peers on its local network."""
 
     def __init__(self, node: OwnNode, run: bytes, secret: bytes, cohort: str) -> None:
         """Prepare.
@@ -60,7 +60,7 @@ class LocalNetwork:
             await self._node.publish(self._name, nonce + sealed, ttl_s=ttl_s)
 
     async def meet(self, known: Sequence[PublicKey]) -> None:
-        """Connect to the mates on this network that are not ``known`` yet; whoever is not there any more is no error."""
+        """Connect to the cohort peers on this network that are not ``known`` yet; whoever is not there any more is no error."""
         records = await self._node.lookup(self._name)
         networks, own = own_networks()
         places: dict[PublicKey, list[str]] = {}
@@ -76,7 +76,7 @@ class LocalNetwork:
         try:
             await self._node.introduce(key, maddrs)
         except Unreachable as error:
-            logger.debug("a mate is not on this network peer=%s reason=%s", key.hex()[:8], error)
+            logger.debug("a cohort peer is not on this network peer=%s reason=%s", key.hex()[:8], error)
 
     def _open(self, key: PublicKey, data: bytes) -> Places:
         """Return where ``key`` says that it listens.

@@ -1,7 +1,7 @@
 """Direct links between the peers of a cohort: a Unix socket on one host, else TLS 1.3 over TCP. Who is not linked is called by libp2p.
 
-Each program makes a key and a certificate when it starts. The greeting that libp2p has authenticated (``network.near_mates``) tells a
-cohort peer the certificate, byte for byte, and where to connect; each end accepts nothing but that. The smaller key dials, and the other
+Each program makes a key and a certificate when it starts. The greeting that libp2p has authenticated (``network.near_cohort_peers``) tells
+a cohort peer the certificate, byte for byte, and where to connect; each end accepts nothing but that. The smaller key dials, and the other
 one if no link stands after a while. A link that breaks is made again with the next greeting.
 """
 

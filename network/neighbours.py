@@ -7,8 +7,8 @@ name without any bits, under which a large run's few with the smallest hashes st
 An announcement costs nothing, and anybody can make thousands. So those who were met, who answered a call or made one, are drawn before
 those who are only announced, and stay where there is no room.
 
-In a run where affinity makes the cohorts those who are near by what they announce come to be known as mates do, and stay: who is to be a
-mate would else not be found among many.
+In a run where affinity makes the cohorts those who are near by what they announce come to be known as cohort peers do, and stay: who is to
+be a cohort peer would else not be found among many.
 
 A round needs none of this: a peer that finds nobody takes part by the log alone.
 """
@@ -51,14 +51,14 @@ class _Known:
     announcement: Announcement
     forgotten_s: float  # the time when it is
     is_met: bool = False
-    is_mate: bool = False  # it stands where the own cohort meets
+    is_cohort_peer: bool = False  # it stands where the own cohort meets
     data: bytes = b""  # the announcement as it came
 
 
 class Proven(Protocol):
     """Who has shown that it is of the own cohort."""
 
-    def mates(self) -> Container[PublicKey]:
+    def cohort_peers(self) -> Container[PublicKey]:
         """Return them."""
         ...
 
@@ -107,8 +107,8 @@ class Neighbours:
 
     async def announce(self, *, cohort: str, round_: int, position: Position = NOWHERE, size: int = ALL) -> None:
         """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, where, and of which size."""
-        if cohort != self._cohort:  # whoever stood where the last one meets is no mate for that any more
-            self._known = {key: replace(known, is_mate=False) for key, known in self._known.items()}
+        if cohort != self._cohort:  # whoever stood where the last one meets is no cohort peer for that any more
+            self._known = {key: replace(known, is_cohort_peer=False) for key, known in self._known.items()}
         self._own = Placed(self._endpoint.key, cohort, position)
         self._distances.clear()
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
@@ -218,7 +218,7 @@ class Neighbours:
 
     def at_meeting(self) -> list[PublicKey]:
         """Return those of them that stand where the own cohort meets."""
-        return [key for key in self.members() if self._known[key].is_mate]
+        return [key for key in self.members() if self._known[key].is_cohort_peer]
 
     def some(self, count: int) -> list[PublicKey]:
         """Return at most so many random ones of them."""
@@ -252,7 +252,7 @@ class Neighbours:
     def is_near(self, key: PublicKey) -> bool:
         """Return whether a peer stands where the own cohort meets, and is of it as far as is known."""
         known = self._known.get(key)
-        return known is not None and known.is_mate and (self._proven is None or key in self._proven.mates())
+        return known is not None and known.is_cohort_peer and (self._proven is None or key in self._proven.cohort_peers())
 
     def met(self, key: PublicKey) -> None:
         """It answered a call, or made one: it is there."""
@@ -316,12 +316,12 @@ class Neighbours:
         now, is_full = self._clock.now_s(), len(self._known) >= MAX_NEIGHBOURS
         after_s = 0.0 if is_full else _PERIODS_PUBLISHED * self.period_s
         self._known = {key: known for key, known in self._known.items() if known.forgotten_s + after_s > now}
-        close = [key for key in self._known if self._is_close(key) and not self._is_mate(key)]
+        close = [key for key in self._known if self._is_close(key) and not self._is_cohort_peer(key)]
         if len(self._known) >= MAX_NEIGHBOURS:
             far = sorted((key for key in self.far(MAX_NEIGHBOURS) if key not in close), key=lambda key: self._known[key].is_met)
             for key in far[: MAX_NEIGHBOURS // _CHANGED]:
                 del self._known[key]
-        if sum(map(self._is_mate, self._known)) + len(close) >= MAX_NEAR:  # there may be more of them, with whom there is room
+        if sum(map(self._is_cohort_peer, self._known)) + len(close) >= MAX_NEAR:  # there may be more of them, with whom there is room
             for key in self._rng.sample(close, min(len(close), MAX_NEAR // _CHANGED)):
                 del self._known[key]
 
@@ -355,31 +355,31 @@ class Neighbours:
             raise
         if known is None and not self._has_room(key, of_cohort) and not self._has_room_near(announcement):
             return
-        is_mate = announcement.cohort == self._cohort and (of_cohort or (known is not None and known.is_mate))
+        is_cohort_peer = announcement.cohort == self._cohort and (of_cohort or (known is not None and known.is_cohort_peer))
         if known is not None and known.announcement.sequence >= announcement.sequence:
-            self._known[key] = replace(known, is_mate=is_mate)
+            self._known[key] = replace(known, is_cohort_peer=is_cohort_peer)
             return
         if known is None and len(self._known) >= MAX_NEIGHBOURS:
-            others = [each for each in self._known if not self._is_mate(each)]
+            others = [each for each in self._known if not self._is_cohort_peer(each)]
             del self._known[self._rng.choice([each for each in others if not self._is_close(each)] or others)]
         is_met = known is not None and known.is_met
-        self._known[key] = _Known(announcement, self._clock.now_s() + self._counts_for_s, is_met, is_mate, data)
+        self._known[key] = _Known(announcement, self._clock.now_s() + self._counts_for_s, is_met, is_cohort_peer, data)
         self._distances.pop(key, None)
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
         if len(self._known) >= MAX_NEIGHBOURS and not of_cohort:
             return False
-        mates = sum(map(self._is_mate, self._known))
+        cohort_peers = sum(map(self._is_cohort_peer, self._known))
         if of_cohort:
-            return mates < min(MAX_NEAR, MAX_NEIGHBOURS)
+            return cohort_peers < min(MAX_NEAR, MAX_NEIGHBOURS)
         own = _first_bits(self._endpoint.key, self._bits)
         if self._bits == 0 or _first_bits(key, self._bits) != own:
             return True
-        beside = sum(not self._is_mate(each) and _first_bits(each, self._bits) == own for each in self._known)
-        return beside < (MAX_NEIGHBOURS - mates) // 2
+        beside = sum(not self._is_cohort_peer(each) and _first_bits(each, self._bits) == own for each in self._known)
+        return beside < (MAX_NEIGHBOURS - cohort_peers) // 2
 
-    # Where affinity makes the cohorts: who may come to be a mate.
+    # Where affinity makes the cohorts: who may come to be a cohort peer.
 
     def _may_open(self) -> bool:
         """Return whether to see if somebody for whom there is no room is near; a look sees that of some."""
@@ -388,20 +388,20 @@ class Neighbours:
         return is_grouped and self._left_to_open >= 0
 
     def _has_room_near(self, announcement: Announcement) -> bool:
-        """Return whether this is somebody near, and one more may be known: with the mates as many as these may be."""
+        """Return whether this is somebody near, and one more may be known: with the cohort peers as many as these may be."""
         assert self._own is not None
         there = Placed(announcement.key, announcement.cohort, announcement.position)
         if not announcement.position.is_grouped or distance_us(self._own, there) > STAY_US:
             return False
-        return sum(self._is_mate(each) or self._is_close(each) for each in self._known) < min(MAX_NEAR, MAX_NEIGHBOURS)
+        return sum(self._is_cohort_peer(each) or self._is_close(each) for each in self._known) < min(MAX_NEAR, MAX_NEIGHBOURS)
 
     def _is_close(self, key: PublicKey) -> bool:
-        """Return whether affinity may make a mate of a peer that is known."""
+        """Return whether affinity may make a cohort peer of a peer that is known."""
         is_grouped = self._own is not None and self._own.position.is_grouped and self._known[key].announcement.position.is_grouped
         return bool(is_grouped) and self.distance_us(key) <= STAY_US
 
-    def _is_mate(self, key: PublicKey) -> bool:
-        return self._known[key].is_mate
+    def _is_cohort_peer(self, key: PublicKey) -> bool:
+        return self._known[key].is_cohort_peer
 
 
 def _period_s(known: int) -> float:

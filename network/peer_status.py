@@ -50,11 +50,11 @@ class PeerStatus:
     left_ms: float | None = None  # until the headers of the open round close, when somebody looked last; so are the node's bytes
     open_ms: float = 0.0  # how long it is open in all
     members: int = 0
-    mates: int = 0  # others of its cohort that are there
+    cohort_peers: int = 0  # others of its cohort that are there
     links: str = ""  # how these are reached, in words
     why: str = ""  # it is in that cohort, in words
     size: str = ""  # of the cohort in model-parallel, and why it has that one, in words
-    near: str = ""  # who is near and no mate, in words
+    near: str = ""  # who is near and no cohort peer, in words
     round_trips: str = ""  # to the landmarks, in words
     reachable: str = "unknown"  # whether others can call this peer: unknown, local, public, outbound
     reach: str = ""  # the same in words

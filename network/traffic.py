@@ -1,8 +1,8 @@
 """What a node sends and receives, counted, and held back where a person limits it: a bucket of bytes for each direction.
 
 Counted is what passes through the doors of this process, the streams and the small calls, those of the DHT too, direct links over the
-network, and what a gateway's HTTP carries; what libp2p, TLS, HTTP and TCP/IP add to it is not, nor what mates on one computer tell each
-other. A piece that is larger than the bucket overdraws it: so the average is the limit whatever the sizes are. Own calls go before the
+network, and what a gateway's HTTP carries; what libp2p, TLS, HTTP and TCP/IP add to it is not, nor what cohort peers on one computer tell
+each other. A piece that is larger than the bucket overdraws it: so the average is the limit whatever the sizes are. Own calls go before the
 answers to others.
 """
 

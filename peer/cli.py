@@ -52,7 +52,7 @@ def main() -> None:
 @DIR
 @DATA_ROOT
 @click.option("--data-limit", metavar="SIZE", help="Disk for a data set that other peers give.  [default: 20GB; none: all there is]")
-@click.option("--view", metavar="left|right", help="Stereo: this computer has only these views, a mate the others.")
+@click.option("--view", metavar="left|right", help="Stereo: this computer has only these views, a cohort peer the others.")
 @click.option("--private-data", type=click.Path(path_type=Path), metavar="DIR", help="Images of your own, where a run asks for them.")
 @click.option("--private-noise", type=float, metavar="SIGMA", help="Own images: add noise of SIGMA times the clip to what is handed in.")
 @click.option("--private-clip", type=float, metavar="C", help="Own images, with noise: the norm that what is handed in is clipped to.")

@@ -139,7 +139,8 @@ class PeerConfig(Limits):
         description="private data: tell the operator how good the model is on held-out images of one's own; default: yes, with noise no",
     )
     view: Literal["left", "right"] | None = Field(
-        default=None, description="stereo: this computer has the pairs' left views and disparities, or the right views; a mate the others"
+        default=None,
+        description="stereo: this computer has the pairs' left views and disparities, or the right views; a cohort peer the others",
     )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
 

@@ -120,7 +120,7 @@ def cohorts(peers: Iterable[Placed]) -> dict[bytes, str]:
     return _Grouping(peers).names()
 
 
-def mates_of(own: Placed, peers: Iterable[Placed]) -> frozenset[bytes]:
+def cohort_peers_of(own: Placed, peers: Iterable[Placed]) -> frozenset[bytes]:
     """Return the keys of those who are in a cohort with ``own``: they announced the same name, and are not too far apart or too many.
 
     Nobody else's announcement counts, and all of a name stand where it meets and know each other: so they agree, whomever else each knows.

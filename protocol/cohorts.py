@@ -55,14 +55,14 @@ def affinity_token(run: bytes) -> bytes:
     return sha256(b"manta/affinity/v1" + run)
 
 
-def mate_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bytes:
+def cohort_peer_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bytes:
     """Return what ``caller`` shows ``callee``: that it holds the token of a cohort in a run (32 bytes).
 
     It is of use to nobody else: both keys stand in it, and who calls is known by the connection.
     """
-    return hmac.digest(token, b"".join((b"manta/mate/v1", run, cohort.encode(), caller, callee)), "sha256")
+    return hmac.digest(token, b"".join((b"manta/cohort_peer/v1", run, cohort.encode(), caller, callee)), "sha256")
 
 
-def is_mate_proof(proof: bytes, token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bool:
+def is_cohort_peer_proof(proof: bytes, token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bool:
     """Return whether ``caller`` holds the token."""
-    return hmac.compare_digest(proof, mate_proof(token, run, cohort, caller, callee))
+    return hmac.compare_digest(proof, cohort_peer_proof(token, run, cohort, caller, callee))

@@ -75,7 +75,9 @@ class Manifest:
     reward_pool: int  # credit units shared out each round
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one signs the manifest
-    cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
+    cohorts: (
+        str  # one of COHORTS: who may be a cohort peer of a peer without a label, those who share its token, or whoever of the run is near
+    )
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
     recipe: Recipe = USUAL  # how microbatches are augmented, and what decays

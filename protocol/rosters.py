@@ -54,9 +54,9 @@ class Silence:
         self._late.pop(key, None)
 
 
-def choose_founder(own: PublicKey, mates: Iterable[PublicKey], silence: Silence, round: int) -> PublicKey:
-    """Return who convenes a roster for ``round``: the smallest key among ``own`` and those mates who were not silent lately."""
-    return min([own, *(mate for mate in mates if not silence.covers(mate, round))])
+def choose_founder(own: PublicKey, cohort_peers: Iterable[PublicKey], silence: Silence, round: int) -> PublicKey:
+    """Return who convenes a roster for ``round``: the smallest key among ``own`` and those cohort peers who were not silent lately."""
+    return min([own, *(cohort_peer for cohort_peer in cohort_peers if not silence.covers(cohort_peer, round))])
 
 
 def fits(microbatch_ms: int, left_ms: float, local_steps: int) -> bool:

@@ -34,7 +34,7 @@ from manta_swarm.peer.sync.one_history import MAX_HISTORIES_BYTES
 from manta_swarm.protocol import auditing
 from manta_swarm.protocol.admission import Admission, Invitation, Pass
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
-from manta_swarm.protocol.cohorts import cohort_name, mate_proof, meeting_secret
+from manta_swarm.protocol.cohorts import cohort_name, cohort_peer_proof, meeting_secret
 from manta_swarm.protocol.draws import auditor_of, number
 from manta_swarm.protocol.encoding import Value, pack, to_value
 from manta_swarm.protocol.encoding import encode as encode_value
@@ -127,7 +127,7 @@ def named(modules: dict[str, str]) -> list[type]:
     return [getattr(importlib.import_module(module), name) for module, names in modules.items() for name in names.split()]
 
 
-KEY, MATE, ZEROS, COUNTING = Identity(bytes(range(32))), Identity(bytes(range(32, 64))), bytes(32), bytes(range(32))
+KEY, COHORT_PEER, ZEROS, COUNTING = Identity(bytes(range(32))), Identity(bytes(range(32, 64))), bytes(32), bytes(range(32))
 EXCHANGE = Exchange("int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
 MANIFEST = Manifest(
     name="test",
@@ -195,8 +195,8 @@ CONTRIBUTION = Signed.sign(
     KEY,
 )
 MATES_STEP = ClaimStep(4, 4, (), ZEROS)
-MATES_WORK = work_of(4, RUN, MATE.public_key, [MATES_STEP])
-MATES_CLAIM = Signed.sign(replace(CLAIM, key=MATE.public_key, steps=(MATES_STEP,), work=MATES_WORK), MATE)
+MATES_WORK = work_of(4, RUN, COHORT_PEER.public_key, [MATES_STEP])
+MATES_CLAIM = Signed.sign(replace(CLAIM, key=COHORT_PEER.public_key, steps=(MATES_STEP,), work=MATES_WORK), COHORT_PEER)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
@@ -292,9 +292,9 @@ def rows() -> Iterator[tuple[str, str]]:
         'root of that int16 body, ""]`: digest when signed',
         f"`{CONTRIBUTION.digest.hex()}`",
     )
-    yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
+    yield "public key of the seed `202122...3f`, *cohort peer*", f"`{COHORT_PEER.public_key.hex()}`"
     yield (
-        f'claim of *mate*, with the account *key*, `[run, 1, run, mate, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(MATES_WORK)}, '
+        f'claim of *cohort peer*, with the account *key*, `[run, 1, run, cohort peer, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(MATES_WORK)}, '
         'Z, "", 250, 0, ""]`: digest when signed',
         f"`{MATES_CLAIM.digest.hex()}`",
     )
@@ -306,24 +306,27 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "header of the first contribution, with its claim: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
     ticket = Signed.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
     yield "signature of the ticket `[run, 1, digest of that first contribution]`", f"`{ticket.signature.hex()}`"
-    position = Position(1, b"h" * 16, b"", ((tag_of(MATE.public_key), 3),))
+    position = Position(1, b"h" * 16, b"", ((tag_of(COHORT_PEER.public_key), 3),))
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
-    what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
+    what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *cohort_peer*, 3]]], 4]`: SHA-256 of it packed'
     yield what, f"`{sha256(pack(announcement)).hex()}`"
     verdict = Signed.sign(Verdict(RUN, KEY.public_key, 1, CONTRIBUTION.digest, (0,), KEY.public_key), KEY)
     what = "verdict `[run, key, 1, digest of that first contribution, [0], key]`: digest when signed; its signature"
     yield what, f"`{verdict.digest.hex()}`; `{verdict.signature.hex()}`"
     yield 'number("audit") of the digest 00..1f, beacon Z', str(number("audit", ZEROS, COUNTING))
-    auditor = auditor_of(ZEROS, COUNTING, (), sorted((KEY.public_key, MATE.public_key)))
-    yield "of *key* and *mate*, both named, whose word that it is good counts", "*key*" if auditor == KEY.public_key else "*mate*"
-    invitation = Signed.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, "member"), KEY)
-    yield 'signature of the invitation `[run, key, mate, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
-    admission = Signed.sign(Admission(invitation, KEY.public_key), MATE)
-    yield "SHA-256 of the entry of *key*'s admission by it, which *mate* signs", f"`{sha256(entry_of(admission)).hex()}`"
-    shown = Signed.sign(Pass(RUN, KEY.public_key, MATE.public_key, "member"), KEY)
-    yield 'signature of the pass `[run, key, mate, "member"]`', f"`{shown.signature.hex()}`"
-    revocation = Signed.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
-    what = 'signature of the revocation `[run, key, "peer", mate]`; SHA-256 of its entry'
+    auditor = auditor_of(ZEROS, COUNTING, (), sorted((KEY.public_key, COHORT_PEER.public_key)))
+    yield (
+        "of *key* and *cohort peer*, both named, whose word that it is good counts",
+        "*key*" if auditor == KEY.public_key else "*cohort_peer*",
+    )
+    invitation = Signed.sign(Invitation(RUN, KEY.public_key, COHORT_PEER.public_key, 2, 3, "member"), KEY)
+    yield 'signature of the invitation `[run, key, cohort_peer, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
+    admission = Signed.sign(Admission(invitation, KEY.public_key), COHORT_PEER)
+    yield "SHA-256 of the entry of *key*'s admission by it, which *cohort peer* signs", f"`{sha256(entry_of(admission)).hex()}`"
+    shown = Signed.sign(Pass(RUN, KEY.public_key, COHORT_PEER.public_key, "member"), KEY)
+    yield 'signature of the pass `[run, key, cohort_peer, "member"]`', f"`{shown.signature.hex()}`"
+    revocation = Signed.sign(Revocation(RUN, KEY.public_key, "peer", COHORT_PEER.public_key), KEY)
+    what = 'signature of the revocation `[run, key, "peer", cohort_peer]`; SHA-256 of its entry'
     yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"
     offer = Signed.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
@@ -401,22 +404,23 @@ def contributions_list() -> Iterator[tuple[str, str]]:
 
 
 def near_rows() -> Iterator[tuple[str, str]]:
-    """Yield the vectors of how mates find each other, and of what they show."""
-    proof = mate_proof(b"\xaa" * 32, ZEROS, "cohort-0", KEY.public_key, MATE.public_key)
-    yield "proof of the token `aaaa...aa` for run Z, cohort `cohort-0`, from the key of section 19 to *mate*", f"`{proof.hex()}`"
+    """Yield the vectors of how cohort peers find each other, and of what they show."""
+    proof = cohort_peer_proof(b"\xaa" * 32, ZEROS, "cohort-0", KEY.public_key, COHORT_PEER.public_key)
+    yield "proof of the token `aaaa...aa` for run Z, cohort `cohort-0`, from the key of section 19 to *cohort peer*", f"`{proof.hex()}`"
     endpoint = MemoryNetwork().endpoint(KEY.public_key)
     meeting = Neighbours(endpoint, ZEROS, secret=meeting_secret(b"\xaa" * 32, ZEROS))._meeting("cohort-0")
     yield "where that cohort meets: the last part of the name (section 8)", f"`{meeting.rpartition('-')[2]}`"
-    near = [((tag_of(MATE.public_key), 3),), ()]
+    near = [((tag_of(COHORT_PEER.public_key), 3),), ()]
     placed = [
-        Placed(who.public_key, first_name(who.public_key), Position(1, b"", b"", at)) for who, at in zip((KEY, MATE), near, strict=True)
+        Placed(who.public_key, first_name(who.public_key), Position(1, b"", b"", at))
+        for who, at in zip((KEY, COHORT_PEER), near, strict=True)
     ]
     yield "tag of *key*; its cohort while it knows nobody", f"`{tag_of(KEY.public_key).hex()}`; `{placed[0].cohort}`"
-    mate = first_name(MATE.public_key)
+    cohort_peer = first_name(COHORT_PEER.public_key)
     names = cohorts(placed)
-    what = f"the cohort of both, where *key* names the tag of *mate* with step 3, *mate*'s first one being `{mate}`"
+    what = f"the cohort of both, where *key* names the tag of *cohort peer* with step 3, *cohort peer*'s first one being `{cohort_peer}`"
     assert len(set(names.values())) == 1
-    yield what, f"`{names[MATE.public_key]}`"
+    yield what, f"`{names[COHORT_PEER.public_key]}`"
 
 
 def search_space_row(space: SearchSpace) -> str:

@@ -1,13 +1,13 @@
-"""This peer's part in its cohort, whichever end it is: it proves the token to its mates, and takes a place in a roster for each base.
+"""This peer's part in its cohort, whichever end it is: it proves the token to its cohort peers, and takes a place in a roster for each base.
 
-Whatever goes wrong, the peer is alone, and what it did counts all the same. Only mates who have proven the token are listened to.
+Whatever goes wrong, the peer is alone, and what it did counts all the same. Only cohort peers who have proven the token are listened to.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from manta_swarm.network.links import Links
-from manta_swarm.network.near_mates import Mates, NotAMate
+from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.cohort.company import Membership
@@ -52,7 +52,7 @@ class Grouped(Protocol):
 
 
 class Cohort:
-    """One peer among its mates. All methods run in one event loop."""
+    """One peer among its cohort peers. All methods run in one event loop."""
 
     def __init__(
         self,
@@ -80,9 +80,11 @@ class Cohort:
         self._service: Service | None = None
         if token is not None:
             self._links = links or Links(context.node, context.run)
-            mates = Mates(context.node, self._links, context.run, self._name, token, context.clock)
+            cohort_peers = CohortPeers(context.node, self._links, context.run, self._name, token, context.clock)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
-            self._service = Service(context, self._links, mates, may_share=not (context.manifest.is_audited and self._name == AFFINITY))
+            self._service = Service(
+                context, self._links, cohort_peers, may_share=not (context.manifest.is_audited and self._name == AFFINITY)
+            )
             self._rosters = Rosters(self._service)
 
     @property
@@ -90,41 +92,41 @@ class Cohort:
         return Group(self._name) if self._company is None else self._company.group
 
     async def start(self) -> None:
-        """Answer mates from now on."""
+        """Answer cohort peers from now on."""
         if self._service is not None:
             await self._links.start()
-            await self._service.mates.start()
+            await self._service.cohort_peers.start()
             for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
-                await self._links.serve(method, self._for_mates(self._service, answer))
+                await self._links.serve(method, self._for_cohort_peers(self._service, answer))
             for method, answer in ((PLAN, self._on_plan), (ADD, self._on_add), (SUM, self._on_sum)):  # for this roster's only
                 await self._links.serve(method, answer)
 
     async def leave(self) -> None:
-        """Tell the mates that this peer leaves."""
+        """Tell the cohort peers that this peer leaves."""
         if self._service is not None:
-            await self._service.mates.leave()
+            await self._service.cohort_peers.leave()
 
     async def close(self) -> None:
-        """Give up what is under way; mates go on alone."""
+        """Give up what is under way; cohort peers go on alone."""
         self._seat.close()
         self._before.forget()
         self._seat.forget()
         if self._service is not None:
             self._rosters.close()
             await self._links.close()
-            await self._service.mates.close()
+            await self._service.cohort_peers.close()
 
     async def meet(self) -> None:
-        """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
+        """Prove the token to who stands where the cohort meets, and to the cohort peers known again: to be called after each look."""
         if self._service is not None:
-            await self._service.mates.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
+            await self._service.cohort_peers.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
 
-    def mates(self) -> tuple[PublicKey, ...]:
+    def cohort_peers(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""
         if self._service is None:
             return ()
         members = self._group.members
-        return tuple(key for key in self._service.mates.fresh() if members is None or key in members)
+        return tuple(key for key in self._service.cohort_peers.fresh() if members is None or key in members)
 
     async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> Seat:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
@@ -150,35 +152,35 @@ class Cohort:
             seat.close()  # another place was looked for in the meantime
         return seat
 
-    # For others who have something to say to mates.
+    # For others who have something to say to cohort peers.
 
     @property
     def key(self) -> PublicKey:
         """This peer's own key."""
         return self._key
 
-    async def serve_mates(self, method: str, handler: Handler) -> None:
-        """Answer calls of mates, and of nobody else; without a token there are none."""
+    async def serve_cohort_peers(self, method: str, handler: Handler) -> None:
+        """Answer calls of cohort peers, and of nobody else; without a token there are none."""
         if self._service is not None:
-            await self._links.serve(method, self._for_mates(self._service, handler))
+            await self._links.serve(method, self._for_cohort_peers(self._service, handler))
 
-    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
-        """Return the answer of a mate, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
+    async def call_cohort_peer(self, cohort_peer: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        """Return the answer of a cohort peer, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
         if self._service is None:
-            raise Unreachable("this peer has no mates")
-        return await self._links.call(mate, method, request, timeout_s=timeout_s, largest=largest)
+            raise Unreachable("this peer has no cohort peers")
+        return await self._links.call(cohort_peer, method, request, timeout_s=timeout_s, largest=largest)
 
     def ways(self) -> dict[PublicKey, str]:
-        """Return how each mate is reached: ``unix``, ``tls`` or ``libp2p``."""
-        return {mate: self._links.way(mate) for mate in self.mates()} if self._service is not None else {}
+        """Return how each cohort peer is reached: ``unix``, ``tls`` or ``libp2p``."""
+        return {cohort_peer: self._links.way(cohort_peer) for cohort_peer in self.cohort_peers()} if self._service is not None else {}
 
-    # What mates ask.
+    # What cohort peers ask.
 
     @staticmethod
-    def _for_mates(service: Service, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
+    def _for_cohort_peers(service: Service, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
         async def handler(caller: PublicKey, request: bytes) -> bytes:
-            if not service.mates.knows(caller):
-                raise NotAMate("prove the cohort's token first")
+            if not service.cohort_peers.knows(caller):
+                raise NotACohortPeer("prove the cohort's token first")
             return await answer(caller, request)
 
         return handler

@@ -13,7 +13,18 @@ from manta_swarm.network.distances import Distances
 from manta_swarm.network.lan import Networks
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
+from manta_swarm.protocol.affinity import (
+    FAR,
+    SAME_HOST,
+    SAME_SITE,
+    STAY_US,
+    STEPS_US,
+    Placed,
+    Position,
+    cohort_peers_of,
+    cohorts,
+    first_name,
+)
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.signing import PublicKey, peer_name
 from manta_swarm.protocol.sizes import ALL, NUM_SIZES, sized_name
@@ -27,20 +38,20 @@ class Choice(Enum):
     LABEL = "label"  # --cohort NAME
     HOST = "host"  # nothing else: the peers of one person on one host
     ALONE = "alone"  # --alone
-    NOISE = "noise"  # --private-noise: mates would get what has no noise yet
+    NOISE = "noise"  # --private-noise: cohort peers would get what has no noise yet
     GATEWAY = "gateway"  # --gateway: it founds the contributions of its light contributors, and of nobody else
     AFFINITY = "affinity"
     AUDITOR = "auditor"  # --audit-only: it trains nothing
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no mates, whoever is near."""
+        """Whether there are no cohort peers, whoever is near."""
         return self in _WHY_ALONE
 
 
 _WHY_ALONE = {
     Choice.ALONE: "alone, as --alone says",
-    Choice.NOISE: "alone: it adds noise to what it hands in (--private-noise), and mates would get what has none yet",
+    Choice.NOISE: "alone: it adds noise to what it hands in (--private-noise), and cohort peers would get what has none yet",
     Choice.AUDITOR: "alone: it audits, and trains nothing (--audit-only)",
     Choice.GATEWAY: "alone with its light contributors: a gateway (--gateway) takes no place in a cohort of peers",
 }
@@ -81,7 +92,7 @@ class Company:
         self._sizing = sizing
         self.name = first_name(key) if choice is Choice.AFFINITY else membership.label  # the cohort's at present, without its size
         self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
-        self._slowest: PublicKey | None = None  # a mate of a lesser size than this peer's own
+        self._slowest: PublicKey | None = None  # a cohort peer of a lesser size than this peer's own
         self._seen_size: int | None = None  # the cohort's, at the newest look
         self._expected: frozenset[bytes] = frozenset()  # who is to be of this peer's cohort, as far as it can tell
 
@@ -107,8 +118,8 @@ class Company:
 
     def position(self) -> Position:
         """Return what is to be announced of where this peer is."""
-        mates = self._members or () if self._choice is Choice.AFFINITY else ()
-        return self._distances.position(is_grouped=self._choice is Choice.AFFINITY, mates=mates)
+        cohort_peers = self._members or () if self._choice is Choice.AFFINITY else ()
+        return self._distances.position(is_grouped=self._choice is Choice.AFFINITY, cohort_peers=cohort_peers)
 
     async def measure(self, networks: Networks) -> None:
         """Measure how far others are, on the networks that this host has an address in; to be called before each announcement.
@@ -116,9 +127,9 @@ class Company:
         Raises:
             Unreachable: see ``Distances.measure``.
         """
-        await self._distances.measure(self._mates(), networks)
+        await self._distances.measure(self._cohort_peers(), networks)
 
-    def _mates(self) -> Collection[PublicKey]:
+    def _cohort_peers(self) -> Collection[PublicKey]:
         """Return the others of the cohort: where a token decides those who proved it."""
         return self._neighbours.near() if self._members is None else self._members
 
@@ -141,25 +152,27 @@ class Company:
         names = cohorts([own, *others])
         self.name = names[self._key]
         self._expected = frozenset(key for key in names if names[key] == self.name and key != self._key)
-        self._members = frozenset(map(PublicKey, mates_of(replace(own, cohort=self.name), others)))
+        self._members = frozenset(map(PublicKey, cohort_peers_of(replace(own, cohort=self.name), others)))
 
     def _find_size(self) -> None:
         """The least size that a member announces is the cohort's."""
-        sizes = {key: self._neighbours.announced_size(key) for key in self._mates()}
+        sizes = {key: self._neighbours.announced_size(key) for key in self._cohort_peers()}
         slowest = min(sizes, key=lambda key: (sizes[key], key), default=None)
         self._slowest = slowest if slowest is not None and sizes[slowest] < self.own_size else None
         self._seen_size = self.own_size if self._slowest is None else sizes[self._slowest]
 
     # In words.
 
-    def why(self, mates: Sequence[PublicKey]) -> str:
-        """Return why this peer is where it is; ``mates`` are those who proved that they are of its cohort."""
+    def why(self, cohort_peers: Sequence[PublicKey]) -> str:
+        """Return why this peer is where it is; ``cohort_peers`` are those who proved that they are of its cohort."""
         if self._choice is Choice.LABEL:
-            return f"label given: --cohort {self.name}; {_counted(len(mates), 'mate')} with its token"
+            return f"label given: --cohort {self.name}; {_counted(len(cohort_peers), 'cohort_peer')} with its token"
         if self._choice.is_alone:
             return _WHY_ALONE[self._choice]
         if self._choice is Choice.HOST:
-            return f"{_counted(len(mates), 'other peer')} of the same user on this host" if mates else f"alone: {self._nobody()}"
+            return (
+                f"{_counted(len(cohort_peers), 'other peer')} of the same user on this host" if cohort_peers else f"alone: {self._nobody()}"
+            )
         members = self._members or frozenset()
         if not members and self._expected:
             return f"alone: {_counted(len(self._expected), 'other')} near enough, and not in this cohort yet"
@@ -171,11 +184,11 @@ class Company:
             return ""
         if self._slowest is not None and not self._choice.is_alone:
             return f"{self.size} of {NUM_SIZES}: its slowest device is that of {peer_name(self._slowest)[-8:]}"
-        is_slowest = self.size < ALL and bool(self._mates())
+        is_slowest = self.size < ALL and bool(self._cohort_peers())
         return f"{self.size} of {NUM_SIZES}: {'its slowest device is this one, ' if is_slowest else ''}{self._sizing.why}"
 
     def suggestion(self) -> str:
-        """Return who is near and might be a mate if the persons trust each other; nothing where nobody is, or affinity decides anyway."""
+        """Return who is near and might be a cohort peer if the persons trust each other; nothing where nobody is, or affinity decides anyway."""
         if self._choice is Choice.AFFINITY:
             return ""
         others = [key for key in self._neighbours.members() if not self._neighbours.is_near(key)]
@@ -206,7 +219,7 @@ class Company:
     def _nobody(self) -> str:
         """Return why nobody is near."""
         if self._choice is Choice.HOST:
-            return "no other peer of this user on this host; strangers are no mates in this run"
+            return "no other peer of this user on this host; strangers are no cohort peers in this run"
         others = [placed for placed in self._neighbours.others() if placed.position.is_grouped]
         if not others:
             return "nobody else is in the run whose cohort affinity decides"

@@ -85,7 +85,7 @@ class FounderSeat(Seat):
             service: this peer's.
             base: of the work.
             cohort: its name, which the claims are to have.
-            expected: mates who are waited for ...
+            expected: cohort peers who are waited for ...
             until_ms: ... so long at the end of the first step.
             timetable: of the steps.
             durations: learns how long it all takes.
@@ -157,7 +157,7 @@ class FounderSeat(Seat):
     # Who takes part.
 
     def admit(self, key: PublicKey, microbatch_ms: int) -> JoinAnswer:
-        """Answer a mate that asks for a place: there are some until the first step is over, or was due."""
+        """Answer a cohort peer that asks for a place: there are some until the first step is over, or was due."""
         now_ms = self._service.now_ms()
         self._came.add(key)
         self._asked.set()

@@ -1,4 +1,4 @@
-"""What mates say to each other about a roster, its steps and its contribution: requests, and their answers. Sizes are bounded."""
+"""What cohort peers say to each other about a roster, its steps and its contribution: requests, and their answers. Sizes are bounded."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,7 +26,7 @@ _MAX_REASON = 100
 
 
 class Place(IntEnum):
-    """What a mate says to one who asks it to be its founder."""
+    """What a cohort peer says to one who asks it to be its founder."""
 
     TAKEN = 0
     ELSEWHERE = 1  # it asks another one itself
@@ -39,7 +39,7 @@ class Place(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Asks a mate to be the founder for work on a base."""
+    """Asks a cohort peer to be the founder for work on a base."""
 
     base: bytes
     round: int  # the one after the base

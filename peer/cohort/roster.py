@@ -26,7 +26,7 @@ logger = logging.getLogger("manta.cohort")
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """A mate that asks this peer to be its founder, until it is answered."""
+    """A cohort peer that asks this peer to be its founder, until it is answered."""
 
     key: PublicKey
     join: Join
@@ -51,7 +51,7 @@ class Rosters:
         self._group = Group("")  # the cohort on that base
         self._founder: PublicKey | None = None  # who is being asked
         self._roster: FounderSeat | None = None  # this peer's own
-        self._settled: Place | None = None  # what mates are told where there is neither
+        self._settled: Place | None = None  # what cohort peers are told where there is neither
         self._asking: dict[PublicKey, _Asking] = {}
 
     def close(self) -> None:
@@ -76,9 +76,9 @@ class Rosters:
                 self._answer_all()
         return seat or Seat(self._key)
 
-    def _mates(self) -> set[PublicKey]:
-        """Return who proved that it is a mate and is in this peer's cohort, as far as is known."""
-        fresh = set(self._service.mates.fresh())
+    def _cohort_peers(self) -> set[PublicKey]:
+        """Return who proved that it is a cohort peer and is in this peer's cohort, as far as is known."""
+        fresh = set(self._service.cohort_peers.fresh())
         return fresh if self._group.members is None else fresh & self._group.members
 
     # Asking a founder.
@@ -86,7 +86,7 @@ class Rosters:
     async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
         service = self._service
         others: set[PublicKey] = set()  # who are of another cohort, as they say
-        founder = choose_founder(self._key, self._mates(), service.silence, self._round)
+        founder = choose_founder(self._key, self._cohort_peers(), service.silence, self._round)
         for _ in range(_TRIES):
             if founder == self._key:
                 return self._found(base, microbatch_ms, left_ms, until_ms)
@@ -100,10 +100,10 @@ class Rosters:
                     others.add(founder)
                 if service.now_ms() >= until_ms:
                     return None
-                founder = choose_founder(self._key, self._mates() - others, service.silence, self._round)
+                founder = choose_founder(self._key, self._cohort_peers() - others, service.silence, self._round)
             elif answer.place == Place.ELSEWHERE:
                 founder = PublicKey(answer.founder[0])
-                if founder != self._key and not service.mates.knows(founder):
+                if founder != self._key and not service.cohort_peers.knows(founder):
                     return None
             else:
                 return self._answered(base, founder, answer)
@@ -142,13 +142,13 @@ class Rosters:
         if not fits(microbatch_ms, left_ms, steps):
             self._settled = Place.NO_FOUNDER
             return None
-        expected = {key for key in self._mates() if not service.silence.covers(key, self._round)}
+        expected = {key for key in self._cohort_peers() if not service.silence.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
         self._roster = FounderSeat(service, base, self._group.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:
-        """Answer a mate that asks this peer to be its founder, as soon as it is known what this peer does on that base."""
+        """Answer a cohort peer that asks this peer to be its founder, as soon as it is known what this peer does on that base."""
         earlier = self._asking.get(caller)
         if earlier is not None:
             earlier.say(_LATE)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from manta_swarm.codec.residuals import PART_VALUES, near_mean
 from manta_swarm.network import waits
 from manta_swarm.network.links import Links
-from manta_swarm.network.near_mates import Mates
+from manta_swarm.network.near_cohort_peers import CohortPeers
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, squared_norms
 from manta_swarm.peer.cohort.messages import (
     GIVE,
@@ -127,7 +127,7 @@ class Service:
 
     context: RunContext
     links: Links
-    mates: Mates
+    cohort_peers: CohortPeers
     may_share: bool  # whether members own parts of the vectors: where nobody is blamed for what another one adds
     silence: Silence = field(default_factory=Silence)
     poor_owners: Silence = field(default_factory=Silence)  # with whom a step went wrong
@@ -213,7 +213,7 @@ class Seat:
     async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
         """Return the roster's mean of a step; the same object where this peer is alone, from here on.
 
-        Nobody may change ``vector`` after this: a mate may still be reading it. ``claim`` is that up to this step, which names the
+        Nobody may change ``vector`` after this: a cohort peer may still be reading it. ``claim`` is that up to this step, which names the
         vector. ``digests`` are those of the vector's parts, where they are known.
         """
         del step, claim, digests

@@ -89,7 +89,7 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
     yield f"  - in memory: {in_words(2 * sizes.state + 12 * sizes.vector)} or more, beside torch and the data"
     if exchange.local_steps > 1:
         vector = in_words(sizes.vector)
-        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {vector} for each"
+        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; cohort peers send each other {vector} for each"
 
 
 def table_of(manifest: Manifest, newest: Round | None) -> Table:

@@ -118,16 +118,16 @@ async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
 
 
 def _links(directory: Path) -> Finding:
-    """Return how the peer of this folder reaches its mates, or reached them when it last ran."""
+    """Return how the peer of this folder reaches its cohort peers, or reached them when it last ran."""
     try:
         status = PeerStatus.read(directory)
     except MantaError as error:
         return Finding("links", State.NOTE, str(error))
-    if status is None or not status.mates:
-        return Finding("links", State.NOTE, "no mates are known here: a peer links itself to those of its cohort when it runs")
+    if status is None or not status.cohort_peers:
+        return Finding("links", State.NOTE, "no cohort peers are known here: a peer links itself to those of its cohort when it runs")
     is_slow = "libp2p" in status.links
-    said = "let mates reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
-    return Finding("links", State.NOTE if is_slow else State.GOOD, f"mates: {status.links}", said)
+    said = "let cohort peers reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
+    return Finding("links", State.NOTE if is_slow else State.GOOD, f"cohort peers: {status.links}", said)
 
 
 def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:

@@ -70,7 +70,7 @@ def _lines_of_full(status: PeerStatus, state: str, *, runs: bool) -> Iterator[st
         yield f"limits: {listed(status.limits)}"
     yield f"cohort {status.cohort}" + (f": {status.why}" if status.why else "")
     if status.links:
-        yield f"mates: {status.links}"
+        yield f"cohort peers: {status.links}"
     if status.size:
         yield f"size {status.size}"
     if status.measured_for_others:

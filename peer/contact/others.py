@@ -37,9 +37,9 @@ class Others:
         local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
         self.presence = Presence(context, progress, self.company, self.cohort, self.neighbours, local)
 
-    def mates(self) -> Container[PublicKey]:
+    def cohort_peers(self) -> Container[PublicKey]:
         """See ``network.neighbours.Proven``."""
-        return self.cohort.mates()
+        return self.cohort.cohort_peers()
 
     async def start(self) -> None:
         """Answer others from now on."""

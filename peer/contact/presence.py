@@ -1,4 +1,4 @@
-"""A peer's presence in its run: it announces itself, meets its mates, finds out whether others can call it, and remembers some who can be.
+"""A peer's presence in its run: it announces itself, meets its cohort peers, finds out whether others can call it, and remembers some who can be.
 
 A round needs none of it: the DHT may be away, and nobody may be reached but the log.
 """
@@ -76,7 +76,7 @@ class Presence:
     async def meet(self) -> None:
         """Announce this peer, and look for others, again and again.
 
-        At first that is more often, for mates that come at the same time; and where the own cohort is another one by now.
+        At first that is more often, for cohort peers that come at the same time; and where the own cohort is another one by now.
         """
         pause_s = waits.FIRST_LOOKS_S
         while True:
@@ -89,7 +89,7 @@ class Presence:
                 await self._neighbours.tell(self._company.expected)
                 if self._local is not None:
                     await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
-                    await self._local.meet(self._cohort.mates())
+                    await self._local.meet(self._cohort.cohort_peers())
                 await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
@@ -106,25 +106,25 @@ class Presence:
         )
 
     async def leave_cohort(self) -> None:
-        """Tell the mates that this peer trains no more; it can be called still."""
+        """Tell the cohort peers that this peer trains no more; it can be called still."""
         with contextlib.suppress(MantaError, TimeoutError):
             async with asyncio.timeout(waits.LEAVE_S):
                 await self._cohort.leave()
 
     async def withdraw(self) -> None:
-        """Tell the mates and the DHT that this peer leaves; what cannot be told in a moment expires."""
+        """Tell the cohort peers and the DHT that this peer leaves; what cannot be told in a moment expires."""
         with contextlib.suppress(MantaError, TimeoutError):
             async with asyncio.timeout(waits.LEAVE_S):
                 await together(self._cohort.leave(), self._neighbours.withdraw())
 
     def _show_company(self, *, is_new: bool) -> None:
-        company, mates = self._company, self._cohort.mates()
+        company, cohort_peers = self._company, self._cohort.cohort_peers()
         self._board.update(
             members=self._neighbours.size,
-            mates=len(mates),
+            cohort_peers=len(cohort_peers),
             links=_in_words(self._cohort.ways()),
             cohort=company.name,
-            why=company.why(mates),
+            why=company.why(cohort_peers),
             size=company.why_size(),
             near=company.suggestion(),
             round_trips=company.round_trips(),
@@ -174,7 +174,7 @@ class Presence:
 
 
 def _in_words(ways: dict[PublicKey, str]) -> str:
-    """Return how mates are reached, those first to whom there is a direct link."""
+    """Return how cohort peers are reached, those first to whom there is a direct link."""
     words = {UNIX: "linked on this host", TLS: "linked over the network (TLS)", LIBP2P: "without a link, by libp2p"}
     found = Counter(ways.values())
     return ", ".join(f"{found[way]} {said}" for way, said in words.items() if found[way])

@@ -171,7 +171,7 @@ class Submitter:
             await self._settle_residual()
         seat.work_over()
         if is_alone := seat.hands_in_alone:
-            seat.close("it hands in alone")  # a mate that comes late would wait for nothing
+            seat.close("it hands in alone")  # a cohort peer that comes late would wait for nothing
         residual, microbatch_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.microbatch_ms
         own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, microbatch_ms)
         if own is None or not machine.seal(own.made.header):

@@ -204,11 +204,11 @@ class Scene(Programs):
 
 
 def _counted(rounds: dict[int, Played], status: Status) -> int:
-    """Return the samples of a peer in all tables; its mates' are among them where it handed in with others."""
+    """Return the samples of a peer in all tables; its cohort peers' are among them where it handed in with others."""
     key = bytes.fromhex(status["key"])
     return sum(one.counted for played in rounds.values() for one in played.listed if key in one.keys)
 
 
 def ordered_identities(count: int) -> list[Identity]:
-    """Return new keys in their order: among mates the first is the founder."""
+    """Return new keys in their order: among cohort peers the first is the founder."""
     return sorted((Identity(secrets.token_bytes(32)) for _ in range(count)), key=lambda identity: identity.public_key)

@@ -1,4 +1,4 @@
-"""What liars say to their mates: they are left out, or they weigh no more than they may, and no honest member loses its work.
+"""What liars say to their cohort peers: they are left out, or they weigh no more than they may, and no honest member loses its work.
 
 All of it happens to one cohort, one lie after the other; whatever was said, the log holds in the end and the honest have lost nothing.
 """
@@ -16,8 +16,8 @@ from manta_swarm.protocol.records import Ticket
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from tests.contributions import listing
+from tests.faults.cohort_peer import CohortPeer, cohort_peers
 from tests.faults.liar import Made, liars
-from tests.faults.mate import Mate, mates
 from tests.faults.scene import Scene, cohort_run, ordered_identities
 from tests.network.processes import DEADLINE_S
 
@@ -34,7 +34,7 @@ SMALL, LARGE = iter(KEYS[:MOST_LIARS]), iter(KEYS[-MOST_LIARS:])  # of founders,
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A cohort of honest programs; at its end the log holds, can be computed again, and they have lost nothing."""
-    with Scene(tmp_path_factory.mktemp("mates"), cohort_run()) as scene:
+    with Scene(tmp_path_factory.mktemp("cohort_peers"), cohort_run()) as scene:
         scene.start_aggregator()
         for name, identity in zip(HONEST, KEYS[MOST_LIARS:], strict=False):
             scene.give_identity(name, identity)
@@ -56,10 +56,10 @@ def are_together(scene: Scene) -> bool:
 
 
 def play(scene: Scene, story: Callable[..., Awaitable[None]], identities: list[Identity]) -> None:
-    """Run ``story`` with mates of these keys; then see that the honest are together again, and have lost nothing."""
+    """Run ``story`` with cohort peers of these keys; then see that the honest are together again, and have lost nothing."""
 
     async def whole() -> None:
-        async with asyncio.timeout(DEADLINE_S), mates(scene, SITE, identities, len(HONEST)) as found:
+        async with asyncio.timeout(DEADLINE_S), cohort_peers(scene, SITE, identities, len(HONEST)) as found:
             await story(*found)
 
     asyncio.run(whole())
@@ -88,9 +88,9 @@ async def honest_are_listed(scene: Scene, base_round: int, *, together: bool) ->
     assert (set(honest_keys()) in listed()) == together
 
 
-def base_of(mate: Mate) -> int:
-    assert mate.base is not None
-    return mate.base.round
+def base_of(cohort_peer: CohortPeer) -> int:
+    assert cohort_peer.base is not None
+    return cohort_peer.base.round
 
 
 # Members.
@@ -98,50 +98,51 @@ def base_of(mate: Mate) -> int:
 
 @pytest.mark.parametrize(("value", "reason"), [(np.nan, "not finite"), (1e15, "much larger")])
 def test_a_member_that_gives_no_numbers_or_noise_is_left_out(scene: Scene, value: float, reason: str) -> None:
-    async def story(mate: Mate) -> None:
-        await mate.take_seat()
-        bad = mate.liar.vector()
+    async def story(cohort_peer: CohortPeer) -> None:
+        await cohort_peer.take_seat()
+        bad = cohort_peer.liar.vector()
         bad[::7] = value
-        assert await mate.step(0, bad) is bad, "there is no mean for it"
-        assert mate.seat.is_alone
-        await until(lambda: any(mate.key.hex()[:8] in line and reason in line for line in scene.log("one").splitlines()))
-        await honest_are_listed(scene, base_of(mate), together=True)
+        assert await cohort_peer.step(0, bad) is bad, "there is no mean for it"
+        assert cohort_peer.seat.is_alone
+        await until(lambda: any(cohort_peer.key.hex()[:8] in line and reason in line for line in scene.log("one").splitlines()))
+        await honest_are_listed(scene, base_of(cohort_peer), together=True)
 
     play(scene, story, [next(LARGE)])
 
 
 def test_a_member_that_goes_on_well_and_hands_over_noise_is_left_out(scene: Scene) -> None:
-    async def story(mate: Mate) -> None:
-        await mate.take_seat()
-        await mate.steps()
-        assert not mate.seat.is_alone
-        noise = mate.liar.vector(scale=1e6)
-        assert await mate.hand_over(mate.claim(noise), noise) is None
-        await honest_are_listed(scene, base_of(mate), together=True)
+    async def story(cohort_peer: CohortPeer) -> None:
+        await cohort_peer.take_seat()
+        await cohort_peer.steps()
+        assert not cohort_peer.seat.is_alone
+        noise = cohort_peer.liar.vector(scale=1e6)
+        assert await cohort_peer.hand_over(cohort_peer.claim(noise), noise) is None
+        await honest_are_listed(scene, base_of(cohort_peer), together=True)
 
     play(scene, story, [next(LARGE)])
 
 
 def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed_in(scene: Scene) -> None:
-    async def story(mate: Mate) -> None:
-        await mate.take_seat()
-        await mate.steps()
-        assert not mate.seat.is_alone
-        vector = mate.liar.vector()
-        too_many = mate.claim(
-            vector, microbatches=(mate.claim().open().microbatches, *(0,) * mate.liar.num_architectures(mate.base.round + 1))
+    async def story(cohort_peer: CohortPeer) -> None:
+        await cohort_peer.take_seat()
+        await cohort_peer.steps()
+        assert not cohort_peer.seat.is_alone
+        vector = cohort_peer.liar.vector()
+        too_many = cohort_peer.claim(
+            vector,
+            microbatches=(cohort_peer.claim().open().microbatches, *(0,) * cohort_peer.liar.num_architectures(cohort_peer.base.round + 1)),
         )
-        assert await mate.hand_over(too_many, vector) is None
-        await honest_are_listed(scene, base_of(mate), together=True)
-        assert scene.rounds_with(mate.key.hex()) == []
+        assert await cohort_peer.hand_over(too_many, vector) is None
+        await honest_are_listed(scene, base_of(cohort_peer), together=True)
+        assert scene.rounds_with(cohort_peer.key.hex()) == []
         # Nor does it stand alone.
         with pytest.raises(Refused, match="architectures"):
-            await mate.liar.bring(mate.made([too_many], mate.liar.vector()).header)
+            await cohort_peer.liar.bring(cohort_peer.made([too_many], cohort_peer.liar.vector()).header)
 
     play(scene, story, [next(LARGE)])
 
 
-def test_who_does_not_hold_the_token_is_no_mate(scene: Scene) -> None:
+def test_who_does_not_hold_the_token_is_no_cohort_peer(scene: Scene) -> None:
     async def whole() -> None:
         async with asyncio.timeout(DEADLINE_S), liars(scene) as (liar,):
             for method in ("near.join", "near.give", "near.hand-over"):
@@ -156,52 +157,52 @@ def test_who_does_not_hold_the_token_is_no_mate(scene: Scene) -> None:
 # Founders.
 
 
-async def as_founder(mate: Mate) -> list[Made]:
+async def as_founder(cohort_peer: CohortPeer) -> list[Made]:
     """Take the honest through all steps as their founder; return the contribution of all, and that of the founder and the first of them."""
-    while len((await mate.take_seat()).members) < 1 + len(HONEST):
+    while len((await cohort_peer.take_seat()).members) < 1 + len(HONEST):
         pass  # in some rounds one of them is late
-    assert mate.seat.is_founder
-    await mate.steps()
-    gathered = await mate.gather()
+    assert cohort_peer.seat.is_founder
+    await cohort_peer.steps()
+    gathered = await cohort_peer.gather()
     assert len(gathered.claims) == 1 + len(HONEST)
-    return [mate.made(gathered.claims[:count], mate.liar.vector()) for count in (3, 2)]
+    return [cohort_peer.made(gathered.claims[:count], cohort_peer.liar.vector()) for count in (3, 2)]
 
 
-async def ticket_of(mate: Mate, made: Made) -> Signed[Ticket]:
+async def ticket_of(cohort_peer: CohortPeer, made: Made) -> Signed[Ticket]:
     """Hand a contribution in; return the log's ticket."""
-    handed = await mate.liar.log.hand_in(made.header, made.groups)
+    handed = await cohort_peer.liar.log.hand_in(made.header, made.groups)
     while handed.signed is None:
         assert handed.status is HandIn.LATER
-        handed = await mate.liar.log.hand_in(made.header, made.groups)
+        handed = await cohort_peer.liar.log.hand_in(made.header, made.groups)
     return handed.signed
 
 
 def test_a_founder_that_leaves_a_member_out_costs_it_nothing(scene: Scene) -> None:
-    async def story(mate: Mate) -> None:
-        _, without = await as_founder(mate)
-        await mate.seat.tell(Accepted(without.header.contribution, await ticket_of(mate, without), mate.liar.vector()))
-        await honest_are_listed(scene, base_of(mate), together=False)
+    async def story(cohort_peer: CohortPeer) -> None:
+        _, without = await as_founder(cohort_peer)
+        await cohort_peer.seat.tell(Accepted(without.header.contribution, await ticket_of(cohort_peer, without), cohort_peer.liar.vector()))
+        await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
 
 
 def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(scene: Scene) -> None:
-    async def story(mate: Mate) -> None:
-        together, _ = await as_founder(mate)
-        ticket = Ticket(mate.liar.run, base_of(mate) + 1, together.header.contribution.digest)
-        await mate.seat.tell(Accepted(together.header.contribution, Signed.sign(ticket, mate.liar.identity), None))
-        await honest_are_listed(scene, base_of(mate), together=False)
+    async def story(cohort_peer: CohortPeer) -> None:
+        together, _ = await as_founder(cohort_peer)
+        ticket = Ticket(cohort_peer.liar.run, base_of(cohort_peer) + 1, together.header.contribution.digest)
+        await cohort_peer.seat.tell(Accepted(together.header.contribution, Signed.sign(ticket, cohort_peer.liar.identity), None))
+        await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
 
 
 def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(scene: Scene) -> None:
-    async def story(mate: Mate) -> None:
-        together, _ = await as_founder(mate)
-        await ticket_of(mate, together)
-        await mate.seat.tell(None)
+    async def story(cohort_peer: CohortPeer) -> None:
+        together, _ = await as_founder(cohort_peer)
+        await ticket_of(cohort_peer, together)
+        await cohort_peer.seat.tell(None)
         # They hand in alone, too: what the cohort handed in stands, and nobody counts twice.
-        await honest_are_listed(scene, base_of(mate), together=True)
+        await honest_are_listed(scene, base_of(cohort_peer), together=True)
         for played in scene.tables().values():
             keys = [key for one in played.listed for key in one.keys]
             assert len(keys) == len(set(keys))
@@ -210,8 +211,8 @@ def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(s
 
 
 def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Scene) -> None:
-    async def story(mate: Mate, other: Mate) -> None:
-        first, second = sorted((mate, other), key=lambda each: each.key)
+    async def story(cohort_peer: CohortPeer, other: CohortPeer) -> None:
+        first, second = sorted((cohort_peer, other), key=lambda each: each.key)
         while True:  # in some rounds one of all is late
             places = await asyncio.gather(first.take_seat(), second.take_seat())
             if first.base == second.base and len(first.seat.members) == 2 + len(HONEST) and second.seat.founder == first.key:

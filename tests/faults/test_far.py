@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.needs("ip", "un
 
 PORT = 31000
 SITES = {"a-1": "a", "a-2": "a", "b-1": "b", "b-2": "b"}
-MATES = (("a-1", "a-2"), ("b-1", "b-2"))
+COHORT_PEERS = (("a-1", "a-2"), ("b-1", "b-2"))
 INSIDE_MS, BETWEEN_MS = 1.0, 40.0  # there and back
 ROUNDS = 8  # that are looked at
 
@@ -87,16 +87,16 @@ class Apart(Scene):
 def test_with_affinity_those_of_a_site_find_each_other_by_the_time_that_calls_take(tmp_path: Path, make_network: MakeNetwork) -> None:
     with make_network(INSIDE_MS) as network, Apart(tmp_path, cohort_run(), "affinity", network) as scene:
         scene.start_all()
-        scene.wait_until(lambda: set(scene.told("mates").values()) == {1}, "each has a mate")
+        scene.wait_until(lambda: set(scene.told("cohort_peers").values()) == {1}, "each has a cohort peer")
         cohorts = scene.told("cohort")
         print(f"affinity: {cohorts}; {scene.told('why')}; {scene.told('round_trips')}")
-        assert all(cohorts[name] == cohorts[mate] for name, mate in MATES)
-        assert len(set(cohorts.values())) == len(MATES)
+        assert all(cohorts[name] == cohorts[cohort_peer] for name, cohort_peer in COHORT_PEERS)
+        assert len(set(cohorts.values())) == len(COHORT_PEERS)
         assert all(re.fullmatch(r"at most \d+(\.\d)? ms from 1 other", str(why)) for why in scene.told("why").values())
         sent = scene.sent()
-        for name, mate in MATES:
-            keys = scene.key(name), scene.key(mate)
-            scene.wait_until(lambda keys=keys: len(scene.rounds_together(*keys)) >= ROUNDS, f"{name} and {mate} contribute together")
+        for name, cohort_peer in COHORT_PEERS:
+            keys = scene.key(name), scene.key(cohort_peer)
+            scene.wait_until(lambda keys=keys: len(scene.rounds_together(*keys)) >= ROUNDS, f"{name} and {cohort_peer} contribute together")
         scene.show_sent("affinity", sent)
         scene.end(*SITES)
         scene.assert_all_agree(*SITES, lost=dict.fromkeys(SITES, ENDLESS))  # four peers on a busy computer: a microbatch may be too late
@@ -114,7 +114,7 @@ def test_with_consent_nobody_is_grouped_though_it_is_known_who_is_near(tmp_path:
         sent = scene.sent()
         scene.rounds_go_on(ROUNDS)
         scene.show_sent("consent", sent)
-        assert set(scene.told("mates").values()) == {0}
-        assert not any(scene.rounds_together(scene.key(name), scene.key(mate)) for name, mate in MATES)
+        assert set(scene.told("cohort_peers").values()) == {0}
+        assert not any(scene.rounds_together(scene.key(name), scene.key(cohort_peer)) for name, cohort_peer in COHORT_PEERS)
         scene.end(*SITES)
         scene.assert_all_agree(*SITES, lost=dict.fromkeys(SITES, ENDLESS))

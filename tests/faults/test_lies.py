@@ -218,13 +218,13 @@ async def store(liar: Liar, at: PeerID, records: list[DHTRecord]) -> None:
 
 
 def test_nobody_brings_what_is_anothers(scene: Scene) -> None:
-    async def story(liar: Liar, mate: Liar) -> None:
+    async def story(liar: Liar, cohort_peer: Liar) -> None:
         await next_round(scene)
-        made = mate.made()
+        made = cohort_peer.made()
         await is_refused(liar.bring(made.header), "other keys than the one that brings it")
-        assert (await mate.bring(made.header)).status == HandIn.SEND_BODY
+        assert (await cohort_peer.bring(made.header)).status == HandIn.SEND_BODY
         await is_refused(liar.bring_part(made), "other keys than the one that brings it")
-        await hand_in(scene, mate, made)
+        await hand_in(scene, cohort_peer, made)
 
         # In the name of an honest peer, under the liar's signature.
         victim = bytes.fromhex(scene.status("one")["key"])
@@ -237,7 +237,7 @@ def test_nobody_brings_what_is_anothers(scene: Scene) -> None:
 
         await is_counted(liar, "another's identity", times=2)
         await is_counted(liar, "signature")
-        assert set(mate.refused()) <= {"no body by the deadline"}  # on a busy computer it was late
+        assert set(cohort_peer.refused()) <= {"no body by the deadline"}  # on a busy computer it was late
 
     play(scene, story, count=2)
 
@@ -361,7 +361,7 @@ def test_who_claims_as_much_as_is_allowed_weighs_no_more_than_the_cap(scene: Sce
 
 
 def test_a_body_that_another_key_hands_in_again_counts_as_any_body_and_all_agree(scene: Scene) -> None:
-    async def story(liar: Liar, mate: Liar) -> None:
+    async def story(liar: Liar, cohort_peer: Liar) -> None:
         ledger = scene.ledger()
         table = ledger.table_at(ledger.round)
         assert table is not None
@@ -370,11 +370,11 @@ def test_a_body_that_another_key_hands_in_again_counts_as_any_body_and_all_agree
         played = await hand_in(scene, liar, liar.made(copied.join()))
         assert table[0].body in [one.body for one in played.listed]
         # And so do two in one round.
-        own = mate.made()
+        own = cohort_peer.made()
         twin = liar.made(bytes(own.groups[0]))
         assert twin.header.contribution.open().body == own.header.contribution.open().body
         await next_round(scene)
-        for each in await asyncio.gather(hand_in(scene, mate, own), hand_in(scene, liar, twin)):
+        for each in await asyncio.gather(hand_in(scene, cohort_peer, own), hand_in(scene, liar, twin)):
             assert own.header.contribution.open().body in [one.body for one in each.listed]
 
     play(scene, story, count=2)

@@ -129,17 +129,19 @@ def test_any_two_train_with_the_aggregator_alone(one: str, other: str, tmp_path:
         scene.assert_all_agree("one", "other")
 
 
-def test_mates_behind_one_router_meet_by_their_local_addresses(tmp_path: Path, internet: Internet) -> None:
+def test_cohort_peers_behind_one_router_meet_by_their_local_addresses(tmp_path: Path, internet: Internet) -> None:
     with Abroad(tmp_path, cohort_run(), internet) as scene:
         scene.start_aggregator()
         scene.add("one", "cone", "home")
         scene.add("two", "cone", "home", behind="one")
         scene.add("far", "cone", "home")
-        scene.wait_until(lambda: scene.status("one").get("mates") == 1 == scene.status("two").get("mates"), "two mates meet")
+        scene.wait_until(
+            lambda: scene.status("one").get("cohort_peers") == 1 == scene.status("two").get("cohort_peers"), "two cohort peers meet"
+        )
         keys = scene.status("one")["key"], scene.status("two")["key"]
         scene.wait_until(lambda: len(scene.rounds_together(*keys)) > 2, "they contribute together")
         scene.counts_again("far")
-        assert scene.status("far")["mates"] == 0  # behind a router of its own: it holds the token, and nobody can call it
+        assert scene.status("far")["cohort_peers"] == 0  # behind a router of its own: it holds the token, and nobody can call it
         scene.end("one", "two", "far")
         scene.assert_all_agree("one", "two", "far")
 

@@ -1,4 +1,4 @@
-"""A run of invited peers with the real programs: who is invited trains, and has mates, or searches; who is not is told what to ask for."""
+"""A run of invited peers with the real programs: who is invited trains, and has cohort peers, or searches; who is not is told what to ask for."""
 
 from pathlib import Path
 
@@ -48,9 +48,9 @@ def test_invited_peers_train_in_one_cohort_and_an_uninvited_one_ends_with_a_line
         assert "used up: it was for 2 keys" in programs.log("late").splitlines()[-1]
 
         def have_met() -> bool:
-            return all(programs.status(name).get("mates") == 1 for name in ("peer-0", "peer-1"))
+            return all(programs.status(name).get("cohort_peers") == 1 for name in ("peer-0", "peer-1"))
 
-        programs.wait_until(have_met, "the two are mates")
+        programs.wait_until(have_met, "the two are cohort peers")
         search_as_a_guest(tmp_path, str(programs.status("aggregator")["addresses"][0]))
         together = programs.status("aggregator")["round"]
         programs.wait_for_round(together + 2)

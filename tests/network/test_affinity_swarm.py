@@ -53,7 +53,9 @@ def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Pa
             start(programs, name)
         if cohorts == "affinity":
             programs.wait_until(lambda: together(programs) >= 2, "two rounds have one contribution of both")
-            programs.wait_until(lambda: all(programs.status(name)["mates"] == 1 for name in names), "both say that they have a mate")
+            programs.wait_until(
+                lambda: all(programs.status(name)["cohort_peers"] == 1 for name in names), "both say that they have a cohort peer"
+            )
             assert {programs.status(name)["why"] for name in names} == {"same host as 1 other"}
             assert len({programs.status(name)["cohort"] for name in names}) == 1
         else:
@@ -61,7 +63,7 @@ def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Pa
             programs.wait_until(lambda: {programs.status(name).get("near") for name in names} == {near}, "all know who is near")
             before = len(states(programs, "aggregator"))
             programs.wait_until(lambda: len(states(programs, "aggregator")) >= before + 3, "three more rounds")
-            assert {programs.status(name)["mates"] for name in names} == {0}
+            assert {programs.status(name)["cohort_peers"] for name in names} == {0}
             assert together(programs) == 0
         told = {name: states(programs, name) for name in ("aggregator", *names)}
         common = set.intersection(*(set(each) for each in told.values()))

@@ -158,14 +158,14 @@ def test_who_is_near_is_found_among_many_and_named_before_others() -> None:
     play(Town(25, lambda one, other: 0.4 if (one, other) == (20, 21) else 20.0), story)
 
 
-def test_mates_are_named_before_all_others() -> None:
+def test_cohort_peers_are_named_before_all_others() -> None:
     async def story(town: Town) -> None:
         for _ in range(8):
             await town.look()
-        mates = PEERS[20:25]
-        await town.distances[0].measure(mates, [])
-        named = steps_of(town.distances[0].position(is_grouped=True, mates=mates))
-        assert {tag_of(key) for key in mates} <= named.keys()
+        cohort_peers = PEERS[20:25]
+        await town.distances[0].measure(cohort_peers, [])
+        named = steps_of(town.distances[0].position(is_grouped=True, cohort_peers=cohort_peers))
+        assert {tag_of(key) for key in cohort_peers} <= named.keys()
 
     play(Town(25, lambda one, other: 40.0 if other >= 20 else 1.0), story)
 

@@ -1,4 +1,4 @@
-"""Mates on one local network find each other's addresses, and nobody else reads them, or makes them dial elsewhere."""
+"""Cohort peers on one local network find each other's addresses, and nobody else reads them, or makes them dial elsewhere."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class _Dialling:
         node.introduce = introduce  # type: ignore[method-assign]
 
 
-def test_a_mate_s_addresses_on_this_network_are_dialled_and_no_others() -> None:
+def test_a_cohort_peer_s_addresses_on_this_network_are_dialled_and_no_others() -> None:
     async def look() -> None:
         scene = _Dialling()
         one, two, three = scene.nodes
@@ -53,8 +53,8 @@ def test_a_mate_s_addresses_on_this_network_are_dialled_and_no_others() -> None:
         three.listens_at = ["/ip4/192.168.1.4/tcp/4001"]
         for node in (two, three):
             await LocalNetwork(node, RUN, SECRET, "home").publish(60)
-        mates = LocalNetwork(one, RUN, SECRET, "home")
-        await mates.meet([])  # one of the two is not there, which is no error
+        cohort_peers = LocalNetwork(one, RUN, SECRET, "home")
+        await cohort_peers.meet([])  # one of the two is not there, which is no error
         assert sorted(scene.dialled) == sorted(
             [
                 (two.key, (f"/ip4/192.168.1.3/tcp/4000/p2p/{peer_name(two.key)}",)),
@@ -62,7 +62,7 @@ def test_a_mate_s_addresses_on_this_network_are_dialled_and_no_others() -> None:
             ]
         )
         scene.dialled.clear()
-        await mates.meet([two.key, three.key])  # who is met already is left in peace
+        await cohort_peers.meet([two.key, three.key])  # who is met already is left in peace
         assert scene.dialled == []
 
     run(look())
@@ -79,7 +79,7 @@ def test_a_peer_that_listens_on_no_network_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("other", [(b"q" * 32, SECRET, "home"), (RUN, b"t" * 32, "home"), (RUN, SECRET, "away")])
-def test_another_cohort_s_mates_are_not_found(other: tuple[bytes, bytes, str]) -> None:
+def test_another_cohort_s_cohort_peers_are_not_found(other: tuple[bytes, bytes, str]) -> None:
     async def look() -> None:
         scene = _Dialling()
         scene.nodes[1].listens_at = ["/ip4/192.168.1.3/tcp/4000"]
@@ -99,11 +99,11 @@ def test_what_nobody_of_the_cohort_sealed_is_counted_and_left_alone() -> None:
         ((name, records),) = scene.network.records.items()
         sealed = records[two.key]
         assert b"192.168" not in sealed
-        mates = LocalNetwork(one, RUN, SECRET, "home")
+        cohort_peers = LocalNetwork(one, RUN, SECRET, "home")
         for data in (b"", b"x" * 20, b"x" * 5000, sealed[:-1], sealed):
             scene.network.records[name] = {three.key: data}  # the last is another one's, under a key that did not write it
-            await mates.meet([])
-        assert (scene.dialled, mates.malformed) == ([], 5)
+            await cohort_peers.meet([])
+        assert (scene.dialled, cohort_peers.malformed) == ([], 5)
 
     run(look())
 
@@ -124,11 +124,11 @@ def test_an_address_that_is_none_is_counted_and_left_alone_whoever_sealed_it(
     async def look() -> None:
         scene = _Dialling()
         one, two, _ = scene.nodes
-        mates, others = (LocalNetwork(node, RUN, SECRET, "home") for node in (one, two))
+        cohort_peers, others = (LocalNetwork(node, RUN, SECRET, "home") for node in (one, two))
         nonce = bytes(12)
         sealed = others._seal.encrypt(nonce, pack(_AnyPlaces((place,))), others._about(two.key))
         await two.publish(others._name, nonce + sealed, ttl_s=60)
-        await mates.meet([])
-        assert (scene.dialled, mates.malformed) == ([], 1)
+        await cohort_peers.meet([])
+        assert (scene.dialled, cohort_peers.malformed) == ([], 1)
 
     run(look())

@@ -22,13 +22,13 @@ RUN = sha256(b"run")
 NAME = f"manta-{RUN.hex()}-members"
 
 
-class ProvenMates:
+class ProvenCohortPeers:
     """Those of the cohort that proved it."""
 
     def __init__(self, endpoints: Sequence[MemoryEndpoint]) -> None:
         self._keys = [endpoint.key for endpoint in endpoints]
 
-    def mates(self) -> list[PublicKey]:
+    def cohort_peers(self) -> list[PublicKey]:
         return self._keys
 
 
@@ -201,7 +201,7 @@ def test_in_a_larger_run_everybody_looks_less_often() -> None:
 def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not() -> None:
     async def go() -> None:
         here, *others = endpoints(6)
-        known = Neighbours(here, RUN, proven=ProvenMates(others[1:]))
+        known = Neighbours(here, RUN, proven=ProvenCohortPeers(others[1:]))
         for place, other in enumerate(others):
             await Neighbours(other, RUN).announce(cohort="mine" if place < 3 else "another", round_=1)
         await known.look()
@@ -384,12 +384,12 @@ def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before
         crowd.join(150)
         await crowd.period()
         await crowd.period()
-        mates = crowd.join(5, "mine")
+        cohort_peers = crowd.join(5, "mine")
         for _ in range(2):
             await crowd.period()
-        for key in mates:
-            assert set(crowd.members[key].at_meeting()) == set(mates) - {key}
-            assert set(crowd.members[key].near()) == set(mates) - {key}
+        for key in cohort_peers:
+            assert set(crowd.members[key].at_meeting()) == set(cohort_peers) - {key}
+            assert set(crowd.members[key].near()) == set(cohort_peers) - {key}
             assert len(crowd.members[key].members()) > 30
 
     run(go())
@@ -416,12 +416,12 @@ def test_strangers_who_name_a_cohort_neither_find_where_it_meets_nor_crowd_its_m
     async def go() -> None:
         network = MemoryNetwork()
         first, second, *strangers = (network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(50))
-        mates = [Neighbours(endpoint, RUN, secret=b"theirs") for endpoint in (first, second)]
+        cohort_peers = [Neighbours(endpoint, RUN, secret=b"theirs") for endpoint in (first, second)]
         for stranger in strangers:
             await Neighbours(stranger, RUN, secret=b"").announce(cohort="mine", round_=1)
-        for one in mates:
+        for one in cohort_peers:
             await one.announce(cohort="mine", round_=1)
-        for one, other in zip(mates, (second, first), strict=True):
+        for one, other in zip(cohort_peers, (second, first), strict=True):
             await one.look()
             assert one.at_meeting() == one.near() == [other.key]
             assert not one.is_near(strangers[0].key)
@@ -494,16 +494,16 @@ def test_what_was_announced_is_known_with_its_place() -> None:
     run(meet())
 
 
-def test_who_changes_its_cohort_has_its_mates_at_the_new_meeting() -> None:
+def test_who_changes_its_cohort_has_its_cohort_peers_at_the_new_meeting() -> None:
     async def change() -> None:
         here, old, new = endpoints(3)
         known = Neighbours(here, RUN, secret=b"secret")
         for endpoint, cohort in ((old, "old"), (new, "new")):
             await Neighbours(endpoint, RUN, secret=b"secret").announce(cohort=cohort, round_=1)
-        for cohort, mate in (("old", old), ("new", new)):
+        for cohort, cohort_peer in (("old", old), ("new", new)):
             await known.announce(cohort=cohort, round_=1)
             await known.look()
-            assert known.at_meeting() == known.near() == [mate.key]
+            assert known.at_meeting() == known.near() == [cohort_peer.key]
         assert known.malformed == 0
 
     run(change())

@@ -43,7 +43,10 @@ def answer(host: str, *ports: int) -> DialledBack:
         ([answer(OUTSIDE, 31000), answer(OUTSIDE), answer(OTHER_OUTSIDE)], Reachable.OUTBOUND),
         ([answer(INSIDE, 31000)], Reachable.LOCAL),
         ([answer("127.0.0.1", 31000), answer(INSIDE)], Reachable.LOCAL),
-        ([answer(INSIDE, 31000), answer(OUTSIDE)], Reachable.OUTBOUND),  # a mate behind the same router reaches it; that says nothing
+        (
+            [answer(INSIDE, 31000), answer(OUTSIDE)],
+            Reachable.OUTBOUND,
+        ),  # a cohort peer behind the same router reaches it; that says nothing
         ([DialledBack(((OUTSIDE, ()), ("2a01::7", (31000,))))], Reachable.PUBLIC),
         ([answer("100.64.3.1", 31000)], Reachable.LOCAL),  # a provider's own network (RFC 6598)
     ],

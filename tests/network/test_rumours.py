@@ -212,22 +212,22 @@ def test_near_ones_are_asked_first_and_others_only_if_they_do_not_do() -> None:
 
 
 def test_what_is_got_from_afar_is_said_to_near_links_who_wait_for_it_a_moment() -> None:
-    here, mate = book_of(far=[A], near=[B]), book_of(far=[A], near=[C])
+    here, cohort_peer = book_of(far=[A], near=[B]), book_of(far=[A], near=[C])
     here.take(A, push_of(OFFERS[0]), 0.0)
     assert here.next_pull(0.0) == Pull(ROOTS[0], (), (A,))
     push = here.next_push(B)
     assert push == push_of(coming=[ROOTS[0]])
     assert here.next_push(A) is None
-    mate.take(C, push, 5.0)
-    mate.take(A, push_of(OFFERS[0], OFFERS[1]), 5.0)
-    assert mate.next_pull(5.5) == Pull(ROOTS[1], (), (A,))
-    assert mate.next_pull(5.5) is None
-    assert mate.wakes_at(5.5) == 6.0
+    cohort_peer.take(C, push, 5.0)
+    cohort_peer.take(A, push_of(OFFERS[0], OFFERS[1]), 5.0)
+    assert cohort_peer.next_pull(5.5) == Pull(ROOTS[1], (), (A,))
+    assert cohort_peer.next_pull(5.5) is None
+    assert cohort_peer.wakes_at(5.5) == 6.0
     here.hold(ROOTS[0])
     came = here.next_push(B)
     assert came is not None
-    mate.take(C, came, 5.5)
-    assert mate.next_pull(5.5) == Pull(ROOTS[0], (C,), (A,))
+    cohort_peer.take(C, came, 5.5)
+    assert cohort_peer.next_pull(5.5) == Pull(ROOTS[0], (C,), (A,))
 
 
 def test_a_near_link_that_does_not_get_what_it_said_is_waited_for_once() -> None:

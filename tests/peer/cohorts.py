@@ -27,7 +27,7 @@ from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
-PEERS = sorted((Identity(sha256(b"mate %d" % i)) for i in range(6)), key=lambda peer: peer.public_key)
+PEERS = sorted((Identity(sha256(b"cohort peer %d" % i)) for i in range(6)), key=lambda peer: peer.public_key)
 TOKEN = sha256(b"token")
 RUN = sha256(b"run")
 COUNT = 1000
@@ -90,7 +90,7 @@ class LinksInMemory(Links):
         return tuple(sorted(self.known))
 
 
-class Mate:
+class CohortPeer:
     """One peer."""
 
     def __init__(self, band: "Band", number: int, *, token: bytes | None = TOKEN, name: str = "here") -> None:
@@ -166,13 +166,19 @@ class Mate:
         return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
 
     async def found(
-        self, given: Any = None, *, round_: int | None = None, with_mean: bool = False, leave_out: Iterable["Mate"] = (), **changes: Any
+        self,
+        given: Any = None,
+        *,
+        round_: int | None = None,
+        with_mean: bool = False,
+        leave_out: Iterable["CohortPeer"] = (),
+        **changes: Any,
     ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
         gathered = await self.seat.gather(self.claim(vector, round_, **changes), vector, 32)
         if gathered is not None:
-            left_out = frozenset(mate.key for mate in leave_out)
+            left_out = frozenset(cohort_peer.key for cohort_peer in leave_out)
             gathered = await gathered.without(left_out) if left_out else gathered
             await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
         return gathered
@@ -193,34 +199,34 @@ def ticket_for(signed: Signed[Contribution], operator: Identity = OPERATOR, **ch
 
 
 class Band:
-    """Some mates on one network."""
+    """Some cohort peers on one network."""
 
     def __init__(self, *, local_steps: int = 1, codec: str = "int16", is_audited: bool = False) -> None:
         self.network = MemoryNetwork()
         audits = (RULES,) if is_audited else ()
         self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec), audits=audits)
-        self.mates: list[Mate] = []
+        self.cohort_peers: list[CohortPeer] = []
 
-    async def join(self, number: int, **settings: Any) -> Mate:
+    async def join(self, number: int, **settings: Any) -> CohortPeer:
         """Let a peer join, which knows nobody yet."""
-        mate = Mate(self, number, **settings)
-        await mate.cohort.start()
-        self.mates.append(mate)
-        return mate
+        cohort_peer = CohortPeer(self, number, **settings)
+        await cohort_peer.cohort.start()
+        self.cohort_peers.append(cohort_peer)
+        return cohort_peer
 
-    async def gather_round(self, count: int) -> list[Mate]:
+    async def gather_round(self, count: int) -> list[CohortPeer]:
         """Let so many peers join and meet; a smaller number means a smaller key, so the first one is the founder."""
-        mates = [await self.join(number) for number in range(count)]
-        for mate in mates:
-            await mate.meet()
+        cohort_peers = [await self.join(number) for number in range(count)]
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
         await asyncio.sleep(0)
-        assert all(len(mate.cohort.mates()) == count - 1 for mate in mates)
-        return mates
+        assert all(len(cohort_peer.cohort.cohort_peers()) == count - 1 for cohort_peer in cohort_peers)
+        return cohort_peers
 
     async def end(self) -> None:
         """End everybody."""
-        for mate in self.mates:
-            await mate.cohort.close()
+        for cohort_peer in self.cohort_peers:
+            await cohort_peer.cohort.close()
 
 
 async def all_of(*work: Awaitable[Any]) -> list[Any]:

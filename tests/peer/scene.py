@@ -150,7 +150,7 @@ class Scene:
         trains: bool = True,
         is_plain: bool = False,
     ) -> Member:
-        """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates. Its claims name
+        """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has cohort peers. Its claims name
         ``payout``; None: its own key. ``is_plain``: it has no features.
         """
         identity, signed = PEERS[number], self.log.signed

@@ -89,9 +89,9 @@ class Audit:
 def test_whatever_an_audit_asks_of_honest_peers_is_there_and_holds(tmp_path: Path, exchange: Exchange, algorithm: str) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 10_000
-        mates = [scene.join(number, token=TOKEN) for number in range(2)]
+        cohort_peers = [scene.join(number, token=TOKEN) for number in range(2)]
         scene.join(2)
-        await met(*mates)
+        await met(*cohort_peers)
         states, had_cohort = {0: scene.log.state}, 0
         async with asyncio.timeout(DEADLINE_S):
             while had_cohort < ROUNDS:

@@ -1,4 +1,4 @@
-"""What peers agree on who know only some of a larger run: each finds its mates among them, and all of a cohort say the same of it."""
+"""What peers agree on who know only some of a larger run: each finds its cohort peers among them, and all of a cohort say the same of it."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neig
 from manta_swarm.peer.cohort.company import Choice, Company, Membership
 from manta_swarm.protocol.affinity import MAX_GROUP
 from manta_swarm.protocol.signing import PublicKey, sha256
-from tests.network.test_neighbours import ProvenMates
+from tests.network.test_neighbours import ProvenCohortPeers
 from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
@@ -31,7 +31,7 @@ class Region:
         self.companies: dict[PublicKey, Company] = {}
         for number, key in enumerate(self.keys):
             endpoint, host = self._endpoints[key], sha256(b"host %d" % self.place[key])[:16]
-            near = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=ProvenMates([]), rng=random.Random(number))
+            near = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=ProvenCohortPeers([]), rng=random.Random(number))
             distances = Distances(endpoint, near, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.neighbours[key] = near
             self.companies[key] = Company(key, Membership(Choice.AFFINITY, ""), near, distances, OPERATOR)
@@ -90,7 +90,7 @@ async def grow(region: Region, *, looks: int) -> None:
             assert len({region.place[key] for key in view}) == 1
 
 
-def test_mates_find_each_other_in_a_run_of_more_than_each_knows_and_agree() -> None:
+def test_cohort_peers_find_each_other_in_a_run_of_more_than_each_knows_and_agree() -> None:
     region = Region(132, 3)
     assert len(region.keys) > max(2 * MAX_NEIGHBOURS, SPLIT)
     run_virtual(grow(region, looks=4))

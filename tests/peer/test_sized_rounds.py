@@ -53,7 +53,7 @@ def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> N
     play(tmp_path, story, exchange=STEADY, **RUN)
 
 
-def test_mates_hand_in_together_what_suits_the_slowest_of_them_and_once_it_left_what_suits_the_others(tmp_path: Path) -> None:
+def test_cohort_peers_hand_in_together_what_suits_the_slowest_of_them_and_once_it_left_what_suits_the_others(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 10_000
         sizes = [ALL, 3, 2]

@@ -406,7 +406,7 @@ def free_keys(name: str, count: int, *, claims: int = 1) -> Actor:
     return Actor(name, hands_in)
 
 
-def ghost_mate(name: str, *, shows_vectors: bool) -> Actor:
+def ghost_cohort_peer(name: str, *, shows_vectors: bool) -> Actor:
     """Return an honest founder with one more claim of a new key, which never worked."""
 
     def hands_in(economy: Economy, now: int, rng: random.Random) -> Iterable[Contribution]:
@@ -416,9 +416,9 @@ def ghost_mate(name: str, *, shows_vectors: bool) -> Actor:
     return Actor(name, hands_in, lambda contribution, handed_in, now: Shown(vectors=shows_vectors), frozenset([name]))
 
 
-def withholder(name: str, *, mates: int = 1) -> Actor:
+def withholder(name: str, *, cohort_peers: int = 1) -> Actor:
     """Return keys that work for nothing, and show nothing of what is asked."""
-    keys = [f"{name}/{number}" for number in range(mates)]
+    keys = [f"{name}/{number}" for number in range(cohort_peers)]
 
     def hands_in(economy: Economy, now: int, rng: random.Random) -> Iterable[Contribution]:
         del economy, now, rng
@@ -428,7 +428,7 @@ def withholder(name: str, *, mates: int = 1) -> Actor:
 
 
 def poisoner(name: str) -> Actor:
-    """Return a founder that trains, and hands in a body that does not follow; its honest mate is another's key each round."""
+    """Return a founder that trains, and hands in a body that does not follow; its honest cohort peer is another's key each round."""
 
     def hands_in(economy: Economy, now: int, rng: random.Random) -> Iterable[Contribution]:
         del economy, now, rng
@@ -451,9 +451,9 @@ def _table(rules: Rules, rounds: int) -> Iterable[str]:
         *((faker(f"fakes {percent} %", percent), {}, 0) for percent in (1, 5, 25, 100)),
         (faker("fakes 25 %, a liar", 25), {0: "good"}, 0),
         (faker("fakes 25 %, yes-sayers", 25), {}, 50),
-        (ghost_mate("ghost mate", shows_vectors=True), {}, 0),
-        (ghost_mate("ghost mate, hidden", shows_vectors=False), {}, 0),
-        (withholder("withholds", mates=2), {}, 0),
+        (ghost_cohort_peer("ghost cohort peer", shows_vectors=True), {}, 0),
+        (ghost_cohort_peer("ghost cohort peer, hidden", shows_vectors=False), {}, 0),
+        (withholder("withholds", cohort_peers=2), {}, 0),
         (poisoner("poisons"), {}, 0),
         (free_keys("100 free keys", 100), {}, 0),
         (free_keys("2 of 32 free keys", 2, claims=32), {}, 0),

@@ -222,8 +222,8 @@ def test_hosts_of_one_site_are_one_cohort_where_there_is_room() -> None:
 
 def test_who_is_nearer_to_others_moves_to_them() -> None:
     crowd = [placed(number, "east", host=host(number), site=site(1)) for number in range(6)]
-    mates = [placed(number, "west", host=host(0), site=site(1)) for number in range(10, 14)]
-    names = cohorts([*crowd, *mates])
+    cohort_peers = [placed(number, "west", host=host(0), site=site(1)) for number in range(10, 14)]
+    names = cohorts([*crowd, *cohort_peers])
     assert names[crowd[0].key] == "west"
     assert {names[peer.key] for peer in crowd[1:]} == {"east"}
 

@@ -15,7 +15,7 @@ from tests.protocol.audit_model import (
     faker,
     free_keys,
     gain,
-    ghost_mate,
+    ghost_cohort_peer,
     honest,
     is_laptop_open,
     poisoner,
@@ -115,15 +115,15 @@ def test_a_laptop_that_is_closed_without_a_word_keeps_nine_tenths_of_its_pay() -
 
 
 @pytest.mark.parametrize("shows_vectors", [True, False])
-def test_a_mate_that_never_worked_earns_its_founder_nothing(shows_vectors: bool) -> None:
-    economy = play(ghost_mate("ghost", shows_vectors=shows_vectors))
+def test_a_cohort_peer_that_never_worked_earns_its_founder_nothing(shows_vectors: bool) -> None:
+    economy = play(ghost_cohort_peer("ghost", shows_vectors=shows_vectors))
     usual = one_honest(economy)
     assert economy.accounts["ghost"].pay <= usual.pay + 1e-6
     assert economy.accounts["ghost"].guilty + economy.accounts["ghost"].demoted > 0
 
 
 def test_who_shows_nothing_when_asked_is_paid_nothing() -> None:
-    economy = play(withholder("withholds", mates=2))
+    economy = play(withholder("withholds", cohort_peers=2))
     assert economy.accounts["withholds"].pay < 1
     one_honest(economy)
 

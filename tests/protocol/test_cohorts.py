@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.cohorts import cohort_name, is_mate_proof, mate_proof
+from manta_swarm.protocol.cohorts import cohort_name, cohort_peer_proof, is_cohort_peer_proof
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.fields import check_name
 from manta_swarm.protocol.signing import PublicKey
@@ -54,16 +54,16 @@ def test_a_label_does_not_say_a_size(label: str) -> None:
 
 TOKEN, RUN = b"t" * 32, b"r" * 32
 ANNA, BOB, CAROL = (PublicKey(name.encode().ljust(32, b".")) for name in ("anna", "bob", "carol"))
-PROOF = mate_proof(TOKEN, RUN, "here", ANNA, BOB)
+PROOF = cohort_peer_proof(TOKEN, RUN, "here", ANNA, BOB)
 
 
 def test_a_proof_is_the_hmac_that_the_protocol_names() -> None:
-    message = b"manta/mate/v1" + RUN + b"here" + ANNA + BOB
+    message = b"manta/cohort_peer/v1" + RUN + b"here" + ANNA + BOB
     assert hmac.new(TOKEN, message, hashlib.sha256).digest() == PROOF
 
 
 def test_a_proof_holds_where_it_was_made_for() -> None:
-    assert is_mate_proof(PROOF, TOKEN, RUN, "here", ANNA, BOB)
+    assert is_cohort_peer_proof(PROOF, TOKEN, RUN, "here", ANNA, BOB)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_a_proof_holds_where_it_was_made_for() -> None:
     ],
 )
 def test_a_proof_is_of_no_use_elsewhere(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> None:
-    assert not is_mate_proof(PROOF, token, run, cohort, caller, callee)
+    assert not is_cohort_peer_proof(PROOF, token, run, cohort, caller, callee)
 
 
 @given(st.binary(max_size=64))
 def test_no_other_bytes_are_a_proof(data: bytes) -> None:
-    assert is_mate_proof(data, TOKEN, RUN, "here", ANNA, BOB) == (data == PROOF)
+    assert is_cohort_peer_proof(data, TOKEN, RUN, "here", ANNA, BOB) == (data == PROOF)

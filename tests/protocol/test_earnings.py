@@ -43,10 +43,10 @@ def paid(ledger: Ledger, log: list[bytes]) -> dict[bytes, int]:
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(PEERS[2:6]), work, min_size=1), st.lists(work, min_size=2, max_size=2))
-def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Microbatches], mates: list[Microbatches]) -> None:
+def test_a_round_of_claims_pays_what_the_ledger_pays(alone: dict[Identity, Microbatches], cohort_peers: list[Microbatches]) -> None:
     ledger = ledger_of()
     headers = [header_of(ledger, peer, microbatches=microbatches) for peer, microbatches in alone.items()]
-    headers.append(cohort_header_of(ledger, PEERS[:2], microbatches=mates[0]))
+    headers.append(cohort_header_of(ledger, PEERS[:2], microbatches=cohort_peers[0]))
     log = commit(ledger, headers)
     assert {key: share for key, share in paid(ledger, log).items() if share} == ledger.credits()
 

@@ -298,7 +298,11 @@ def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: l
                 before, counts = crowd.count()[key], Counter(crowd.at.get(key, key) for key, _, _ in crowd.calls)
                 got = await crowd.call(key, number)
                 at_most = counts[crowd.at.get(key, key)] + 1 >= max(counts.values(), default=0)
-                assert got or before == 3 or (at_most and all(before + 1 >= crowd.count()[mate] for mate in crowd.at if key in crowd.at))
+                assert (
+                    got
+                    or before == 3
+                    or (at_most and all(before + 1 >= crowd.count()[cohort_peer] for cohort_peer in crowd.at if key in crowd.at))
+                )
             elif crowd.calls:
                 await crowd.end(number % len(crowd.calls))
             assert crowd.count().total() == len(places) <= 5

@@ -1,4 +1,4 @@
-"""How two sites of a stereo run find each other among their mates, check that they have the same scenes, and notice that one is gone."""
+"""How two sites of a stereo run find each other among their cohort peers, check that they have the same scenes, and notice that one is gone."""
 
 import asyncio
 import logging
@@ -69,20 +69,20 @@ logger = logging.getLogger("manta.views")
 
 
 class Near(Protocol):
-    """The way to the mates (``peer.cohort.cohort.Cohort``)."""
+    """The way to the cohort peers (``peer.cohort.cohort.Cohort``)."""
 
     @property
     def key(self) -> PublicKey:
         """This peer's own key."""
 
-    def mates(self) -> tuple[PublicKey, ...]:
+    def cohort_peers(self) -> tuple[PublicKey, ...]:
         """Return who proved the cohort's token lately."""
 
-    async def serve_mates(self, method: str, handler: Handler) -> None:
-        """Answer calls of mates, and of nobody else."""
+    async def serve_cohort_peers(self, method: str, handler: Handler) -> None:
+        """Answer calls of cohort peers, and of nobody else."""
 
-    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
-        """Return a mate's answer; ``largest``: bytes that it may have."""
+    async def call_cohort_peer(self, cohort_peer: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        """Return a cohort peer's answer; ``largest``: bytes that it may have."""
 
 
 class Partner:
@@ -109,7 +109,7 @@ class Partner:
         self.last = b""  # the key of the site that was met last
 
     def look(self, near: Near) -> None:
-        """Left site: meet the other one among these mates, now and whenever it was lost."""
+        """Left site: meet the other one among these cohort peers, now and whenever it was lost."""
         self._looking = asyncio.create_task(self._look(near))
 
     async def close(self) -> None:
@@ -157,21 +157,21 @@ class Partner:
                 await self._lost.wait()
 
     async def _meet_any(self, near: Near) -> None:
-        for mate in near.mates():
+        for cohort_peer in near.cohort_peers():
             try:
-                answer = await near.call_mate(mate, MEET, pack(self._site), timeout_s=waits.HELLO_S, largest=MAX_SMALL_BYTES)
-                self._met(mate, unpack(Site, answer, max_bytes=MAX_SMALL_BYTES))
+                answer = await near.call_cohort_peer(cohort_peer, MEET, pack(self._site), timeout_s=waits.HELLO_S, largest=MAX_SMALL_BYTES)
+                self._met(cohort_peer, unpack(Site, answer, max_bytes=MAX_SMALL_BYTES))
             except OtherData as error:
                 self._tell(str(error))
             except TROUBLE as error:
-                logger.debug("no site peer=%s reason=%s", mate.hex()[:8], error)
+                logger.debug("no site peer=%s reason=%s", cohort_peer.hex()[:8], error)
             else:
                 return
 
-    def _met(self, mate: PublicKey, other: Site) -> None:
+    def _met(self, cohort_peer: PublicKey, other: Site) -> None:
         self._site.check(other, self._dataset, self._data_digest)
-        self.key = self.last = mate
-        self._tell(f"trains with peer {mate.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
+        self.key = self.last = cohort_peer
+        self._tell(f"trains with peer {cohort_peer.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
         self._changes.note()
 
     def _tell(self, line: str) -> None:

@@ -47,7 +47,9 @@ class TwoViewsPlugin(Plugin):
         if manifest.is_private or manifest.task != STEREO:
             raise UserError("--view is for runs of stereo pairs that all train on: leave it out")
         if config.alone:
-            raise UserError("--view needs a mate with the other view: leave --alone out, and start both with one --cohort and its token")
+            raise UserError(
+                "--view needs a cohort peer with the other view: leave --alone out, and start both with one --cohort and its token"
+            )
 
     def load(self, config: PeerConfig, manifest: Manifest, root: Path | None) -> Dataset | None:
         """Return what this computer has of the run's pairs."""

@@ -1,4 +1,4 @@
-"""A peer that has one view of the run's stereo pairs, and trains every microbatch together with the mate that has the other view.
+"""A peer that has one view of the run's stereo pairs, and trains every microbatch together with the cohort peer that has the other view.
 
 The left site leads: it begins each microbatch, its own and in turn the other's, and makes all calls but the one by which the right site
 asks it for a microbatch. So one microbatch is under way at a time, and both sites compute it. A microbatch belongs to the peer whose key it
@@ -120,7 +120,7 @@ class _LeadingTry(Try):
     async def swap(self, part: bytes, size: int) -> bytes:
         """See ``Try``."""
         request = pack(Exchange(self.id, self.place, part))
-        return await self._near.call_mate(self._partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
+        return await self._near.call_cohort_peer(self._partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
 
 
 class SitePool(SingleWorker):
@@ -152,7 +152,7 @@ class SitePool(SingleWorker):
         self.own, self.others = Traffic(), Traffic()  # what microbatches cost so far, this site's and the other's
 
     def reach(self, near: Near) -> None:
-        """Find the other site among these mates."""
+        """Find the other site among these cohort peers."""
         self._near = near
 
     # As a worker pool.
@@ -168,13 +168,13 @@ class SitePool(SingleWorker):
 
     async def start(self) -> None:
         """Answer the other site; the left one looks for it."""
-        near = self._mates()
+        near = self._cohort_peers()
         if self._worker.is_left:
-            await near.serve_mates(LEAD, self._on_lead)
+            await near.serve_cohort_peers(LEAD, self._on_lead)
             self._partner.look(near)
         else:
             for method, answer in ((MEET, self._on_meet), (BEGIN, self._on_begin), (EXCHANGE, self._on_exchange)):
-                await near.serve_mates(method, answer)
+                await near.serve_cohort_peers(method, answer)
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
         """See ``WorkerPool``."""
@@ -221,7 +221,7 @@ class SitePool(SingleWorker):
 
     # Meeting the other site.
 
-    def _mates(self) -> Near:
+    def _cohort_peers(self) -> Near:
         assert self._near is not None
         return self._near
 
@@ -255,7 +255,7 @@ class SitePool(SingleWorker):
 
     async def _conduct(self, microbatch: Microbatch) -> MicrobatchResult | None:
         """Do a microbatch with the other site; return what it gave if it is this one's."""
-        near, partner = self._mates(), self._partner.key
+        near, partner = self._cohort_peers(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
         begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(microbatch))
@@ -276,7 +276,7 @@ class SitePool(SingleWorker):
     async def _begin(self, partner: PublicKey, begin: Begin) -> None:
         timeout_s = waits.VIEWS_MATCH_S + waits.NEAR_S
         try:
-            answer = await self._mates().call_mate(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
+            answer = await self._cohort_peers().call_cohort_peer(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
         except TROUBLE as error:
             self._partner.part(str(error))
             raise
@@ -286,7 +286,7 @@ class SitePool(SingleWorker):
     # A microbatch, as the right site has it.
 
     async def _ask_for(self, microbatch: Microbatch) -> MicrobatchResult:
-        near, partner = self._mates(), self._partner.key
+        near, partner = self._cohort_peers(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
         awaited: asyncio.Future[MicrobatchResult] = asyncio.get_running_loop().create_future()
@@ -294,7 +294,7 @@ class SitePool(SingleWorker):
         try:
             async with asyncio.timeout(waits.VIEWS_LOT_S):
                 request = pack(self._name_of(microbatch))
-                answer = await near.call_mate(partner, LEAD, request, timeout_s=waits.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
+                answer = await near.call_cohort_peer(partner, LEAD, request, timeout_s=waits.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
                 if answer:
                     raise NotYet("the other site is at other weights")
                 return await awaited
@@ -313,7 +313,7 @@ class SitePool(SingleWorker):
     async def _on_begin(self, caller: PublicKey, request: bytes) -> bytes:
         begin = unpack(Begin, request, max_bytes=MAX_SMALL_BYTES)
         microbatch = self._microbatch_of(caller, begin.microbatch)
-        if begin.microbatch.key not in (caller, self._mates().key):
+        if begin.microbatch.key not in (caller, self._cohort_peers().key):
             raise EncodingError("a microbatch of somebody else's")
         try:
             await self._matches(begin.microbatch)
@@ -328,7 +328,7 @@ class SitePool(SingleWorker):
         return b""
 
     async def _follow(self, attempt: Try, microbatch: Microbatch) -> None:
-        is_own = microbatch.key == self._mates().key
+        is_own = microbatch.key == self._cohort_peers().key
         try:
             result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=is_own)
         except TROUBLE as error:
@@ -401,7 +401,7 @@ class SitePool(SingleWorker):
             raise NotYet("it is at other weights") from None
 
     def _count(self, attempt: Try, microbatch: Microbatch) -> None:
-        is_own = microbatch.key == self._mates().key
+        is_own = microbatch.key == self._cohort_peers().key
         if is_own:
             self._partner.trained()
         traffic = self.own if is_own else self.others

@@ -531,7 +531,7 @@ assert NUM_WEIGHTS > GROUP_VALUES  # bodies here have two groups
 # Who was found guilty.
 
 
-def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play: Play) -> None:
+def test_new_work_of_a_guilty_key_is_refused_and_its_cohort_peers_go_on_without_it(play: Play) -> None:
     async def story(service: Service) -> None:
         ticketed = service.made(C)
         await service.hand_in(ticketed)

@@ -21,7 +21,7 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signing import PublicKey
 from tests.peer.cohort.test_cohort import convened, mean_of, same, small_parts
-from tests.peer.cohorts import PEERS, Band, LinksInMemory, Mate, all_of, base_of, play, vector_of
+from tests.peer.cohorts import PEERS, Band, CohortPeer, LinksInMemory, all_of, base_of, play, vector_of
 
 STEPS = 3
 
@@ -45,9 +45,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return found
 
 
-def sends(mate: Mate, change: Callable[[PublicKey, int, Any], Any]) -> None:
-    """Let what a mate sends be changed: given whom it goes to, the turn and the values; None is not sent."""
-    own: Any = mate.cohort._links
+def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any]) -> None:
+    """Let what a cohort peer sends be changed: given whom it goes to, the turn and the values; None is not sent."""
+    own: Any = cohort_peer.cohort._links
     true = own.send
 
     async def send(key: PublicKey, tag: bytes, turn: int, first: int, data: memoryview, *, timeout_s: float) -> None:
@@ -58,37 +58,37 @@ def sends(mate: Mate, change: Callable[[PublicKey, int, Any], Any]) -> None:
     own.send = send
 
 
-async def averaged(mates: list[Mate], step: int = 0) -> list[Any]:
-    return await all_of(*(mate.average(step) for mate in mates))
+async def averaged(cohort_peers: list[CohortPeer], step: int = 0) -> list[Any]:
+    return await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
 
 
 def test_all_who_are_linked_to_all_own_a_part_and_end_with_the_same_bytes(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        assert same(*await averaged(mates), mean_of(mates, 0))
-        assert [plan.owners for plan in plans] == [tuple(mate.key for mate in mates)]
+        cohort_peers = await convened(band, 4)
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        assert [plan.owners for plan in plans] == [tuple(cohort_peer.key for cohort_peer in cohort_peers)]
 
     play(story, local_steps=STEPS)
 
 
 def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        own: Any = mates[2].cohort._links
-        own.known.discard(mates[3].key)
-        assert same(*await averaged(mates), mean_of(mates, 0))
-        assert [plan.owners for plan in plans] == [(mates[0].key, mates[1].key, mates[3].key)]
+        cohort_peers = await convened(band, 4)
+        own: Any = cohort_peers[2].cohort._links
+        own.known.discard(cohort_peers[3].key)
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
 
     play(story, local_steps=STEPS)
 
 
 def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        vectors = [vector_of(mate.number, 0, 3 * 64) for mate in mates]
-        means = await all_of(*(mate.average(0, vector) for mate, vector in zip(mates, vectors, strict=True)))
+        cohort_peers = await convened(band, 3)
+        vectors = [vector_of(cohort_peer.number, 0, 3 * 64) for cohort_peer in cohort_peers]
+        means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
         assert same(*means, near_mean(vectors, [16] * 3))
-        assert [plan.owners for plan in plans] == [(mates[0].key,)]
+        assert [plan.owners for plan in plans] == [(cohort_peers[0].key,)]
 
     play(story, local_steps=STEPS)
 
@@ -96,11 +96,11 @@ def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None
 @pytest.mark.parametrize(("name", "is_audited", "is_shared"), [(AFFINITY, True, False), (AFFINITY, False, True), ("here", True, True)])
 def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = [await band.join(number, name=name) for number in range(3)]
-        for mate in mates:
-            await mate.meet()
-        await all_of(*(mate.convene() for mate in mates))
-        assert same(*await averaged(mates), mean_of(mates, 0))
+        cohort_peers = [await band.join(number, name=name) for number in range(3)]
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
 
     play(story, local_steps=STEPS, is_audited=is_audited)
@@ -108,14 +108,14 @@ def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audite
 
 def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
+        cohort_peers = await convened(band, 4)
 
         def die(_key: PublicKey, _turn: int, _values: Any) -> None:
-            mates[2].die()
+            cohort_peers[2].die()
 
-        sends(mates[2], die)
-        *means, _ = await all_of(*(mates[number].average(0) for number in (0, 1, 3)), mates[2].average(0))
-        left = [mates[0], mates[1], mates[3]]
+        sends(cohort_peers[2], die)
+        *means, _ = await all_of(*(cohort_peers[number].average(0) for number in (0, 1, 3)), cohort_peers[2].average(0))
+        left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
         assert same(*means, mean_of(left, 0))
         assert [len(plan.owners) for plan in plans] == [4, 1]
         assert same(*await averaged(left, 1), mean_of(left, 1))
@@ -126,16 +126,16 @@ def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: 
 
 def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        sends(mates[1], lambda _key, turn, values: None if turn else values)
-        assert same(*await averaged(mates), mean_of(mates, 0))
-        assert [mate.seat.is_alone for mate in mates] == [False] * 3
+        cohort_peers = await convened(band, 3)
+        sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        assert [cohort_peer.seat.is_alone for cohort_peer in cohort_peers] == [False] * 3
         for round_ in range(2, SILENT_ROUNDS + 4):
-            for mate in mates:
-                await mate.meet()
-            await all_of(*(mate.convene(round_) for mate in mates))
-            assert same(*await averaged(mates), mean_of(mates, 0))
-        by_round = [sorted(mate.number for mate in mates if mate.key in plan.owners) for plan in plans]
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
+            await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
+            assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
         assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
 
     play(story, local_steps=STEPS)
@@ -144,16 +144,16 @@ def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds
 @pytest.mark.parametrize("lie", ["other sums than it says", "no numbers", "much larger sums"])
 def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         if lie == "other sums than it says":
-            sends(mates[1], lambda _key, turn, values: values + 1 if turn else values)
+            sends(cohort_peers[1], lambda _key, turn, values: values + 1 if turn else values)
         else:
             true = near_mean
 
             def lying(vectors: Any, weights: Any) -> Any:
                 return true(vectors, weights) * np.float32(np.nan if lie == "no numbers" else 5)
 
-            own: Any = mates[1]
+            own: Any = cohort_peers[1]
             add = AllReduce.add
 
             async def adds(self: AllReduce, message: Add) -> bytes:
@@ -163,7 +163,7 @@ def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Pl
                     return await add(self, message)
 
             monkeypatch.setattr(AllReduce, "add", adds)
-        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
     play(story, local_steps=STEPS)
@@ -171,15 +171,15 @@ def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Pl
 
 def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         true = AllReduce.follow
 
         async def follow(self: AllReduce, plan: Plan) -> Any:
             shares = await true(self, plan)
-            return shares[1:] if self._links.key == mates[1].key else shares
+            return shares[1:] if self._links.key == cohort_peers[1].key else shares
 
         monkeypatch.setattr(AllReduce, "follow", follow)
-        assert same(*await averaged(mates), mean_of(mates, 0))
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
     play(story, local_steps=STEPS)
@@ -188,27 +188,31 @@ def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: li
 @pytest.mark.parametrize("to", ["all", "an owner", "the founder"])
 def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: str, plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        victims = {"all": {mate.key for mate in mates}, "an owner": {mates[1].key}, "the founder": {mates[0].key}}[to]
-        sends(mates[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
-        *means, own = await averaged(mates)
+        cohort_peers = await convened(band, 4)
+        victims = {
+            "all": {cohort_peer.key for cohort_peer in cohort_peers},
+            "an owner": {cohort_peers[1].key},
+            "the founder": {cohort_peers[0].key},
+        }[to]
+        sends(cohort_peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
+        *means, own = await averaged(cohort_peers)
         if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
-            assert same(*means, own, mean_of(mates, 0))
+            assert same(*means, own, mean_of(cohort_peers, 0))
             assert [len(plan.owners) for plan in plans] == [4, 1]
         else:
-            assert same(*means, mean_of(mates[:3], 0))
+            assert same(*means, mean_of(cohort_peers[:3], 0))
             assert same(own, vector_of(3, 0))
-            assert mates[3].seat.is_alone
+            assert cohort_peers[3].seat.is_alone
 
     play(story, local_steps=STEPS)
 
 
 def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        sends(mates[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
-        *means, own = await averaged(mates)
-        assert same(*means, mean_of(mates[:3], 0))
+        cohort_peers = await convened(band, 4)
+        sends(cohort_peers[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
+        *means, own = await averaged(cohort_peers)
+        assert same(*means, mean_of(cohort_peers[:3], 0))
         assert same(own, vector_of(3, 0))
 
     play(story, local_steps=STEPS, is_audited=True)
@@ -216,9 +220,9 @@ def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: l
 
 def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        sends(mates[1], lambda key, turn, values: None if turn and key == mates[2].key else values)
-        assert same(*await averaged(mates), mean_of(mates, 0))
+        cohort_peers = await convened(band, 3)
+        sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
+        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
         assert [len(plan.owners) for plan in plans] == [3]
 
     play(story, local_steps=STEPS)
@@ -226,11 +230,14 @@ def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[
 
 def test_what_the_log_does_not_take_is_added_again_without(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        gathered, *accepted = await all_of(mates[0].found(with_mean=True, leave_out=[mates[2]]), *(mate.hand_over() for mate in mates[1:]))
-        left = [mates[0], mates[1], mates[3]]
-        assert gathered.keys == tuple(mate.key for mate in left)
-        expected = near_mean([vector_of(mate.number, 100) for mate in left], [32] * 3)
+        cohort_peers = await convened(band, 4)
+        gathered, *accepted = await all_of(
+            cohort_peers[0].found(with_mean=True, leave_out=[cohort_peers[2]]),
+            *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]),
+        )
+        left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
+        assert gathered.keys == tuple(cohort_peer.key for cohort_peer in left)
+        expected = near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in left], [32] * 3)
         assert accepted[1] is None
         assert same(gathered.mean, accepted[0].mean, accepted[2].mean, expected)
         assert [len(plan.owners) for plan in plans] == [4]
@@ -240,21 +247,21 @@ def test_what_the_log_does_not_take_is_added_again_without(plans: list[Plan]) ->
 
 def test_only_the_founder_says_what_is_added() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        averaging = asyncio.create_task(mates[1].average(0, after_s=0.0))
+        cohort_peers = await convened(band, 3)
+        averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
         await asyncio.sleep(0.1)
-        seat: Any = mates[1].seat
-        keys = tuple(mate.key for mate in mates)
+        seat: Any = cohort_peers[1].seat
+        keys = tuple(cohort_peer.key for cohort_peer in cohort_peers)
         with pytest.raises(EncodingError):
-            await seat.on_plan(mates[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
+            await seat.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
         with pytest.raises(EncodingError):
-            await seat.on_plan(mates[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
+            await seat.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
         with pytest.raises(EncodingError):
-            await seat.on_add(mates[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+            await seat.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
         with pytest.raises(EncodingError, match="no parts"):
-            await seat.on_add(mates[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+            await seat.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
         with pytest.raises(Unreachable):
-            await mates[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
+            await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
         averaging.cancel()
         await asyncio.gather(averaging, return_exceptions=True)
 

@@ -9,16 +9,16 @@ import pytest
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.signed import Signed
-from tests.peer.cohorts import Band, Mate, all_of, play, vector_of
+from tests.peer.cohorts import Band, CohortPeer, all_of, play, vector_of
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
 LEARNT = vector_digest(COMMON)
 
 
-async def convened(band: Band) -> list[Mate]:
-    mates = await band.gather_round(3)
-    await all_of(*(mate.convene() for mate in mates))
-    return mates
+async def convened(band: Band) -> list[CohortPeer]:
+    cohort_peers = await band.gather_round(3)
+    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+    return cohort_peers
 
 
 def members(gathered: object) -> list[bytes]:
@@ -57,7 +57,7 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
         )
         assert accepted is not None
         assert (found is not None) is is_in
-        assert members(gathered) == [mate.key for mate in (first, honest, other) if is_in or mate is not other]
+        assert members(gathered) == [cohort_peer.key for cohort_peer in (first, honest, other) if is_in or cohort_peer is not other]
 
     play(story, local_steps=2, codec="topk-256-4", is_audited=True)
 
@@ -67,17 +67,17 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
 STEPS = 4
 
 
-async def stepped(mates: list[Mate], *steps: int, changes: dict[Mate, dict[str, Any]] | None = None) -> None:
+async def stepped(cohort_peers: list[CohortPeer], *steps: int, changes: dict[CohortPeer, dict[str, Any]] | None = None) -> None:
     """Give in these steps; ``changes`` are of the claims of some."""
     for step in steps:
-        await all_of(*(mate.average(step, **(changes or {}).get(mate, {})) for mate in mates))
+        await all_of(*(cohort_peer.average(step, **(changes or {}).get(cohort_peer, {})) for cohort_peer in cohort_peers))
 
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        mates = first, second, lost = await convened(band)
-        await stepped(mates, 0, 1)
+        cohort_peers = first, second, lost = await convened(band)
+        await stepped(cohort_peers, 0, 1)
         lost.die()
         await stepped([first, second], 2, 3)
         gathered, accepted = await all_of(first.found(COMMON), second.hand_over(COMMON))
@@ -96,16 +96,16 @@ def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_a
 
 def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
     async def story(band: Band) -> None:
-        mates = first, *others = await convened(band)
-        await stepped(mates, 0)
-        for mate in others:
-            mate.die()
+        cohort_peers = first, *others = await convened(band)
+        await stepped(cohort_peers, 0)
+        for cohort_peer in others:
+            cohort_peer.die()
         await stepped([first], 1, 2, 3)
         assert first.seat.is_alone
         assert not first.seat.hands_in_alone
         gathered = await first.found(COMMON)
         assert members(gathered) == [first.key]
-        assert [claim.open().key for claim in gathered.dropped] == [mate.key for mate in others]
+        assert [claim.open().key for claim in gathered.dropped] == [cohort_peer.key for cohort_peer in others]
         with pytest.raises(ValueError, match=r"in the mean of a step"):
             await gathered.without(frozenset({others[0].key}))
 
@@ -114,41 +114,43 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
 
 def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
     async def story(band: Band) -> None:
-        mates = first, *_, last = await convened(band)
-        await stepped(mates, 0, 1, 2, 3)
-        gathered, *_ = await all_of(first.found(COMMON, leave_out=[last]), *(mate.hand_over(COMMON) for mate in mates[1:]))
-        assert members(gathered) == [mate.key for mate in mates[:2]]
+        cohort_peers = first, *_, last = await convened(band)
+        await stepped(cohort_peers, 0, 1, 2, 3)
+        gathered, *_ = await all_of(
+            first.found(COMMON, leave_out=[last]), *(cohort_peer.hand_over(COMMON) for cohort_peer in cohort_peers[1:])
+        )
+        assert members(gathered) == [cohort_peer.key for cohort_peer in cohort_peers[:2]]
         assert [claim.open().key for claim in gathered.dropped] == [last.key]
         assert list(gathered.dropped[0].open().steps) == last.steps
 
     play(story, local_steps=STEPS, is_audited=True)
 
 
-def steps_with(mate: Mate, **changes: Any) -> dict[str, Any]:
+def steps_with(cohort_peer: CohortPeer, **changes: Any) -> dict[str, Any]:
     """Return the changes of a claim whose last step is another one than was given."""
-    steps = (*mate.steps[:-1], replace(mate.steps[-1], **changes))
+    steps = (*cohort_peer.steps[:-1], replace(cohort_peer.steps[-1], **changes))
     return {"steps": steps, "work": (sum(step.count for step in steps),)}
 
 
 # What a log refuses of a claim, whoever lists it.
-FAULTS: dict[str, Callable[[Mate], dict[str, Any]]] = {
+FAULTS: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     "shards that do not travel": lambda _: {"shards": 3},
     "a residual in a run without": lambda _: {"given": bytes(32), "residual": b"r" * 32},
-    "another architecture": lambda mate: {"work": (sum(step.count for step in mate.steps), 0)},
+    "another architecture": lambda cohort_peer: {"work": (sum(step.count for step in cohort_peer.steps), 0)},
     "another view": lambda _: {"partner": b"p" * 32},
 }
-LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
+LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     **FAULTS,
-    "another vector": lambda mate: steps_with(mate, vector=LEARNT),
-    "too many samples": lambda mate: steps_with(mate, last=1000),
-    "another base": lambda mate: {"base": b"b" * 32},
-    "another's": lambda mate: {"key": mate.band.mates[0].key},
-    "another founder": lambda mate: {"founder": mate.key},
-    "another cohort": lambda mate: {"cohort": "there"},
-    "a step less": lambda mate: {"steps": tuple(mate.steps[:1]), "work": (1,)},
-    "another step before": lambda mate: {"steps": (replace(mate.steps[0], vector=LEARNT), mate.steps[1])},
-    "a step before without its microbatches": lambda mate: {
-        "steps": (ClaimStep(0, 3, (1, 2), mate.steps[0].vector), ClaimStep(4, 4, (), mate.steps[1].vector)),
+    "another vector": lambda cohort_peer: steps_with(cohort_peer, vector=LEARNT),
+    "too many samples": lambda cohort_peer: steps_with(cohort_peer, last=1000),
+    "another base": lambda cohort_peer: {"base": b"b" * 32},
+    "another's": lambda cohort_peer: {"key": cohort_peer.band.cohort_peers[0].key},
+    "another founder": lambda cohort_peer: {"founder": cohort_peer.key},
+    "another cohort": lambda cohort_peer: {"cohort": "there"},
+    "a step less": lambda cohort_peer: {"steps": tuple(cohort_peer.steps[:1]), "work": (1,)},
+    "another step before": lambda cohort_peer: {"steps": (replace(cohort_peer.steps[0], vector=LEARNT), cohort_peer.steps[1])},
+    "a step before without its microbatches": lambda cohort_peer: {
+        "steps": (ClaimStep(0, 3, (1, 2), cohort_peer.steps[0].vector), ClaimStep(4, 4, (), cohort_peer.steps[1].vector)),
         "work": (3,),
     },
 }
@@ -158,8 +160,8 @@ LIES: dict[str, Callable[[Mate], dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        mates = first, honest, liar = await convened(band)
-        await stepped(mates, 0)
+        cohort_peers = first, honest, liar = await convened(band)
+        await stepped(cohort_peers, 0)
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
         false = Signed.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
@@ -176,10 +178,10 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
     play(story, local_steps=STEPS, is_audited=is_audited)
 
 
-LIES_AT_THE_END: dict[str, Callable[[Mate], dict[str, Any]]] = {
+LIES_AT_THE_END: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     **{name: fault for name, fault in FAULTS.items() if "residual" not in name},
     "a residual in a run without": lambda _: {"residual": b"r" * 32},
-    "another vector of a step": lambda mate: {"steps": (*mate.steps[:-1], replace(mate.steps[-1], vector=LEARNT))},
+    "another vector of a step": lambda cohort_peer: {"steps": (*cohort_peer.steps[:-1], replace(cohort_peer.steps[-1], vector=LEARNT))},
     "nothing that it gives": lambda _: {"names": b""},
 }
 
@@ -187,8 +189,8 @@ LIES_AT_THE_END: dict[str, Callable[[Mate], dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", LIES_AT_THE_END)
 def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs_its_member_what_it_gave_at_the_end_alone(lie: str) -> None:
     async def story(band: Band) -> None:
-        mates = first, honest, liar = await convened(band)
-        await stepped(mates, 0, 1, 2, 3)
+        cohort_peers = first, honest, liar = await convened(band)
+        await stepped(cohort_peers, 0, 1, 2, 3)
         gathered, accepted, refused = await all_of(
             first.found(COMMON), honest.hand_over(COMMON), liar.hand_over(COMMON, **LIES_AT_THE_END[lie](liar))
         )
@@ -222,11 +224,11 @@ def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band)
-        founder, *others = mates
+        cohort_peers = await convened(band)
+        founder, *others = cohort_peers
         gathered, *accepted = await all_of(
             founder.found(with_mean=True),
-            *(mate.hand_over() for mate in others),
+            *(cohort_peer.hand_over() for cohort_peer in others),
         )
         assert [each.mean is not None for each in accepted] == [is_audited] * 2
         assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)

@@ -69,7 +69,7 @@ from tests.peer.cohorts import (
     RUN,
     TOKEN,
     Band,
-    Mate,
+    CohortPeer,
     all_of,
     base_of,
     context_in,
@@ -96,47 +96,47 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_LIBP2P_CHUNK_BYTES", 4 * 32)
 
 
-async def convened(band: Band, count: int) -> list[Mate]:
-    """Return mates who have their places in one roster."""
-    mates = await band.gather_round(count)
-    await all_of(*(mate.convene() for mate in mates))
-    assert mates[0].seat.members == tuple(mate.key for mate in mates)
-    assert {mate.seat.founder for mate in mates} == {mates[0].key}
-    return mates
+async def convened(band: Band, count: int) -> list[CohortPeer]:
+    """Return cohort peers who have their places in one roster."""
+    cohort_peers = await band.gather_round(count)
+    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+    assert cohort_peers[0].seat.members == tuple(cohort_peer.key for cohort_peer in cohort_peers)
+    assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+    return cohort_peers
 
 
 def same(*vectors: Any) -> bool:
     return len({vector.tobytes() for vector in vectors}) == 1
 
 
-def mean_of(mates: list[Mate], step: int, samples: list[int] | None = None) -> Any:
+def mean_of(cohort_peers: list[CohortPeer], step: int, samples: list[int] | None = None) -> Any:
     """Return what has to come of the vectors of these."""
-    return near_mean([vector_of(mate.number, step) for mate in mates], samples or [16] * len(mates))
+    return near_mean([vector_of(cohort_peer.number, step) for cohort_peer in cohort_peers], samples or [16] * len(cohort_peers))
 
 
 # A place in a roster.
 
 
-def test_mates_take_their_places_under_the_smallest_key(way: str) -> None:
+def test_cohort_peers_take_their_places_under_the_smallest_key(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        assert [mate.seat.is_founder for mate in mates] == [True, False, False, False]
-        assert {mate.seat.founder for mate in mates} == {mates[0].key}
-        assert not any(mate.seat.is_alone for mate in mates)
+        cohort_peers = await convened(band, 4)
+        assert [cohort_peer.seat.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
+        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+        assert not any(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
         assert now() == 0.0  # nobody is waited for who is not there
-        assert len({mate.seat.step_ends(0) for mate in mates}) == 1
+        assert len({cohort_peer.seat.step_ends(0) for cohort_peer in cohort_peers}) == 1
 
     play(story, local_steps=3)
 
 
 def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
     async def story(band: Band) -> None:
-        mates = [await band.join(0), await band.join(1, token=None)]
-        for mate in mates:
-            await mate.meet()
-        await all_of(*(mate.convene() for mate in mates))
-        assert all(mate.seat.is_alone for mate in mates)
-        assert not band.network.endpoints[mates[1].key].handlers
+        cohort_peers = [await band.join(0), await band.join(1, token=None)]
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert all(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
+        assert not band.network.endpoints[cohort_peers[1].key].handlers
 
     play(story)
 
@@ -144,26 +144,26 @@ def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
 @pytest.mark.parametrize("settings", [{"token": sha256(b"another")}, {"name": "there"}])
 def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, Any]) -> None:
     async def story(band: Band) -> None:
-        mates = [await band.join(0), await band.join(1, **settings), await band.join(2)]
+        cohort_peers = [await band.join(0), await band.join(1, **settings), await band.join(2)]
         for _ in range(2):
-            for mate in mates:
-                await mate.meet()
-        await all_of(*(mate.convene() for mate in mates))
-        assert mates[0].seat.members == (mates[0].key, mates[2].key)
-        assert mates[1].seat.is_alone
-        assert mates[1].seat.founder == mates[1].key
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[2].key)
+        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].seat.founder == cohort_peers[1].key
 
     play(story)
 
 
 def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
-        stranger = Mate(band, 5, token=None)
+        cohort_peers = await convened(band, 2)
+        stranger = CohortPeer(band, 5, token=None)
         await stranger.neighbours.announce(cohort="here", round_=0)
-        for mate in mates:
-            await mate.meet()
-            assert not mate.cohort._service or stranger.key not in mate.cohort.mates()
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
+            assert not cohort_peer.cohort._service or stranger.key not in cohort_peer.cohort.cohort_peers()
         requests = {
             JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
             GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
@@ -171,32 +171,32 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
         }
         for method, request in requests.items():
             with pytest.raises(Refused, match="token"):
-                await stranger.endpoint.call(mates[0].key, method, pack(request), timeout_s=1.0)
+                await stranger.endpoint.call(cohort_peers[0].key, method, pack(request), timeout_s=1.0)
 
     play(story, local_steps=2)
 
 
 def test_a_founder_waits_for_nobody_while_there_is_work(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await mates[0].convene()
+        cohort_peers = await band.gather_round(3)
+        await cohort_peers[0].convene()
         assert now() == 0.0
-        assert mates[0].seat.is_founder
-        assert mates[0].seat.is_alone
-        await mates[1].convene(after_s=10.0)
-        assert mates[0].seat.members == (mates[0].key, mates[1].key)
-        means = await all_of(*(mate.average(0) for mate in mates[:2]))
-        assert same(*means, mean_of(mates[:2], 0))
+        assert cohort_peers[0].seat.is_founder
+        assert cohort_peers[0].seat.is_alone
+        await cohort_peers[1].convene(after_s=10.0)
+        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
+        means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[:2]))
+        assert same(*means, mean_of(cohort_peers[:2], 0))
 
     play(story, local_steps=3)
 
 
 def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[0].convene(after_s=1.5), mates[1].convene(), mates[2].convene())
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[0].convene(after_s=1.5), cohort_peers[1].convene(), cohort_peers[2].convene())
         assert now() == 1.5
-        assert len(mates[0].seat.members) == 3
+        assert len(cohort_peers[0].seat.members) == 3
 
     play(story)
 
@@ -204,11 +204,11 @@ def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
 @pytest.mark.parametrize("left_ms", [60_000.0, 4_000.0, 1_000.0])
 def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float) -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[1].convene(left_ms=left_ms), mates[2].convene(left_ms=left_ms))  # the founder never comes
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[1].convene(left_ms=left_ms), cohort_peers[2].convene(left_ms=left_ms))  # the founder never comes
         assert now() <= min(left_ms / 8000, 2.0) + 0.01
-        assert mates[1].seat.is_alone
-        assert mates[2].seat.is_alone
+        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[2].seat.is_alone
 
     play(story)
 
@@ -217,18 +217,18 @@ def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
     """A first step may be short; who needs longer to get the state is waited for as long as a place is looked for."""
 
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
 
-        async def early(mate: Mate) -> Any:
-            await mate.convene()
-            return await mate.average(0, after_s=0.0)
+        async def early(cohort_peer: CohortPeer) -> Any:
+            await cohort_peer.convene()
+            return await cohort_peer.average(0, after_s=0.0)
 
-        async def late(mate: Mate) -> Any:
-            await mate.convene(after_s=1.5)
-            return await mate.average(0, after_s=0.0)
+        async def late(cohort_peer: CohortPeer) -> Any:
+            await cohort_peer.convene(after_s=1.5)
+            return await cohort_peer.average(0, after_s=0.0)
 
-        means = await all_of(early(mates[0]), early(mates[1]), late(mates[2]))
-        assert same(*means, mean_of(mates, 0))
+        means = await all_of(early(cohort_peers[0]), early(cohort_peers[1]), late(cohort_peers[2]))
+        assert same(*means, mean_of(cohort_peers, 0))
         assert now() == 1.5
 
     play(story, local_steps=3)
@@ -237,94 +237,94 @@ def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
 @pytest.mark.parametrize("local_steps", [1, 3])
 def test_who_comes_after_the_first_step_was_due_is_alone(local_steps: int) -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[0].convene(), mates[1].convene(), mates[2].convene(after_s=57.0))
-        assert mates[0].seat.members == (mates[0].key, mates[1].key)
-        assert mates[2].seat.is_alone
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(after_s=57.0))
+        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].seat.is_alone
 
     play(story, local_steps=local_steps)
 
 
 def test_who_comes_after_the_first_step_is_over_is_alone() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[0].convene(), mates[1].convene())
-        await all_of(mates[0].average(0, after_s=3.0), mates[1].average(0, after_s=3.0))
-        assert (await mates[2].convene()).is_alone
-        means = await all_of(mates[0].average(1), mates[1].average(1))
-        assert same(*means, mean_of(mates[:2], 1))
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[0].convene(), cohort_peers[1].convene())
+        await all_of(cohort_peers[0].average(0, after_s=3.0), cohort_peers[1].average(0, after_s=3.0))
+        assert (await cohort_peers[2].convene()).is_alone
+        means = await all_of(cohort_peers[0].average(1), cohort_peers[1].average(1))
+        assert same(*means, mean_of(cohort_peers[:2], 1))
 
     play(story, local_steps=3)
 
 
 def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
         times = []
         for round_ in range(1, SILENT_ROUNDS + 3):
-            for mate in mates:
-                await mate.meet()
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
             began = now()
-            await all_of(mates[0].convene(round_), mates[1].convene(round_))
-            await all_of(mates[0].average(0, after_s=0.0), mates[1].average(0, after_s=0.0))
+            await all_of(cohort_peers[0].convene(round_), cohort_peers[1].convene(round_))
+            await all_of(cohort_peers[0].average(0, after_s=0.0), cohort_peers[1].average(0, after_s=0.0))
             times.append(now() - began)
         assert times == pytest.approx([2.0] + [0.0] * SILENT_ROUNDS + [2.0])
-        await all_of(*(mate.convene(SILENT_ROUNDS + 3) for mate in mates))
-        assert len(mates[0].seat.members) == 3
+        await all_of(*(cohort_peer.convene(SILENT_ROUNDS + 3) for cohort_peer in cohort_peers))
+        assert len(cohort_peers[0].seat.members) == 3
 
     play(story, local_steps=2)
 
 
 def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[1].convene(), mates[2].convene())
-        assert mates[1].seat.is_alone
-        await all_of(*(mate.convene(2) for mate in mates))
-        assert [mate.seat.founder for mate in mates] == [mates[0].key, mates[1].key, mates[1].key]
-        await all_of(*(mate.convene(3) for mate in mates))
-        assert {mate.seat.founder for mate in mates} == {mates[0].key}
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+        assert cohort_peers[1].seat.is_alone
+        await all_of(*(cohort_peer.convene(2) for cohort_peer in cohort_peers))
+        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key, cohort_peers[1].key, cohort_peers[1].key]
+        await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
+        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
 
     play(story)
 
 
 def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
 
         async def never(_caller: PublicKey, _request: bytes) -> bytes:
             await asyncio.Event().wait()
             return b""
 
-        await mates[0].endpoint.serve(JOIN, never)
-        await all_of(mates[1].convene(), mates[2].convene())
-        assert mates[1].seat.is_alone
+        await cohort_peers[0].endpoint.serve(JOIN, never)
+        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+        assert cohort_peers[1].seat.is_alone
         for round_ in range(2, 2 + SILENT_ROUNDS):
-            await all_of(mates[1].convene(round_), mates[2].convene(round_))
-            assert mates[1].seat.is_founder
-            assert mates[2].seat.founder == mates[1].key
+            await all_of(cohort_peers[1].convene(round_), cohort_peers[2].convene(round_))
+            assert cohort_peers[1].seat.is_founder
+            assert cohort_peers[2].seat.founder == cohort_peers[1].key
 
     play(story)
 
 
 def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        mates[0].die()
-        await all_of(mates[1].convene(), mates[2].convene())
-        assert mates[1].seat.is_founder
-        assert mates[2].seat.founder == mates[1].key
-        assert mates[2].seat.members == (mates[1].key, mates[2].key)
+        cohort_peers = await band.gather_round(3)
+        cohort_peers[0].die()
+        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+        assert cohort_peers[1].seat.is_founder
+        assert cohort_peers[2].seat.founder == cohort_peers[1].key
+        assert cohort_peers[2].seat.members == (cohort_peers[1].key, cohort_peers[2].key)
 
     play(story)
 
 
 def test_who_is_slow_takes_no_place() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[0].convene(), mates[1].convene(), mates[2].convene(microbatch_ms=9_000))  # of steps of 20 s
-        assert mates[0].seat.members == (mates[0].key, mates[1].key)
-        assert mates[2].seat.is_alone
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(microbatch_ms=9_000))  # of steps of 20 s
+        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].seat.is_alone
         assert now() == 0.0
 
     play(story, local_steps=3)
@@ -332,12 +332,14 @@ def test_who_is_slow_takes_no_place() -> None:
 
 def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
         for round_ in (1, 2):
-            await all_of(mates[0].convene(round_, microbatch_ms=9_000), mates[1].convene(round_), mates[2].convene(round_))
-            assert mates[0].seat.is_alone
-            assert {mate.seat.founder for mate in mates[1:]} == {mates[1].key}
-            assert mates[1].seat.members == (mates[1].key, mates[2].key)
+            await all_of(
+                cohort_peers[0].convene(round_, microbatch_ms=9_000), cohort_peers[1].convene(round_), cohort_peers[2].convene(round_)
+            )
+            assert cohort_peers[0].seat.is_alone
+            assert {cohort_peer.seat.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
+            assert cohort_peers[1].seat.members == (cohort_peers[1].key, cohort_peers[2].key)
 
     play(story, local_steps=3)
 
@@ -345,75 +347,75 @@ def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
 def test_who_asks_the_wrong_one_is_sent_on() -> None:
     async def story(band: Band) -> None:
         """The last one has not met the first one yet but for a hello, and thinks it silent."""
-        mates = await band.gather_round(3)
-        assert mates[2].cohort._service is not None
-        mates[2].cohort._service.silence.note(mates[0].key, 1)
-        await all_of(*(mate.convene() for mate in mates))
-        assert {mate.seat.founder for mate in mates} == {mates[0].key}
-        assert len(mates[0].seat.members) == 3
+        cohort_peers = await band.gather_round(3)
+        assert cohort_peers[2].cohort._service is not None
+        cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+        assert len(cohort_peers[0].seat.members) == 3
 
     play(story)
 
 
 def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(2)
+        cohort_peers = await band.gather_round(2)
 
         async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
             return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
 
-        assert mates[0].cohort._service is not None
-        await mates[0].cohort._service.links.serve(JOIN, send_on)
-        assert (await mates[1].convene()).is_alone
+        assert cohort_peers[0].cohort._service is not None
+        await cohort_peers[0].cohort._service.links.serve(JOIN, send_on)
+        assert (await cohort_peers[1].convene()).is_alone
 
     play(story)
 
 
 def test_who_is_sent_round_in_circles_gives_up() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
         asked = []
-        for mate, other in ((mates[0], mates[1]), (mates[1], mates[0])):
+        for cohort_peer, other in ((cohort_peers[0], cohort_peers[1]), (cohort_peers[1], cohort_peers[0])):
 
-            async def send_on(caller: PublicKey, _request: bytes, other: Mate = other) -> bytes:
+            async def send_on(caller: PublicKey, _request: bytes, other: CohortPeer = other) -> bytes:
                 asked.append(caller)
                 return pack(JoinAnswer(int(Place.ELSEWHERE), (other.key,)))
 
-            await mate.endpoint.serve(JOIN, send_on)
-        assert (await mates[2].convene()).is_alone
+            await cohort_peer.endpoint.serve(JOIN, send_on)
+        assert (await cohort_peers[2].convene()).is_alone
         assert len(asked) == 3
 
     play(story)
 
 
 def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
-    """Where cohorts may change, mates may see them differently for a moment: the second one believes that the first is of its own."""
+    """Where cohorts may change, cohort peers may see them differently for a moment: the second one believes that the first is of its own."""
 
     async def story(band: Band) -> None:
-        mates = await band.gather_round(4)
-        first, second, third, fourth = mates
-        everybody = frozenset(mate.key for mate in mates)
+        cohort_peers = await band.gather_round(4)
+        first, second, third, fourth = cohort_peers
+        everybody = frozenset(cohort_peer.key for cohort_peer in cohort_peers)
         first.group = Group("elsewhere", everybody - {first.key})
-        for mate in (second, third, fourth):
-            mate.group = Group("here", everybody - {mate.key})
-        seats = await all_of(*(mate.convene() for mate in mates))
+        for cohort_peer in (second, third, fourth):
+            cohort_peer.group = Group("here", everybody - {cohort_peer.key})
+        seats = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
         assert [seat.founder for seat in seats] == [first.key, *[second.key] * 3]
-        await all_of(*(mate.average(0) for mate in mates))
+        await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert seats[0].is_alone
-        assert seats[1].members == tuple(mate.key for mate in (second, third, fourth))
+        assert seats[1].members == tuple(cohort_peer.key for cohort_peer in (second, third, fourth))
 
     play(story, local_steps=2)
 
 
-def test_only_those_of_the_own_cohort_are_mates_though_others_proved_as_much() -> None:
+def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_proved_as_much() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        for mate, others in zip(mates, (mates[1:2], mates[:1], ()), strict=True):
-            mate.group = Group("lone" if mate is mates[2] else "here", frozenset(other.key for other in others))
-        assert [mate.cohort.mates() for mate in mates] == [(mates[1].key,), (mates[0].key,), ()]
-        assert not any(mate.neighbours.is_near(mates[2].key) for mate in mates)
-        seats = await all_of(*(mate.convene() for mate in mates))
-        await all_of(*(mate.average(0) for mate in mates))
+        cohort_peers = await band.gather_round(3)
+        for cohort_peer, others in zip(cohort_peers, (cohort_peers[1:2], cohort_peers[:1], ()), strict=True):
+            cohort_peer.group = Group("lone" if cohort_peer is cohort_peers[2] else "here", frozenset(other.key for other in others))
+        assert [cohort_peer.cohort.cohort_peers() for cohort_peer in cohort_peers] == [(cohort_peers[1].key,), (cohort_peers[0].key,), ()]
+        assert not any(cohort_peer.neighbours.is_near(cohort_peers[2].key) for cohort_peer in cohort_peers)
+        seats = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert [seat.is_alone for seat in seats] == [False, False, True]
 
     play(story, local_steps=2)
@@ -436,31 +438,31 @@ def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
 
 def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(4)
-        halves = [{mates[0].key, mates[1].key}, {mates[2].key, mates[3].key}]
+        cohort_peers = await band.gather_round(4)
+        halves = [{cohort_peers[0].key, cohort_peers[1].key}, {cohort_peers[2].key, cohort_peers[3].key}]
         band.network.lost = lambda sender, receiver, _: any((sender in half) != (receiver in half) for half in halves)
-        await all_of(*(mate.convene() for mate in mates))
-        assert [mate.seat.founder for mate in mates] == [mates[0].key] * 2 + [mates[2].key] * 2
-        means = await all_of(*(mate.average(0) for mate in mates))
-        assert same(means[0], means[1], mean_of(mates[:2], 0))
-        assert same(means[2], means[3], mean_of(mates[2:], 0))
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key] * 2 + [cohort_peers[2].key] * 2
+        means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+        assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
+        assert same(means[2], means[3], mean_of(cohort_peers[2:], 0))
 
     play(story, local_steps=2)
 
 
 def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
     async def story(band: Band) -> None:
-        mates = [await band.join(number) for number in range(4)]
-        first, second = (mates[0].key, mates[1].key)
+        cohort_peers = [await band.join(number) for number in range(4)]
+        first, second = (cohort_peers[0].key, cohort_peers[1].key)
         band.network.lost = lambda sender, receiver, _: {sender, receiver} == {first, second}
         for _ in range(2):
-            for mate in mates:
-                await mate.meet()
-        await all_of(*(mate.convene() for mate in mates))
-        assert [mate.seat.founder for mate in mates] == [first, second, first, first]
-        assert mates[1].seat.is_alone  # those whom it expected asked the other one
-        means = await all_of(*(mate.average(0) for mate in mates))
-        assert same(*(means[0], means[2], means[3]), mean_of([mates[0], mates[2], mates[3]], 0))
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [first, second, first, first]
+        assert cohort_peers[1].seat.is_alone  # those whom it expected asked the other one
+        means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+        assert same(*(means[0], means[2], means[3]), mean_of([cohort_peers[0], cohort_peers[2], cohort_peers[3]], 0))
 
     play(story, local_steps=2)
 
@@ -469,36 +471,36 @@ def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monkeypatch
     monkeypatch.setattr("manta_swarm.protocol.rosters.MAX_COHORT", 3)
 
     async def story(band: Band) -> None:
-        mates = await band.gather_round(5)
-        await all_of(*(mate.convene() for mate in mates))
-        assert len(mates[0].seat.members) == 3
-        assert sum(mate.seat.is_alone for mate in mates) == 2
+        cohort_peers = await band.gather_round(5)
+        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert len(cohort_peers[0].seat.members) == 3
+        assert sum(cohort_peer.seat.is_alone for cohort_peer in cohort_peers) == 2
 
     play(story)
 
 
-def test_mates_on_other_bases_are_not_waited_for_without_end() -> None:
+def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        await all_of(mates[0].convene(2), mates[1].convene(2), mates[2].convene(1))
-        assert mates[0].seat.members == (mates[0].key, mates[1].key)
-        assert mates[2].seat.is_alone
+        cohort_peers = await band.gather_round(3)
+        await all_of(cohort_peers[0].convene(2), cohort_peers[1].convene(2), cohort_peers[2].convene(1))
+        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].seat.is_alone
         assert now() == 0.0
-        await mates[2].convene(2)
-        assert len(mates[0].seat.members) == 3
+        await cohort_peers[2].convene(2)
+        assert len(cohort_peers[0].seat.members) == 3
 
     play(story)
 
 
 def test_a_place_is_given_up_with_the_next_one() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        giving = asyncio.create_task(mates[1].average(0, after_s=0.0))
+        cohort_peers = await convened(band, 3)
+        giving = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
         await asyncio.sleep(0.1)
-        await all_of(mates[0].convene(2), mates[2].convene(2))
+        await all_of(cohort_peers[0].convene(2), cohort_peers[2].convene(2))
         assert (await giving).tobytes() == vector_of(1).tobytes()
-        assert mates[1].seat.is_alone
-        assert mates[1].seat.founder == mates[1].key
+        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].seat.founder == cohort_peers[1].key
 
     play(story, local_steps=2)
 
@@ -507,34 +509,34 @@ def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
     """A commit came in the meantime, and the next place was found first."""
 
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
-        mates[0].die()
-        slow = asyncio.create_task(mates[2].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
+        cohort_peers = await band.gather_round(3)
+        cohort_peers[0].die()
+        slow = asyncio.create_task(cohort_peers[2].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
         await asyncio.sleep(0)
-        await all_of(mates[1].convene(2), mates[2].convene(2))
+        await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
         assert (await slow).is_alone
-        means = await all_of(mates[1].average(0), mates[2].average(0))
-        assert same(*means, mean_of(mates[1:], 0))
+        means = await all_of(cohort_peers[1].average(0), cohort_peers[2].average(0))
+        assert same(*means, mean_of(cohort_peers[1:], 0))
 
     play(story, local_steps=2)
 
 
 def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
 
         async def never(_caller: PublicKey, _request: bytes) -> bytes:
             await asyncio.Event().wait()
             return b""
 
-        await mates[0].endpoint.serve(JOIN, never)
-        looking = asyncio.create_task(mates[1].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
+        await cohort_peers[0].endpoint.serve(JOIN, never)
+        looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
         await asyncio.sleep(0.1)
         looking.cancel()
         await asyncio.sleep(0)
-        assert mates[2].cohort._service is not None
-        mates[2].cohort._service.silence.note(mates[0].key, 1)
-        assert (await mates[2].convene()).is_alone
+        assert cohort_peers[2].cohort._service is not None
+        cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+        assert (await cohort_peers[2].convene()).is_alone
         assert now() == pytest.approx(0.1)
 
     play(story)
@@ -542,11 +544,13 @@ def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
 
 def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        giving = [asyncio.create_task(mate.average(0, after_s=0.0)) for mate in mates[1:]]
+        cohort_peers = await convened(band, 3)
+        giving = [asyncio.create_task(cohort_peer.average(0, after_s=0.0)) for cohort_peer in cohort_peers[1:]]
         await asyncio.sleep(0.1)
-        await mates[0].cohort.close()
-        assert [mean.tobytes() for mean in await all_of(*giving)] == [vector_of(mate.number).tobytes() for mate in mates[1:]]
+        await cohort_peers[0].cohort.close()
+        assert [mean.tobytes() for mean in await all_of(*giving)] == [
+            vector_of(cohort_peer.number).tobytes() for cohort_peer in cohort_peers[1:]
+        ]
         assert now() < 1.0
 
     play(story, local_steps=2)
@@ -557,13 +561,15 @@ def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
 
 def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
+        cohort_peers = await convened(band, 4)
         samples = [16, 32, 48, 208]  # of which 80 count
         for step in range(3):
-            means = await all_of(*(mate.average(step, samples=each) for mate, each in zip(mates, samples, strict=True)))
-            assert same(*means, mean_of(mates, step, [16, 32, 48, 80]))
+            means = await all_of(
+                *(cohort_peer.average(step, samples=each) for cohort_peer, each in zip(cohort_peers, samples, strict=True))
+            )
+            assert same(*means, mean_of(cohort_peers, step, [16, 32, 48, 80]))
             assert all(mean.flags.writeable for mean in means)
-        assert not any(mate.seat.is_alone for mate in mates)
+        assert not any(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
 
     play(story, local_steps=3)
 
@@ -573,9 +579,9 @@ def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, mo
 
     async def story() -> None:
         band = Band(local_steps=2)
-        mates = await convened(band, 3)
-        means = await all_of(*(mate.average(0, after_s=0.0) for mate in mates))
-        assert same(*means, mean_of(mates, 0))
+        cohort_peers = await convened(band, 3)
+        means = await all_of(*(cohort_peer.average(0, after_s=0.0) for cohort_peer in cohort_peers))
+        assert same(*means, mean_of(cohort_peers, 0))
         await band.end()
 
     asyncio.run(story())
@@ -583,11 +589,11 @@ def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, mo
 
 def test_steps_are_due_one_after_the_other_within_the_time() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
+        cohort_peers = await convened(band, 2)
         due = []
         for step in range(4):
-            due.append(mates[1].seat.step_ends(step))
-            await all_of(*(mate.average(step) for mate in mates))
+            due.append(cohort_peers[1].seat.step_ends(step))
+            await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
         assert due == pytest.approx([15_000 - 937.5, 30_000 - 1875, 45_000 - 2812.5, 60_000 - 3750], abs=1)
 
     play(story, local_steps=4)
@@ -596,17 +602,17 @@ def test_steps_are_due_one_after_the_other_within_the_time() -> None:
 @pytest.mark.parametrize("lost", [1, 3])
 def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on(lost: int) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        await all_of(*(mate.average(0) for mate in mates))
-        mates[lost].die()
-        left = [mate for mate in mates if mate is not mates[lost]]
-        due_s = (mates[0].seat.step_ends(1) or 0.0) / 1000
-        means = await all_of(*(mate.average(1) for mate in left))
+        cohort_peers = await convened(band, 4)
+        await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+        cohort_peers[lost].die()
+        left = [cohort_peer for cohort_peer in cohort_peers if cohort_peer is not cohort_peers[lost]]
+        due_s = (cohort_peers[0].seat.step_ends(1) or 0.0) / 1000
+        means = await all_of(*(cohort_peer.average(1) for cohort_peer in left))
         assert same(*means, mean_of(left, 1))
         assert due_s < now() <= due_s + 60 / 4 / 3  # a third of a step
-        assert mates[0].seat.members == tuple(mate.key for mate in left)
-        due_s = (mates[0].seat.step_ends(2) or 0.0) / 1000
-        means = await all_of(*(mate.average(2) for mate in left))
+        assert cohort_peers[0].seat.members == tuple(cohort_peer.key for cohort_peer in left)
+        due_s = (cohort_peers[0].seat.step_ends(2) or 0.0) / 1000
+        means = await all_of(*(cohort_peer.average(2) for cohort_peer in left))
         assert same(*means, mean_of(left, 2))
         assert now() == pytest.approx(due_s, abs=0.01)
 
@@ -616,32 +622,32 @@ def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on(lost: int
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         for earlier in range(step):
-            await all_of(*(mate.average(earlier) for mate in mates))
-        mates[0].die()
-        means = await all_of(*(mate.average(step) for mate in mates[1:]))
-        for mate, mean in zip(mates[1:], means, strict=True):
-            assert same(mean, vector_of(mate.number, step))
-            assert mate.seat.is_alone
-            assert mate.seat.founder == mate.key
-            assert mate.seat.members == (mate.key,)
-            assert mate.seat.step_ends(step + 1) is None
+            await all_of(*(cohort_peer.average(earlier) for cohort_peer in cohort_peers))
+        cohort_peers[0].die()
+        means = await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers[1:]))
+        for cohort_peer, mean in zip(cohort_peers[1:], means, strict=True):
+            assert same(mean, vector_of(cohort_peer.number, step))
+            assert cohort_peer.seat.is_alone
+            assert cohort_peer.seat.founder == cohort_peer.key
+            assert cohort_peer.seat.members == (cohort_peer.key,)
+            assert cohort_peer.seat.step_ends(step + 1) is None
             vector = vector_of(9)
-            assert await mate.average(step + 1, vector, after_s=0.0) is vector
-            assert await mate.hand_over() is None
-            assert not mate.seat.is_founder
-        await all_of(mates[1].convene(2), mates[2].convene(2))
-        assert mates[2].seat.founder == mates[1].key
+            assert await cohort_peer.average(step + 1, vector, after_s=0.0) is vector
+            assert await cohort_peer.hand_over() is None
+            assert not cohort_peer.seat.is_founder
+        await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
+        assert cohort_peers[2].seat.founder == cohort_peers[1].key
 
     play(story, local_steps=3)
 
 
 def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        due_s = (mates[1].seat.step_ends(0) or 0.0) / 1000
-        means = await all_of(*(mate.average(0) for mate in mates[1:]))
+        cohort_peers = await convened(band, 3)
+        due_s = (cohort_peers[1].seat.step_ends(0) or 0.0) / 1000
+        means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[1:]))
         assert same(means[0], vector_of(1, 0))
         assert now() <= due_s + 2 * 20 + 1  # two steps
 
@@ -650,28 +656,28 @@ def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
 
 def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        means = await all_of(mates[0].average(0), mates[1].average(0), mates[2].average(0, after_s=40.0))
-        assert same(means[0], means[1], mean_of(mates[:2], 0))
+        cohort_peers = await convened(band, 3)
+        means = await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0), cohort_peers[2].average(0, after_s=40.0))
+        assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
         assert same(means[2], vector_of(2, 0))
-        assert mates[2].seat.is_alone
-        means = await all_of(mates[0].average(1), mates[1].average(1))
-        assert same(*means, mean_of(mates[:2], 1))
+        assert cohort_peers[2].seat.is_alone
+        means = await all_of(cohort_peers[0].average(1), cohort_peers[1].average(1))
+        assert same(*means, mean_of(cohort_peers[:2], 1))
 
     play(story, local_steps=3)
 
 
 def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
+        cohort_peers = await convened(band, 2)
         vector = vector_of(0)
-        assert await mates[0].average(0, vector) is vector
-        assert mates[0].seat.is_alone
-        assert mates[0].seat.founder == mates[0].key
-        assert mates[0].seat.step_ends(1) is None
+        assert await cohort_peers[0].average(0, vector) is vector
+        assert cohort_peers[0].seat.is_alone
+        assert cohort_peers[0].seat.founder == cohort_peers[0].key
+        assert cohort_peers[0].seat.step_ends(1) is None
         began = now()
-        assert await mates[0].average(1, vector, after_s=0.0) is vector
-        assert await mates[0].found() is None
+        assert await cohort_peers[0].average(1, vector, after_s=0.0) is vector
+        assert await cohort_peers[0].found() is None
         assert now() == began
 
     play(story, local_steps=3)
@@ -696,15 +702,15 @@ def bad_vectors() -> dict[str, Any]:
 @pytest.mark.parametrize("bad", [1, 2])
 def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it(what: str, bad: int, way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        good = [mate for mate in mates if mate.number != bad]
-        vectors = [bad_vectors()[what] if mate.number == bad else None for mate in mates]
-        means = await all_of(*(mate.average(0, vector) for mate, vector in zip(mates, vectors, strict=True)))
-        assert same(*(means[mate.number] for mate in good), mean_of(good, 0))
+        cohort_peers = await convened(band, 4)
+        good = [cohort_peer for cohort_peer in cohort_peers if cohort_peer.number != bad]
+        vectors = [bad_vectors()[what] if cohort_peer.number == bad else None for cohort_peer in cohort_peers]
+        means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
+        assert same(*(means[cohort_peer.number] for cohort_peer in good), mean_of(good, 0))
         assert means[bad] is vectors[bad]
-        assert mates[bad].seat.is_alone
+        assert cohort_peers[bad].seat.is_alone
         assert now() == pytest.approx(18.75)  # nobody waited
-        means = await all_of(*(mate.average(1) for mate in good))
+        means = await all_of(*(cohort_peer.average(1) for cohort_peer in good))
         assert same(*means, mean_of(good, 1))
 
     play(story, local_steps=3)
@@ -713,11 +719,11 @@ def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it(what: str, bad:
 @pytest.mark.parametrize("what", ["nan", "infinite", "overflowing", "huge"])
 def test_a_founder_whose_own_vector_is_bad_spoils_nobody_s(what: str, way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        means = await all_of(mates[0].average(0, bad_vectors()[what]), mates[1].average(0), mates[2].average(0))
+        cohort_peers = await convened(band, 3)
+        means = await all_of(cohort_peers[0].average(0, bad_vectors()[what]), cohort_peers[1].average(0), cohort_peers[2].average(0))
         assert same(means[1], vector_of(1, 0))
         assert same(means[2], vector_of(2, 0))
-        assert all(mate.seat.is_alone for mate in mates)
+        assert all(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
 
     play(story, local_steps=2)
 
@@ -730,8 +736,8 @@ def test_a_member_is_told_why_it_is_left_out(vector: str, reason: str, caplog: p
     caplog.set_level("INFO", "manta.cohort")
 
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        await all_of(mates[0].average(0), mates[1].average(0, bad_vectors()[vector]), mates[2].average(0))
+        cohort_peers = await convened(band, 3)
+        await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0, bad_vectors()[vector]), cohort_peers[2].average(0))
         assert f"alone round=1 reason=left out: {reason}" in caplog.messages
 
     play(story, local_steps=2)
@@ -739,14 +745,14 @@ def test_a_member_is_told_why_it_is_left_out(vector: str, reason: str, caplog: p
 
 def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
-        service = mates[0].cohort._service
+        cohort_peers = await convened(band, 2)
+        service = cohort_peers[0].cohort._service
         assert service is not None
         bad = bad_vectors()["nan"]
 
         async def lie(caller: PublicKey, request: bytes) -> bytes:
             give = unpack(Give, request, max_bytes=4096)
-            plan = Plan(give.base, 0, 0, 60_000, (mates[0].key,), tuple(sorted([mates[0].key, caller])))
+            plan = Plan(give.base, 0, 0, 60_000, (cohort_peers[0].key,), tuple(sorted([cohort_peers[0].key, caller])))
             await service.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
             return pack(GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
 
@@ -755,28 +761,30 @@ def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
 
         await service.links.serve(GIVE, lie)
         await service.links.serve(SUM, show)
-        assert same(await mates[1].average(0), vector_of(1, 0))
-        assert mates[1].seat.is_alone
+        assert same(await cohort_peers[1].average(0), vector_of(1, 0))
+        assert cohort_peers[1].seat.is_alone
 
     play(story, local_steps=2)
 
 
 def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
+        cohort_peers = await convened(band, 2)
         said = await all_reduce.described(vector_of(1), ())
 
         async def give(step: int, base: bytes) -> GiveAnswer:
-            request = pack(Give(base, step, so_far(PEERS[1], mates[0].key, *(step + 1) * [vector_of(1)]), said))
-            return unpack(GiveAnswer, await mates[1].endpoint.call(mates[0].key, GIVE, request, timeout_s=60.0), max_bytes=4096)
+            request = pack(Give(base, step, so_far(PEERS[1], cohort_peers[0].key, *(step + 1) * [vector_of(1)]), said))
+            return unpack(
+                GiveAnswer, await cohort_peers[1].endpoint.call(cohort_peers[0].key, GIVE, request, timeout_s=60.0), max_bytes=4096
+            )
 
         commit = base_of(0).commit
         assert (await give(1, commit)).reason == LATE
         assert (await give(0, base_of(7).commit)).reason == GONE
-        first = asyncio.create_task(mates[1].average(0, vector_of(1), after_s=0.0))
+        first = asyncio.create_task(cohort_peers[1].average(0, vector_of(1), after_s=0.0))
         await asyncio.sleep(0.1)
         assert (await give(0, commit)).reason == LATE
-        mean = await mates[0].average(0)
+        mean = await cohort_peers[0].average(0)
         assert same(mean, await first, near_mean([vector_of(0, 0), vector_of(1)], [16, 16]))
 
     play(story, local_steps=2)
@@ -788,14 +796,14 @@ def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
 @pytest.mark.parametrize("local_steps", [1, 2])
 def test_all_claims_come_into_one_contribution(local_steps: int, way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        gathered, *accepted = await all_of(mates[0].found(), *(mate.hand_over() for mate in mates[1:]))
+        cohort_peers = await convened(band, 3)
+        gathered, *accepted = await all_of(cohort_peers[0].found(), *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]))
         assert isinstance(gathered, Gathered)
-        assert [claim.open().key for claim in gathered.claims] == [mate.key for mate in mates]
-        assert same(gathered.mean, near_mean([vector_of(mate.number, 100) for mate in mates], [32] * 3))
-        for mate, each in zip(mates[1:], accepted, strict=True):
+        assert [claim.open().key for claim in gathered.claims] == [cohort_peer.key for cohort_peer in cohort_peers]
+        assert same(gathered.mean, near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in cohort_peers], [32] * 3))
+        for cohort_peer, each in zip(cohort_peers[1:], accepted, strict=True):
             assert isinstance(each, Accepted)
-            assert mate.claim().digest in each.contribution.open().claims
+            assert cohort_peer.claim().digest in each.contribution.open().claims
             assert each.ticket.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
             assert each.mean is None  # a dense codec leaves no residual
 
@@ -805,8 +813,10 @@ def test_all_claims_come_into_one_contribution(local_steps: int, way: str) -> No
 @pytest.mark.parametrize("local_steps", [1, 2])
 def test_with_a_sparse_codec_all_get_what_was_coded(local_steps: int, way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        gathered, *accepted = await all_of(mates[0].found(with_mean=True), *(mate.hand_over() for mate in mates[1:]))
+        cohort_peers = await convened(band, 3)
+        gathered, *accepted = await all_of(
+            cohort_peers[0].found(with_mean=True), *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:])
+        )
         assert same(gathered.mean, *(each.mean for each in accepted))
 
     play(story, local_steps=local_steps, codec="topk-256-4")
@@ -814,10 +824,12 @@ def test_with_a_sparse_codec_all_get_what_was_coded(local_steps: int, way: str) 
 
 def test_where_all_give_the_same_no_vector_travels() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         band.network.lost = lambda _sender, _receiver, method: method == links.CHUNK
         common = vector_of(50)
-        gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), mates[1].hand_over(common), mates[2].hand_over(common))
+        gathered, *accepted = await all_of(
+            cohort_peers[0].found(common, with_mean=True), cohort_peers[1].hand_over(common), cohort_peers[2].hand_over(common)
+        )
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common] * 3, [32] * 3))
 
     play(story, local_steps=2, codec="topk-256-4")
@@ -827,14 +839,14 @@ def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_come
     """A weighted mean of equal vectors is not that vector, in its last bits, and depends on the order."""
 
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
+        cohort_peers = await convened(band, 4)
         common = vector_of(50)
 
         async def hand_over(number: int) -> Accepted | None:
             await asyncio.sleep(4 - number)
-            return await mates[number].hand_over(common, microbatches=number + 1)
+            return await cohort_peers[number].hand_over(common, microbatches=number + 1)
 
-        gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), *(hand_over(number) for number in (1, 2, 3)))
+        gathered, *accepted = await all_of(cohort_peers[0].found(common, with_mean=True), *(hand_over(number) for number in (1, 2, 3)))
         expected = near_mean([common] * 4, [32, 32, 48, 64])
         assert not same(expected, near_mean([common] * 4, [64, 48, 32, 32]))
         assert same(gathered.mean, expected, *(each.mean for each in accepted))
@@ -844,9 +856,11 @@ def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_come
 
 def test_who_gives_another_vector_than_the_others_is_asked_for_it(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         common, other = vector_of(50), vector_of(51)
-        gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), mates[1].hand_over(common), mates[2].hand_over(other))
+        gathered, *accepted = await all_of(
+            cohort_peers[0].found(common, with_mean=True), cohort_peers[1].hand_over(common), cohort_peers[2].hand_over(other)
+        )
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common, common, other], [32] * 3))
 
     play(story, local_steps=2, codec="topk-256-4")
@@ -854,8 +868,8 @@ def test_who_gives_another_vector_than_the_others_is_asked_for_it(way: str) -> N
 
 def test_claims_weigh_their_samples_up_to_the_cap() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
-        gathered, _ = await all_of(mates[0].found(), mates[1].hand_over(microbatches=10))
+        cohort_peers = await convened(band, 2)
+        gathered, _ = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(microbatches=10))
         assert gathered.weights == (32, 80)
         assert same(gathered.mean, near_mean([vector_of(0, 100), vector_of(1, 100)], [32, 80]))
 
@@ -864,11 +878,11 @@ def test_claims_weigh_their_samples_up_to_the_cap() -> None:
 
 def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        due_s = (mates[0].seat.step_ends(0) or 0.0) / 1000
-        mates[2].die()
-        gathered, accepted = await all_of(mates[0].found(), mates[1].hand_over(until_s=70.0))
-        assert gathered.keys == (mates[0].key, mates[1].key)
+        cohort_peers = await convened(band, 3)
+        due_s = (cohort_peers[0].seat.step_ends(0) or 0.0) / 1000
+        cohort_peers[2].die()
+        gathered, accepted = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(until_s=70.0))
+        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert accepted is not None
         assert due_s < now() <= 60
 
@@ -878,36 +892,36 @@ def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
 @pytest.mark.parametrize("when", ["before", "while it gathers", "after the header"])
 def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         if when == "before":
-            mates[0].die()
-        handing = [asyncio.create_task(mate.hand_over(until_s=70.0)) for mate in mates[1:]]
-        founding = asyncio.create_task(mates[0].seat.gather(mates[0].claim(), vector_of(0, 100), 32))
+            cohort_peers[0].die()
+        handing = [asyncio.create_task(cohort_peer.hand_over(until_s=70.0)) for cohort_peer in cohort_peers[1:]]
+        founding = asyncio.create_task(cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32))
         if when == "after the header":
             assert await founding is not None
         else:
             await asyncio.sleep(0.1)
-        mates[0].die()
+        cohort_peers[0].die()
         founding.cancel()
         assert await all_of(*handing) == [None, None]
         assert now() <= 70.0
-        assert all(mate.seat.is_alone and mate.seat.founder == mate.key for mate in mates[1:])
-        await all_of(mates[1].meet(), mates[2].meet())
-        await all_of(mates[1].convene(2), mates[2].convene(2))  # it is passed over
-        assert mates[2].seat.founder == mates[1].key
+        assert all(cohort_peer.seat.is_alone and cohort_peer.seat.founder == cohort_peer.key for cohort_peer in cohort_peers[1:])
+        await all_of(cohort_peers[1].meet(), cohort_peers[2].meet())
+        await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
+        assert cohort_peers[2].seat.founder == cohort_peers[1].key
 
     play(story)
 
 
 def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
 
         async def give_up() -> None:
-            await mates[0].seat.gather(mates[0].claim(), vector_of(0, 100), 32)
-            await mates[0].seat.tell(None)
+            await cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
+            await cohort_peers[0].seat.tell(None)
 
-        _, *accepted = await all_of(give_up(), mates[1].hand_over(), mates[2].hand_over())
+        _, *accepted = await all_of(give_up(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
         assert accepted == [None, None]
         assert now() < 1.0
 
@@ -916,24 +930,29 @@ def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
 
 def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 4)
-        gathered, *accepted = await all_of(mates[0].found(with_mean=True, leave_out=[mates[2]]), *(mate.hand_over() for mate in mates[1:]))
-        left = [mates[0], mates[1], mates[3]]
-        assert gathered.keys == tuple(mate.key for mate in left)
-        assert same(gathered.mean, near_mean([vector_of(mate.number, 100) for mate in left], [32] * 3))
+        cohort_peers = await convened(band, 4)
+        gathered, *accepted = await all_of(
+            cohort_peers[0].found(with_mean=True, leave_out=[cohort_peers[2]]),
+            *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]),
+        )
+        left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
+        assert gathered.keys == tuple(cohort_peer.key for cohort_peer in left)
+        assert same(gathered.mean, near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in left], [32] * 3))
         assert accepted[1] is None
         assert same(gathered.mean, accepted[0].mean, accepted[2].mean)
-        assert mates[2].seat.is_alone
+        assert cohort_peers[2].seat.is_alone
 
     play(story, codec="topk-256-4")
 
 
 def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
         common = vector_of(50)
         gathered, *accepted = await all_of(
-            mates[0].found(common, with_mean=True, leave_out=[mates[2]]), mates[1].hand_over(common), mates[2].hand_over(vector_of(51))
+            cohort_peers[0].found(common, with_mean=True, leave_out=[cohort_peers[2]]),
+            cohort_peers[1].hand_over(common),
+            cohort_peers[2].hand_over(vector_of(51)),
         )
         assert same(gathered.mean, accepted[0].mean, near_mean([common] * 2, [32] * 2))
         assert accepted[1] is None
@@ -944,9 +963,11 @@ def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> None:
 @pytest.mark.parametrize("what", bad_vectors())
 def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        gathered, first, second = await all_of(mates[0].found(), mates[1].hand_over(), mates[2].hand_over(bad_vectors()[what]))
-        assert gathered.keys == (mates[0].key, mates[1].key)
+        cohort_peers = await convened(band, 3)
+        gathered, first, second = await all_of(
+            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over(bad_vectors()[what])
+        )
+        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert first is not None
         assert second is None
         assert now() == 0.0
@@ -968,9 +989,9 @@ def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> 
 )
 def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any]) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        gathered, first, second = await all_of(mates[0].found(), mates[1].hand_over(), mates[2].hand_over(**changes))
-        assert gathered.keys == (mates[0].key, mates[1].key)
+        cohort_peers = await convened(band, 3)
+        gathered, first, second = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over(**changes))
+        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert first is not None
         assert second is None
 
@@ -979,32 +1000,32 @@ def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any]) -> None:
 
 def test_a_claim_that_is_not_signed_is_left_out() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        claim = mates[2].claim()
+        cohort_peers = await convened(band, 3)
+        claim = cohort_peers[2].claim()
         forged = Signed(Claim, claim.payload, bytes(64))
         gathered, _, word = await all_of(
-            mates[0].found(), mates[1].hand_over(), mates[2].seat.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
+            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].seat.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
         )
-        assert gathered.keys == (mates[0].key, mates[1].key)
+        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert word is None
 
     play(story)
 
 
-def other_words(mates: list[Mate], accepted: Accepted) -> dict[str, Accepted]:
+def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str, Accepted]:
     """Return what a founder may say that is not true."""
     opened = accepted.contribution.open()
 
-    def contribution(signer: Mate = mates[0], **changes: Any) -> Accepted:
+    def contribution(signer: CohortPeer = cohort_peers[0], **changes: Any) -> Accepted:
         signed = Signed.sign(replace(opened, **changes), signer.identity)
         return replace(accepted, contribution=signed, ticket=ticket_for(signed))
 
-    own = mates[1].claim().digest
+    own = cohort_peers[1].claim().digest
     return {
-        "a ticket that it signed itself": replace(accepted, ticket=ticket_for(accepted.contribution, mates[0].identity)),
+        "a ticket that it signed itself": replace(accepted, ticket=ticket_for(accepted.contribution, cohort_peers[0].identity)),
         "a ticket for something else": replace(accepted, ticket=ticket_for(accepted.contribution, contribution=sha256(b"other"))),
         "a ticket of another run": replace(accepted, ticket=ticket_for(accepted.contribution, run=sha256(b"other"))),
-        "a contribution of another's": contribution(mates[2], founder=mates[2].key),
+        "a contribution of another's": contribution(cohort_peers[2], founder=cohort_peers[2].key),
         "a contribution of another base": contribution(base=sha256(b"other")),
         "a contribution of another round": contribution(round=2),
         "a contribution of another run": contribution(run=sha256(b"other")),
@@ -1016,22 +1037,22 @@ def other_words(mates: list[Mate], accepted: Accepted) -> dict[str, Accepted]:
 @pytest.mark.parametrize("lie", range(9))
 def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
+        cohort_peers = await convened(band, 3)
 
         async def found() -> None:
-            gathered = await mates[0].seat.gather(mates[0].claim(), vector_of(0, 100), 32)
+            gathered = await cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
             assert gathered is not None
-            words = other_words(mates, mates[0].accepted(gathered))
+            words = other_words(cohort_peers, cohort_peers[0].accepted(gathered))
             assert len(words) == 9
-            seat: Any = mates[0].seat
-            true = mates[0].accepted(gathered)
+            seat: Any = cohort_peers[0].seat
+            true = cohort_peers[0].accepted(gathered)
             taken = seat._word_of(list(words.values())[lie], seat._handed.gifts)
             await seat.tell(true)
-            seat._handed.taken.update({mates[1].key: taken[mates[1].key]})
+            seat._handed.taken.update({cohort_peers[1].key: taken[cohort_peers[1].key]})
 
-        _, deceived, other = await all_of(found(), mates[1].hand_over(), mates[2].hand_over())
+        _, deceived, other = await all_of(found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
         assert deceived is None
-        assert mates[1].seat.is_alone
+        assert cohort_peers[1].seat.is_alone
         assert other is not None
 
     play(story)
@@ -1039,8 +1060,8 @@ def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
 
 def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 2)
-        assert await mates[1].hand_over(until_s=0.0) is None
+        cohort_peers = await convened(band, 2)
+        assert await cohort_peers[1].hand_over(until_s=0.0) is None
         assert now() == 0.0
 
     play(story)
@@ -1048,11 +1069,11 @@ def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
 
 def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None:
     async def story(band: Band) -> None:
-        mates = await convened(band, 3)
-        founder, first = mates[0].key, mates[1].key
+        cohort_peers = await convened(band, 3)
+        founder, first = cohort_peers[0].key, cohort_peers[1].key
         ways = {(founder, first, links.CHUNK), (first, founder, SUM)}
         band.network.lost = lambda *call: call in ways
-        _, unlucky, lucky = await all_of(mates[0].found(with_mean=True), mates[1].hand_over(), mates[2].hand_over())
+        _, unlucky, lucky = await all_of(cohort_peers[0].found(with_mean=True), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
         assert unlucky is not None
         assert unlucky.mean is None
         assert lucky.mean is not None
@@ -1062,17 +1083,17 @@ def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None
 
 def test_a_whole_round_after_the_other_with_a_death_in_the_middle(way: str) -> None:
     async def story(band: Band) -> None:
-        mates = await band.gather_round(4)
+        cohort_peers = await band.gather_round(4)
         for round_ in range(1, 6):
             if round_ == 3:
-                mates[3].die()
-                await mates[3].cohort.close()
-                mates = mates[:3]
-            for mate in mates:
-                await mate.meet()
-            await all_of(*(mate.convene(round_) for mate in mates))
-            means = await all_of(*(mate.average(0) for mate in mates))
-            assert same(*means, mean_of(mates, 0))
+                cohort_peers[3].die()
+                await cohort_peers[3].cohort.close()
+                cohort_peers = cohort_peers[:3]
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
+            await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
+            means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+            assert same(*means, mean_of(cohort_peers, 0))
 
     play(story, local_steps=2)
 
@@ -1084,15 +1105,15 @@ def test_rounds_leave_no_files_open() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     async def story(band: Band) -> None:
-        mates = await band.gather_round(3)
+        cohort_peers = await band.gather_round(3)
         counts = []
         for round_ in range(1, 21):
-            for mate in mates:
-                await mate.meet()
-            await all_of(*(mate.convene(round_) for mate in mates))
-            await all_of(*(mate.average(0, after_s=0.0) for mate in mates))
-            handing = (mate.hand_over(round_=round_) for mate in mates[1:])
-            _, *accepted = await all_of(mates[0].found(round_=round_, with_mean=True), *handing)
+            for cohort_peer in cohort_peers:
+                await cohort_peer.meet()
+            await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
+            await all_of(*(cohort_peer.average(0, after_s=0.0) for cohort_peer in cohort_peers))
+            handing = (cohort_peer.hand_over(round_=round_) for cohort_peer in cohort_peers[1:])
+            _, *accepted = await all_of(cohort_peers[0].found(round_=round_, with_mean=True), *handing)
             assert None not in accepted
             counts.append(open_files())
         assert max(counts[5:]) <= max(counts[:5])
@@ -1193,7 +1214,7 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
-        assert all(len(cohort.mates()) == 2 for cohort in cohorts)
+        assert all(len(cohort.cohort_peers()) == 2 for cohort in cohorts)
         used = LIBP2P if not way else UNIX if UNIX in way and sys.platform == "linux" else TLS
         await until(lambda: all(set(cohort.ways().values()) == {used} for cohort in cohorts))
         seats: list[Seat] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
@@ -1232,7 +1253,7 @@ async def main(directory, address):
     cohort = Cohort(context, membership, neighbours, links=links.Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
-    while not cohort.mates():
+    while not cohort.cohort peers():
         await neighbours.look()
         await cohort.meet()
     seat = await cohort.convene(base_of(0), 1, 3_600_000.0)

@@ -37,7 +37,7 @@ async def three(scene: Scene) -> list[Member]:
 
 async def met(*members: Member) -> None:
     """Return once all of these have proven the cohort's token to each other."""
-    await until(lambda: all(len(member.loop.cohort.mates()) == len(members) - 1 for member in members))
+    await until(lambda: all(len(member.loop.cohort.cohort_peers()) == len(members) - 1 for member in members))
 
 
 def newest(scene: Scene) -> list[Header]:
@@ -102,7 +102,7 @@ def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(
     play(tmp_path, story, exchange=THIN)
 
 
-def test_without_the_token_nobody_is_a_mate(tmp_path: Path) -> None:
+def test_without_the_token_nobody_is_a_cohort_peer(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 10_000
         first, second = scene.join(0, token=TOKEN), scene.join(1, token=TOKEN)
@@ -111,7 +111,7 @@ def test_without_the_token_nobody_is_a_mate(tmp_path: Path) -> None:
         for _ in range(3):
             await until(lambda: num_claims(scene) >= 4)
             scene.log.commit()
-        assert stranger.loop.cohort.mates() == alone.loop.cohort.mates() == ()
+        assert stranger.loop.cohort.cohort_peers() == alone.loop.cohort.cohort_peers() == ()
         assert all(len(header.claims) <= 2 for header in newest(scene))
 
     play(tmp_path, story, exchange=DENSE)

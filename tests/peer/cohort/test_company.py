@@ -15,7 +15,7 @@ from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from manta_swarm.protocol.sizes import ALL
-from tests.network.test_neighbours import ProvenMates
+from tests.network.test_neighbours import ProvenCohortPeers
 from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
@@ -46,7 +46,7 @@ class Crowd:
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
             has_proved = choice is Choice.LABEL and bool(sizes)
-            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=None if has_proved else ProvenMates([]))
+            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=None if has_proved else ProvenCohortPeers([]))
             distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
@@ -131,7 +131,7 @@ def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
         assert crowd.companies[0].group.members == {PEERS[1]}
         assert crowd.companies[2].group.members is None
         assert crowd.companies[3].group.members == frozenset()
-        assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 mate with its token"
+        assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 cohort peer with its token"
 
     play(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4), story)
 

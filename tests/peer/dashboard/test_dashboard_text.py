@@ -40,7 +40,7 @@ AT_WORK = PeerStatus(
     left_ms=3000,
     open_ms=12_000,
     members=8,
-    mates=1,
+    cohort_peers=1,
     loss=1.0271,
     samples_trained=640,
     samples_counted=1536,
@@ -167,7 +167,7 @@ def test_every_figure_is_whole_at_the_sizes_that_terminals_have(width: int) -> N
     much = {"samples_counted": 87_654_321, "samples_lost": 7_654_321, "credit": 9_876_543_210, "credit_checked": 1, "earned": 1_000_000}
     for picture in (
         AT_WORK,
-        changed(**much, earned_round=9, sent_bytes=123_400_000_000, received_bytes=12_300_000_000, members=1000, mates=31),
+        changed(**much, earned_round=9, sent_bytes=123_400_000_000, received_bytes=12_300_000_000, members=1000, cohort_peers=31),
         changed(round=10_000, last_round=9_000, last_samples=65_536, last_of=1_048_576, credit=2**60, earned=2**48, earned_round=9),
         changed(limits={"schedule": "22:00-07:00"}, audits=1_234_567, audits_against=321),
     ):

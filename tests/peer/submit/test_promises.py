@@ -27,7 +27,9 @@ HEADER = header_of(LEDGER, PEER)
 SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
 COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())
 OTHER = Counted(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
-COHORTS = Counted(sha256(b"the cohort's"), replace(COUNTED.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)))
+COHORTS = Counted(
+    sha256(b"the cohort's"), replace(COUNTED.contribution, claims=(sha256(b"a cohort peer's claim"), HEADER.claims[0].digest))
+)
 
 
 class Seen:

@@ -116,7 +116,7 @@ def test_the_first_microbatch_of_a_program_says_nothing() -> None:
     assert set(device.work(20)) == {ALL}
 
 
-def test_who_trains_small_networks_because_of_a_mate_does_not_take_itself_for_slow() -> None:
+def test_who_trains_small_networks_because_of_a_cohort_peer_does_not_take_itself_for_slow() -> None:
     device = Device(sizing(), 0.9 * LONGEST_MS)
     assert set(device.work(40, alone=False)) == {ALL}
 

@@ -199,16 +199,16 @@ def test_whoever_leaves_out_microbatches_as_long_as_there_is_room_has_a_claim_th
 
 
 def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> None:
-    mates = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda mate: mate.public_key)
+    cohort_peers = sorted((Identity(bytes([number]) * 32) for number in (1, 2)), key=lambda cohort_peer: cohort_peer.public_key)
     accumulator, vector = two_steps(), np.ones(2, np.float32)
-    first, second = (ClaimTerms(mate, RUN, mate.public_key) for mate in mates)
+    first, second = (ClaimTerms(cohort_peer, RUN, cohort_peer.public_key) for cohort_peer in cohort_peers)
     whole = claim_of(first, Work(BASE, "home", accumulator), b"", PEER.public_key, 1, given=bytes(32))
     dropped = claim_of(second, Work(BASE, "home", three_microbatches()), sha256(b"own"), PEER.public_key, 1)
     header = made(accumulator, vector, [claimed(accumulator, vector), whole], dropped=[dropped]).header
     contribution, keys = header.contribution.open(), [claim.open().key for claim in header.claims]
-    assert keys == sorted([PEER.public_key, *(mate.public_key for mate in mates)])
+    assert keys == sorted([PEER.public_key, *(cohort_peer.public_key for cohort_peer in cohort_peers)])
     assert contribution.claims == tuple(claim.digest for claim in header.claims)
-    without = 7 - (1 << keys.index(mates[1].public_key))
+    without = 7 - (1 << keys.index(cohort_peers[1].public_key))
     assert (contribution.counted, contribution.steps) == (without, (StepMean(sha256(b"mean"), 7), StepMean(sha256(b"mean too"), without)))
 
 

@@ -55,29 +55,29 @@ def microbatch_of(key: bytes, index: int) -> Microbatch:
 
 
 class Near:
-    """The way to the one mate, all of whose callers are mates."""
+    """The way to the one cohort peer, all of whose callers are cohort peers."""
 
-    def __init__(self, endpoint: MemoryEndpoint, mate: PublicKey) -> None:
+    def __init__(self, endpoint: MemoryEndpoint, cohort_peer: PublicKey) -> None:
         self.endpoint = endpoint
-        self.mate = mate
+        self.cohort_peer = cohort_peer
         self.spoil: Callable[[str, bytes], bytes] = lambda method, answer: answer
 
     @property
     def key(self) -> PublicKey:
         return self.endpoint.key
 
-    def mates(self) -> tuple[PublicKey, ...]:
-        return (self.mate,)
+    def cohort_peers(self) -> tuple[PublicKey, ...]:
+        return (self.cohort_peer,)
 
-    async def serve_mates(self, method: str, handler: Handler) -> None:
+    async def serve_cohort_peers(self, method: str, handler: Handler) -> None:
         async def spoiled(caller: PublicKey, request: bytes) -> bytes:
             return self.spoil(method, await handler(caller, request))
 
         await self.endpoint.serve(method, spoiled)
 
-    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+    async def call_cohort_peer(self, cohort_peer: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
         del largest
-        return await self.endpoint.call(mate, method, request, timeout_s=timeout_s)
+        return await self.endpoint.call(cohort_peer, method, request, timeout_s=timeout_s)
 
 
 class Pair:
@@ -286,7 +286,7 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
     run(scenario())
 
 
-def test_what_a_mate_may_not_ask_is_refused() -> None:
+def test_what_a_cohort_peer_may_not_ask_is_refused() -> None:
     name = MicrobatchName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
 
     async def scenario() -> None:
@@ -331,7 +331,7 @@ def test_a_run_or_settings_that_a_view_does_not_fit_are_said(tmp_path: Path) -> 
     plugin, left, right = TwoViewsPlugin(), PeerConfig(view=LEFT), PeerConfig(view=RIGHT)
     with pytest.raises(UserError, match="--view is for runs of stereo pairs"):
         plugin.check(left, manifest_of(Identity(b"o" * 32)))
-    with pytest.raises(UserError, match="--view needs a mate with the other view: leave --alone out"):
+    with pytest.raises(UserError, match="--view needs a cohort peer with the other view: leave --alone out"):
         plugin.check(PeerConfig(view=LEFT, alone=True), MANIFEST)
     with pytest.raises(UserError, match="layers comes with both views: leave --view out"):
         plugin.load(left, replace(MANIFEST, dataset="layers"), tmp_path)

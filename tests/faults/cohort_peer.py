@@ -1,4 +1,4 @@
-"""A node of this process that is a mate of honest peers: with the peers' own rooms, but what it gives and says is the test's."""
+"""A node of this process that is a cohort peer of honest peers: with the peers' own rooms, but what it gives and says is the test's."""
 
 import asyncio
 import time
@@ -33,11 +33,11 @@ LOT_MS = 10  # that its microbatches take, as it says
 SAMPLES = 32  # that it trained in a step, as it says
 
 
-class Mate:
-    """One mate, in one round at a time."""
+class CohortPeer:
+    """One cohort peer, in one round at a time."""
 
     def __init__(self, liar: Liar, scene: Scene, cohort: str) -> None:
-        """Use ``mates``."""
+        """Use ``cohort_peers``."""
         self.liar = liar
         self.key: PublicKey = liar.key
         self.base: Standing | None = None
@@ -52,10 +52,10 @@ class Mate:
         self._steps: list[ClaimStep] = []  # of the base, so far
 
     async def meet(self, count: int) -> None:
-        """Return once so many mates are known."""
+        """Return once so many cohort peers are known."""
         await self.cohort.start()
         await self._neighbours.announce(cohort=self._name, round_=0)
-        while len(self.cohort.mates()) < count:
+        while len(self.cohort.cohort_peers()) < count:
             await self._neighbours.look()
             await self.cohort.meet()
 
@@ -73,7 +73,7 @@ class Mate:
             self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
-            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.mates()) and now_ms() < until_ms:  # noqa: ASYNC110
+            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.cohort_peers()) and now_ms() < until_ms:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             if not self.seat.is_alone:
                 return self.seat
@@ -126,7 +126,7 @@ class Mate:
         return await self.seat.hand_over(claim, vector, SAMPLES, self._ends_ms)
 
     def made(self, claims: Sequence[Signed[Claim]], values: Vector) -> Made:
-        """Return a contribution of these claims with a body of these values, signed by this mate as the founder."""
+        """Return a contribution of these claims with a body of these values, signed by this cohort peer as the founder."""
         assert self.base is not None
         codec = self.liar.manifest.exchange.codec
         groups = body_groups(codec, encode(codec, values, self.base.floor), len(values))
@@ -140,13 +140,13 @@ def now_ms() -> float:
 
 
 @asynccontextmanager
-async def mates(scene: Scene, cohort: str, identities: Sequence[Identity], others: int) -> AsyncIterator[list[Mate]]:
-    """Start mates with these keys, who know each other and so many others."""
+async def cohort_peers(scene: Scene, cohort: str, identities: Sequence[Identity], others: int) -> AsyncIterator[list[CohortPeer]]:
+    """Start cohort peers with these keys, who know each other and so many others."""
     async with liars(scene, identities=identities) as found:
-        band = [Mate(liar, scene, cohort) for liar in found]
+        band = [CohortPeer(liar, scene, cohort) for liar in found]
         try:
-            await asyncio.gather(*(mate.meet(others + len(band) - 1) for mate in band))
+            await asyncio.gather(*(cohort_peer.meet(others + len(band) - 1) for cohort_peer in band))
             yield band
         finally:
-            for mate in band:
-                await mate.cohort.close()
+            for cohort_peer in band:
+                await cohort_peer.cohort.close()

@@ -1,4 +1,4 @@
-"""Who of the run is a mate: peers that prove to each other that they hold their cohort's token, and tell each other how to be linked.
+"""Who of the run is a cohort peer: peers that prove to each other that they hold their cohort's token, and tell each other how to be linked.
 
 Each calls those who announce its cohort and shows its proof, the answer shows the other's; the caller is known by the connection, so a
 proof is of no use to anybody else. With the proof comes the greeting that a direct link is made by (``network.links``).
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from manta_swarm.network import waits
 from manta_swarm.network.links import MAX_GREETING_BYTES, Greeting, Links
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.cohorts import is_mate_proof, mate_proof
+from manta_swarm.protocol.cohorts import cohort_peer_proof, is_cohort_peer_proof
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault
 from manta_swarm.protocol.exchange import MAX_COHORT
@@ -41,12 +41,12 @@ class Hello:
             raise ValueError("a hello without a proof")
 
 
-class NotAMate(RemoteFault):
+class NotACohortPeer(RemoteFault):
     """A caller that has not shown that it holds the cohort's token."""
 
 
-class Mates:
-    """The mates of one peer in its cohort."""
+class CohortPeers:
+    """The cohort peers of one peer in its cohort."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Mates:
         token: bytes,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Know nobody; ``links`` are made to whoever is a mate."""
+        """Know nobody; ``links`` are made to whoever is a cohort peer."""
         self._endpoint = endpoint
         self._links = links
         self._run = run
@@ -75,7 +75,7 @@ class Mates:
         await self._endpoint.serve(GOODBYE, self._on_goodbye)
 
     async def leave(self) -> None:
-        """Tell the mates that this peer leaves: none waits for it any more. Who does not hear of it finds out."""
+        """Tell the cohort peers that this peer leaves: none waits for it any more. Who does not hear of it finds out."""
 
         async def tell(key: PublicKey) -> None:
             with contextlib.suppress(MantaError):
@@ -130,7 +130,7 @@ class Mates:
             opened = unpack(Hello, answer, max_bytes=_MAX_MESSAGE_BYTES)
             self._check(opened.proof, key)
         except MantaError as error:
-            logger.debug("no mate peer=%s reason=%s", key.hex()[:8], error)
+            logger.debug("no cohort peer peer=%s reason=%s", key.hex()[:8], error)
             return
         self._prove(key, opened.greeting)
 
@@ -144,17 +144,17 @@ class Mates:
         return pack(self._own_hello(caller))
 
     def _own_hello(self, to: PublicKey) -> Hello:
-        return Hello(mate_proof(self._token, self._run, self._cohort, self._endpoint.key, to), self._links.greeting(to))
+        return Hello(cohort_peer_proof(self._token, self._run, self._cohort, self._endpoint.key, to), self._links.greeting(to))
 
     def _check(self, proof: bytes, key: PublicKey) -> None:
         """Check the proof that ``key`` showed to this node.
 
         Raises:
-            NotAMate: it does not hold the token.
+            NotACohortPeer: it does not hold the token.
         """
-        if not is_mate_proof(proof, self._token, self._run, self._cohort, key, self._endpoint.key):
+        if not is_cohort_peer_proof(proof, self._token, self._run, self._cohort, key, self._endpoint.key):
             self.refused += 1
-            raise NotAMate("no proof of this cohort's token")
+            raise NotACohortPeer("no proof of this cohort's token")
 
     def _prove(self, key: PublicKey, greeting: Greeting) -> None:
         if key in self._proven or len(self.fresh()) < MAX_MATES:
