@@ -19,8 +19,8 @@ from manta_swarm.aggregator.commands import settings as cli_settings
 from manta_swarm.aggregator.commands import witness as cli_witness
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.logs import FORMATS, json_line, set_up_logging
-from manta_swarm.runtime.voice import Voice
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,8 +65,8 @@ def start(
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
-    voice = Voice()
-    console = _JsonConsole(voice) if log_format == "json" else voice
+    console = PrintingConsole()
+    console = _JsonConsole(console) if log_format == "json" else console
     with clear_errors():
         from manta_swarm.aggregator.settings.config import load_run_file
         from manta_swarm.aggregator.settings.start import Start, door_of
@@ -86,7 +86,7 @@ def start(
         if asked.threads is not None:
             torch.set_num_threads(asked.threads)
         try:
-            with voice:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
+            with console:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
                 asyncio.run(Operator(asked, console).run())
         finally:
             end_soon()
@@ -95,11 +95,11 @@ def start(
 class _JsonConsole:
     """A ``Console`` that says each line as an object."""
 
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, console: PrintingConsole) -> None:
+        self._console = console
 
     def say(self, text: str) -> None:
-        self._voice.say(json_line(text.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
+        self._console.say(json_line(text.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
 
 
 for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS, *cli_ledger.COMMANDS):

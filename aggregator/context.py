@@ -22,7 +22,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
-from manta_swarm.runtime.voice import Console
+from manta_swarm.runtime.console import Console
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,10 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.protocol.signing import Identity, key_named
+from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.control import ControlSocket
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from manta_swarm.runtime.signals import told_to_stop
-from manta_swarm.runtime.voice import Console
 
 
 class Operator:

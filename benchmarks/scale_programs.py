@@ -32,8 +32,8 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.joining import join
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.tether import ask_for_end_with_parent
-from manta_swarm.runtime.voice import Voice
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as standing still
@@ -222,8 +222,8 @@ def run_aggregator(place: Place, run_file: Path) -> None:
 
     async def serve() -> None:
         asked = Start(load_run_file(run_file), place.directory, place.listen, page="")
-        with Voice() as voice:
-            await Operator(asked, voice).run()
+        with PrintingConsole() as console:
+            await Operator(asked, console).run()
 
     asyncio.run(watched(serve(), place.directory / "stalls"))
 

@@ -24,7 +24,7 @@ from manta_swarm.runtime.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from manta_swarm.peer.config import PeerConfig
-    from manta_swarm.runtime.voice import Voice
+    from manta_swarm.runtime.console import PrintingConsole
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,7 +87,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     with clear_errors():
         from manta_swarm.automl.memory import keep_freed_memory
         from manta_swarm.peer.config import check_join, load_config
-        from manta_swarm.runtime.voice import Form, Voice
+        from manta_swarm.runtime.console import Form, PrintingConsole
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
@@ -96,11 +96,11 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
             raise UserError("--json: a light contributor says lines only; its status.json has the figures")
         check_join(config)
         keep_freed_memory()
-        voice = Voice(Form.OBJECTS) if as_json else _voice_of(config, is_plain=plain)
+        console = PrintingConsole(Form.OBJECTS) if as_json else _console_of(config, is_plain=plain)
         if config.light:
-            _contribute(config, voice)
+            _contribute(config, console)
         else:
-            _join(config, voice)
+            _join(config, console)
 
 
 @main.command(name="status")
@@ -186,7 +186,7 @@ def leave_command(now: bool, **options: Any) -> None:
         click.echo(tell(directory_in(options), STOP if now else LEAVE))
 
 
-def _contribute(config: "PeerConfig", voice: "Voice") -> None:
+def _contribute(config: "PeerConfig", console: "PrintingConsole") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
         from manta_swarm.peer.features.light.session import contribute
@@ -194,21 +194,21 @@ def _contribute(config: "PeerConfig", voice: "Voice") -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(number, signal.default_int_handler)
-    with voice:
-        is_over = asyncio.run(contribute(config, voice))
+    with console:
+        is_over = asyncio.run(contribute(config, console))
     sys.stdout.flush()
     if not is_over:
         os._exit(0)  # the person left: what else Python does at its end waits for the microbatch under way
 
 
-def _voice_of(config: "PeerConfig", *, is_plain: bool) -> "Voice":
+def _console_of(config: "PeerConfig", *, is_plain: bool) -> "PrintingConsole":
     """Return what says lines: with a live view below them, where there is a terminal for it."""
     from manta_swarm.peer.config import directory_of
     from manta_swarm.peer.dashboard.live import LiveView, is_possible
-    from manta_swarm.runtime.voice import Voice
+    from manta_swarm.runtime.console import PrintingConsole
 
     if is_plain or not is_possible():
-        return Voice()
+        return PrintingConsole()
     where = "" if config.dir == directory_of({}) else f" --dir {shlex.quote(str(config.dir))}"
     return LiveView(f"Ctrl-C leaves the run; in another terminal: manta-peer dashboard{where}")
 
@@ -225,13 +225,13 @@ def _check_dashboard() -> None:
         raise UserError("the dashboard needs Textual, which comes with the extra: pip install 'manta-swarm[swarm]'")
 
 
-def _join(config: "PeerConfig", voice: "Voice") -> None:
+def _join(config: "PeerConfig", console: "PrintingConsole") -> None:
     with ending_at_ctrl_c():
         from manta_swarm.peer.joining import Stopped, join
 
     try:
-        with voice:
-            asyncio.run(join(config, voice=voice))
+        with console:
+            asyncio.run(join(config, console=console))
     except Stopped:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()

@@ -62,10 +62,10 @@ from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import only_process
 from manta_swarm.runtime.signals import Signals, hearing
 from manta_swarm.runtime.tasks import unless
-from manta_swarm.runtime.voice import Voice
 
 _WORTH_SAYING = 500_000_000  # bytes of disk
 _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
@@ -103,11 +103,13 @@ class _Met:
     addresses: tuple[str, ...]  # that lead to it, as somebody says
 
 
-async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
+async def join(
+    config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, console: PrintingConsole | None = None
+) -> None:
     """Take part in a run until it is finished or the person leaves.
 
     ``make_worker`` makes what computes the microbatches in this process; ``sensors`` say what limits ask for;
-    ``voice`` says what happens.
+    ``console`` says what happens.
 
     Raises:
         UserError: the settings, the run or the data do not fit; the message says what to do.
@@ -120,15 +122,15 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        voice = voice or Voice()
-        identity = own_identity(store, voice)
+        console = console or PrintingConsole()
+        identity = own_identity(store, console)
         status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
-        board = StatusBoard(store, status, voice)
+        board = StatusBoard(store, status, console)
         limiter = Limiter(config.limits, config.dir, sensors, board)
-        async with Control(store.directory, limiter), shown_live(voice, limiter):
+        async with Control(store.directory, limiter), shown_live(console, limiter):
             await unless(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, board)))
     if limiter.called_off.is_set():
-        voice.say("left, before it took part")
+        console.say("left, before it took part")
 
 
 async def _join(own: _Own) -> None:

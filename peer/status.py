@@ -12,7 +12,7 @@ from manta_swarm.peer.faults import fault_line, plain_fault
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.verdicts import AuditRules
-from manta_swarm.runtime.voice import Form, Voice
+from manta_swarm.runtime.console import Form, PrintingConsole
 
 _ROUNDS = 40  # of which it is known how many samples they had
 
@@ -47,11 +47,11 @@ def credit_fields(word: CreditWord, rules: AuditRules | None) -> dict[str, Any]:
 class StatusBoard:
     """Replaces a peer's status as it changes, keeps it in the peer's folder, and says what is worth a line. For any thread."""
 
-    def __init__(self, store: PeerStore, status: PeerStatus, voice: Voice | None = None) -> None:
-        """Begin with ``status``; keep it in ``store``, and say what changes with ``voice``."""
+    def __init__(self, store: PeerStore, status: PeerStatus, console: PrintingConsole | None = None) -> None:
+        """Begin with ``status``; keep it in ``store``, and say what changes with ``console``."""
         self.status = status  # is replaced under the mutex
         self._store = store
-        self._voice = voice or Voice()
+        self._console = console or PrintingConsole()
         self._mutex = threading.RLock()
         self._samples_of: dict[int, int] = {}  # by round, of all peers, where their claims were looked at
 
@@ -64,7 +64,7 @@ class StatusBoard:
 
     def shown(self) -> PeerStatus:
         """Return the status of now, with the last lines that were said."""
-        return replace(self.status, said=self._voice.last())
+        return replace(self.status, said=self._console.last())
 
     def update(self, **changes: Any) -> None:
         """Replace fields; write what others wait for."""
@@ -93,15 +93,15 @@ class StatusBoard:
         if before.keys() == why.keys():
             return
         self.write()
-        self._voice.tell("paused" if why else "resumed", why=dict(why))
+        self._console.tell("paused" if why else "resumed", why=dict(why))
         self.say(paused_line(why))
 
     def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
         """Say that a round was committed, with ``lost`` samples of this peer not in it."""
         status = self.status
-        if self._voice.form is Form.OBJECTS:
+        if self._console.form is Form.OBJECTS:
             figures = {"samples_counted": status.samples_counted, "loss": status.loss, "lost": lost}
-            self._voice.tell("round", round=round_, contributions=contributions, state=state.hex(), counted=counted, **figures)
+            self._console.tell("round", round=round_, contributions=contributions, state=state.hex(), counted=counted, **figures)
             return
         loss = f" loss={status.loss:.3f}" if counted and status.loss is not None else ""
         without = "" if counted else f" (without this peer{f': {lost} samples are stale' if lost else ''})"
@@ -130,15 +130,15 @@ class StatusBoard:
             self.update(earned_round=round_, earned=earned, earned_checked=is_checked)
         figures = {name: getattr(self.status, name) for name in _CREDIT_FIGURES}
         faults = [asdict(fault) for fault in self.status.credit_faults]
-        self._voice.tell("credit", round=round_, earned=earned, checked=is_checked, of_samples=samples, **figures, credit_faults=faults)
+        self._console.tell("credit", round=round_, earned=earned, checked=is_checked, of_samples=samples, **figures, credit_faults=faults)
 
     def say(self, text: str) -> None:
         """Say a line."""
-        self._voice.say(text)
+        self._console.say(text)
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Tell a program of an event (``Voice.tell``)."""
-        self._voice.tell(event, **fields)
+        """Tell a program of an event (``PrintingConsole.tell``)."""
+        self._console.tell(event, **fields)
 
     def write(self) -> None:
         """Keep the status in the folder. A disk that refuses it stops nothing: what matters is written elsewhere, and fails there."""

@@ -32,7 +32,7 @@ from manta_swarm.protocol.reputation import Pools, Reputation, Work
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
-from manta_swarm.runtime.voice import Voice
+from manta_swarm.runtime.console import PrintingConsole
 from tests.claim_steps import all_of
 from tests.clocks import ManualClock
 from tests.network.virtual_time import LoopClock
@@ -215,7 +215,7 @@ class Scene:
         folder = self.directory / f"auditor-{identity.public_key.hex()[:8]}"
 
         line, fetched = self.line(identity), VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=max_bytes)
-        board = StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), Voice())
+        board = StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), PrintingConsole())
         auditor = Auditor(
             AuditContext(identity, RUN, self.rules, line, board),
             _Host(self, scripted),

@@ -9,9 +9,9 @@ import click
 from manta_swarm.aggregator.commands import FOLDER, clear_errors
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.logs import FORMATS, set_up_logging
 from manta_swarm.runtime.signals import told_to_stop
-from manta_swarm.runtime.voice import Voice
 
 _RUN = re.compile(r"[0-9a-f]{64}")
 
@@ -51,14 +51,14 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
         with ending_at_ctrl_c():
             from manta_swarm.aggregator.features.witness.program import Asked, be_witness
 
-        voice = Voice()
+        console = PrintingConsole()
 
         async def watch() -> None:
             async with told_to_stop() as stopped:
-                await be_witness(Asked(addresses, run, door, keep_entries), directory, console=voice, stopped=stopped)
+                await be_witness(Asked(addresses, run, door, keep_entries), directory, console=console, stopped=stopped)
 
         try:
-            with voice:
+            with console:
                 asyncio.run(watch())
         finally:
             end_soon()

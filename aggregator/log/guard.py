@@ -23,9 +23,9 @@ from manta_swarm.protocol.merkle import Tree
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.disk import disk_errors
 from manta_swarm.runtime.tasks import within
-from manta_swarm.runtime.voice import Console
 
 if TYPE_CHECKING:
     from manta_swarm.aggregator.log.log import Log

@@ -6,8 +6,8 @@ from pathlib import Path
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import EncodingError, StorageError, UserError
 from manta_swarm.protocol.signing import Identity, peer_name
+from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
-from manta_swarm.runtime.voice import Console
 
 _MAX_BYTES = 4096
 

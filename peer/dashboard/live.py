@@ -21,7 +21,7 @@ from rich.text import Text
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.dashboard import text
 from manta_swarm.peer.dashboard.text import Rates, Window
-from manta_swarm.runtime.voice import Form, Voice, printable
+from manta_swarm.runtime.console import Form, PrintingConsole, printable
 
 _EVERY_S = 0.5
 _DUE = object()  # among the lines that wait: a status is to be drawn
@@ -41,7 +41,7 @@ def _is_in_front() -> bool:
     return False
 
 
-class LiveView(Voice):
+class LiveView(PrintingConsole):
     """Says lines, and shows below them where the peer stands; a context manager, for the main thread."""
 
     def __init__(self, hint: str) -> None:
@@ -158,15 +158,15 @@ class Seen(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def shown_live(voice: Voice, seen: Seen) -> AsyncIterator[None]:
-    """Show where a peer stands, again and again, where ``voice`` is a live view."""
+async def shown_live(console: PrintingConsole, seen: Seen) -> AsyncIterator[None]:
+    """Show where a peer stands, again and again, where ``console`` is a live view."""
 
     async def keep(view: LiveView) -> None:
         while True:
             view.show(seen.status())
             await asyncio.sleep(_EVERY_S)
 
-    showing = asyncio.create_task(keep(voice)) if isinstance(voice, LiveView) else None
+    showing = asyncio.create_task(keep(console)) if isinstance(console, LiveView) else None
     try:
         yield
     finally:

@@ -12,8 +12,8 @@ from manta_swarm.network.node import Node, parse_address
 from manta_swarm.peer.features.shards.holders import Holders
 from manta_swarm.protocol.shards import PIECE_BYTES
 from manta_swarm.protocol.signing import Digest
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import load_identity, make_directory
-from manta_swarm.runtime.voice import Voice
 from tests.network.processes import LISTEN
 
 
@@ -37,7 +37,7 @@ async def _lie(address: str, folder: Path, list_: ShardList, directory: Path) ->
         blob_store.lend(name.root, Damaged(name))
     await blob_store.serve(node)
     print("ready", flush=True)
-    await Holders(node, signed.run, signed.open().operators, Voice()).meet()
+    await Holders(node, signed.run, signed.open().operators, PrintingConsole()).meet()
 
 
 if __name__ == "__main__":

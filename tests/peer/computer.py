@@ -8,10 +8,10 @@ from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.runtime.voice import Form, Voice
+from manta_swarm.runtime.console import Form, PrintingConsole
 
 
-class Listed(Voice):
+class Listed(PrintingConsole):
     """Keeps what is said in a list."""
 
     def __init__(self, said: list[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from manta_swarm.network.peer_status import FaultSeen, PeerStatus
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import RemoteFault
-from manta_swarm.runtime.voice import Form, Voice
+from manta_swarm.runtime.console import Form, PrintingConsole
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_long_line_is_not_broken_and_brackets_are_not_colours(board: StatusBoa
 
 
 def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
-    with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9), Voice(Form.OBJECTS)) as board:
+    with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9), PrintingConsole(Form.OBJECTS)) as board:
         board.update(loss=0.5, samples_counted=640)
         board.wait_for("the log")
         board.committed(round_=5, state=STATE, contributions=3, counted=False, lost=64)

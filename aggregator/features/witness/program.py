@@ -37,10 +37,10 @@ from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManif
 from manta_swarm.protocol.merkle import verify_consistency
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.atomic_file import AtomicFile
+from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 from manta_swarm.runtime.door import Door
 from manta_swarm.runtime.tasks import together
-from manta_swarm.runtime.voice import Console
 
 NEWEST = "newest"
 _BEGIN_ANEW = "begin a new witness in another --dir"

@@ -27,9 +27,9 @@ from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import only_process
 from manta_swarm.runtime.signals import hearing
-from manta_swarm.runtime.voice import Voice
 
 
 class LimitedLight:
@@ -73,10 +73,10 @@ class LimitedLight:
         self._board.update(samples_trained=self._valve.num_samples, sent_bytes=sent, received_bytes=received)
 
 
-async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_COMPUTER) -> bool:
+async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sensors = THIS_COMPUTER) -> bool:
     """Take part as a light contributor; return whether the run is finished, else the person left, and a thread may work on.
 
-    ``voice`` says what happens.
+    ``console`` says what happens.
 
     Raises:
         UserError: the settings, or the run, do not fit.
@@ -84,10 +84,10 @@ async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_C
     self_test()
     store, valve, traffic = PeerStore(config.dir), Valve(), Traffic()
     with only_process(store.directory):
-        identity = own_identity(store, voice)
+        identity = own_identity(store, console)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
         name, key = peer_name(identity.public_key), identity.public_key.hex()
-        board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), voice)
+        board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), console)
         limiter = Limiter(config.limits, config.dir, sensors, board)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient(config.gateways, meter)
@@ -95,7 +95,7 @@ async def contribute(config: PeerConfig, voice: Voice, sensors: Sensors = THIS_C
         if account:
             board.say(f"its credit adds up to account {account}")
         limited = LimitedLight(valve, board, traffic)
-        async with Control(store.directory, limiter), shown_live(voice, limiter):
+        async with Control(store.directory, limiter), shown_live(console, limiter):
             await limiter.attach(limited)
             await _until_it_ends(contributor, limited, limiter)
         status = board.status

@@ -14,7 +14,7 @@ from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey, sha256
-from manta_swarm.runtime.voice import Console
+from manta_swarm.runtime.console import Console
 
 logger = logging.getLogger("manta.peer")
 

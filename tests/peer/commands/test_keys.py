@@ -12,16 +12,16 @@ from manta_swarm.peer.config import PeerConfig, load_config
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.console import Form, PrintingConsole
 from manta_swarm.runtime.disk import only_process
-from manta_swarm.runtime.voice import Form, Voice
 
 
 def test_a_new_key_is_told_once_with_its_place(tmp_path: Path) -> None:
-    voice = Voice(Form.SILENT)
+    console = PrintingConsole(Form.SILENT)
     store = PeerStore(tmp_path / "peer")
-    first = own_identity(store, voice)
-    assert own_identity(store, voice).public_key == first.public_key
-    (line,) = voice.last()
+    first = own_identity(store, console)
+    assert own_identity(store, console).public_key == first.public_key
+    (line,) = console.last()
     assert str(tmp_path / "peer" / "identity.key") in line
     assert shown(tmp_path / "peer").startswith(peer_name(first.public_key))
 
@@ -29,9 +29,9 @@ def test_a_new_key_is_told_once_with_its_place(tmp_path: Path) -> None:
 def test_a_key_can_be_made_before_the_first_join_and_is_not_made_twice(tmp_path: Path) -> None:
     told = make(tmp_path / "peer")
     assert stat.S_IMODE((tmp_path / "peer" / "identity.key").stat().st_mode) == 0o600
-    voice = Voice(Form.SILENT)
-    assert told.startswith(f"{peer_name(own_identity(PeerStore(tmp_path / 'peer'), voice).public_key)} (")
-    assert voice.last() == ()  # it is not new any more
+    console = PrintingConsole(Form.SILENT)
+    assert told.startswith(f"{peer_name(own_identity(PeerStore(tmp_path / 'peer'), console).public_key)} (")
+    assert console.last() == ()  # it is not new any more
     before = (tmp_path / "peer" / "identity.key").read_bytes()
     with pytest.raises(UserError, match="is there already: manta-peer identity shows it"):
         make(tmp_path / "peer")
@@ -40,24 +40,24 @@ def test_a_key_can_be_made_before_the_first_join_and_is_not_made_twice(tmp_path:
 
 def test_a_key_comes_back_from_its_copy(tmp_path: Path) -> None:
     copy, new = tmp_path / "copy", tmp_path / "new"
-    identity = own_identity(PeerStore(tmp_path / "old"), Voice(Form.SILENT))
+    identity = own_identity(PeerStore(tmp_path / "old"), PrintingConsole(Form.SILENT))
     backup(tmp_path / "old", copy)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert peer_name(identity.public_key) in restore(new, copy)
     assert stat.S_IMODE((new / "identity.key").stat().st_mode) == 0o600
-    assert own_identity(PeerStore(new), Voice(Form.SILENT)).public_key == identity.public_key
+    assert own_identity(PeerStore(new), PrintingConsole(Form.SILENT)).public_key == identity.public_key
     assert "already" in restore(new, copy)
 
 
 def test_the_account_of_privacy_is_named_too(tmp_path: Path) -> None:
-    own_identity(PeerStore(tmp_path / "old"), Voice(Form.SILENT))
+    own_identity(PeerStore(tmp_path / "old"), PrintingConsole(Form.SILENT))
     (tmp_path / "old" / "privacy").touch()
     assert "privacy" in backup(tmp_path / "old", tmp_path / "copy")
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     for name in ("old", "other"):
-        own_identity(PeerStore(tmp_path / name), Voice(Form.SILENT))
+        own_identity(PeerStore(tmp_path / name), PrintingConsole(Form.SILENT))
     backup(tmp_path / "old", tmp_path / "copy")
     before = (tmp_path / "copy").read_bytes(), (tmp_path / "other" / "identity.key").read_bytes()
     with pytest.raises(UserError, match="there already"):

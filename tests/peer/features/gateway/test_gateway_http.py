@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.runtime.voice import Voice
+from manta_swarm.runtime.console import PrintingConsole
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
@@ -309,7 +309,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
             port = free.getsockname()[1]
         door = Door("127.0.0.1", port)
         config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
-        contributing = asyncio.create_task(contribute(config, Voice()))
+        contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         for round_ in range(2):
             async with serving(gateway.service, door):
                 seat = await gateway.convene(gateway.after(round_))
@@ -342,7 +342,7 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
 
     async def story(gateway: Gateway, address: str) -> None:
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run=gateway.signed.run.hex())
-        contributing = asyncio.create_task(contribute(config, Voice()))
+        contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         seat = await gateway.convene()
         await until(lambda: len(seat.members) == 2)
         claim, own = own_claim(gateway, seat)
@@ -364,7 +364,7 @@ def test_a_contributor_that_is_told_another_run_than_the_gateways_ends_with_a_li
     async def story(gateway: Gateway, address: str) -> None:
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run="ab" * 32)
         with pytest.raises(UserError, match=f"is a gateway of run {gateway.signed.run.hex()}"):
-            await contribute(config, Voice())
+            await contribute(config, PrintingConsole())
 
     over_http(story)
 

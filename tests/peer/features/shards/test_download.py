@@ -23,7 +23,7 @@ from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.shards import PIECE_BYTES
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from manta_swarm.runtime.voice import Voice
+from manta_swarm.runtime.console import PrintingConsole
 from tests.automl.data.files import noise, write_picture
 from tests.consoles import Lines
 from tests.memory_log import until
@@ -111,7 +111,7 @@ def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_an
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         await swarm.serve(OTHER, lies=True)
-        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], Voice()).look()
+        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], PrintingConsole()).look()
         await swarm.holders.look()
         assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
         await swarm.get()

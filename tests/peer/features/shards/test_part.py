@@ -25,7 +25,7 @@ from manta_swarm.peer.workers.worker_messages import Setup
 from manta_swarm.peer.workers.worker_process import _dataset
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.protocol.signing import Identity
-from manta_swarm.runtime.voice import Voice
+from manta_swarm.runtime.console import PrintingConsole
 from tests.automl.data.files import noise, write_picture
 from tests.peer.computer import board_in
 from tests.runs import manifest_of
@@ -77,7 +77,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     shards = (travelling(list_),)
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, microbatch_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
-    holders = Holders(node, bytes(32), [OPERATOR.public_key], Voice())
+    holders = Holders(node, bytes(32), [OPERATOR.public_key], PrintingConsole())
     board = board_in(tmp_path / "status")
     download = Download(node, manifest, folder, holders, BlobStore(max_bytes=0), board)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)

@@ -37,7 +37,7 @@ class Form(Enum):
     SILENT = "silent"  # nobody reads it
 
 
-class Voice:
+class PrintingConsole:
     """Prints at once, or while it is a context from a thread of its own."""
 
     def __init__(self, form: Form = Form.LINES) -> None:
@@ -47,8 +47,8 @@ class Voice:
         self._waiting: queue.Queue[object] = queue.Queue(_WAITING)  # lines, and None as the last
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> "Voice":
-        self._thread = threading.Thread(target=self._print_all, name="voice", daemon=True)
+    def __enter__(self) -> "PrintingConsole":
+        self._thread = threading.Thread(target=self._print_all, name="console", daemon=True)
         self._thread.start()
         return self
 
