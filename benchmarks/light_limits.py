@@ -28,7 +28,7 @@ from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light.client import GatewayClient
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.valve import Valve
+from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.light import RETURNS
@@ -82,19 +82,19 @@ async def _measure_rate(way: str, flow: Flow, call: Callable[[], None], rate: in
 
 def measure_duty(duties: list[int], seconds: float) -> None:
     """Print what share of the time microbatches are computed at each limit."""
-    worker, valve, index = Worker(TINY.name, digits()), Valve(), 0
+    worker, work_gate, index = Worker(TINY.name, digits()), WorkGate(), 0
     supernet = build(TINY)
     supernet.initialise(torch.Generator().manual_seed(1))
     worker.load(supernet.flat_weights_N)
     for duty in (100, *duties):  # the first one warms up
-        valve.limit(duty, None)
+        work_gate.limit(duty, None)
         computed_s, begun_s = 0.0, time.monotonic()
         while time.monotonic() - begun_s < seconds:
-            valve.before_microbatch(until_s=0)
+            work_gate.before_microbatch(until_s=0)
             microbatch_s = time.monotonic()
             worker.train(Microbatch(7, b"base" * 8, 0, b"key", index, TINY.smallest(), 32))
             took_s = time.monotonic() - microbatch_s
-            valve.after_microbatch(1000 * took_s, 32)
+            work_gate.after_microbatch(1000 * took_s, 32)
             computed_s, index = computed_s + took_s, index + 1
         share = computed_s / (time.monotonic() - begun_s)
         print(f"duty {duty:3d}%: computes {share:6.1%} of the time  {share / (duty / 100):.3f}", flush=True)

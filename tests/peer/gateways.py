@@ -17,8 +17,8 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
-from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import Done, LightWork
+from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
@@ -128,7 +128,7 @@ class Light:
         assert weights is not None
         assert samples is not None
         assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
-        return self.work.do(lease, weights, samples, Valve(), until_s=until_s)
+        return self.work.do(lease, weights, samples, WorkGate(), until_s=until_s)
 
     async def give_back(self, done: Done) -> LightWord:
         """Bring back what came of a lease."""

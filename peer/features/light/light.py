@@ -2,7 +2,7 @@
 
 It holds no model, no data and no state of the run between two leases; its key and a status file are all that is on its disk. A gateway that
 is away is waited for. Synchronous: there is one thing to do at a time, in a thread of its own, which the person's word reaches through a
-valve (``peer.features.light.session``).
+work gate (``peer.features.light.session``).
 """
 
 import logging
@@ -17,8 +17,8 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.entry import Entry
 from manta_swarm.peer.features.light.pay import Pay, last_look
-from manta_swarm.peer.features.light.valve import LeaseOver, Valve
 from manta_swarm.peer.features.light.work import Done, LightWork, NoUse
+from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
@@ -59,7 +59,7 @@ class Contributor:
         store: PeerStore,
         board: StatusBoard,
         client: GatewayClient,
-        valve: Valve,
+        work_gate: WorkGate,
         config: PeerConfig,
     ) -> None:
         """Prepare.
@@ -69,14 +69,14 @@ class Contributor:
             store: keeps what it earned.
             board: shows it.
             client: asks the gateways.
-            valve: says when there may be microbatches.
+            work gate: says when there may be microbatches.
             config: names the only run that is taken part in, the invitation to it, and the account that the credit adds up to, if any.
         """
         self._identity = identity
         self._payout = config.payout_key
         self._board = board
         self._client = client
-        self._valve = valve
+        self._work_gate = work_gate
         self._expected_run = config.run
         self._store = store
         self._entry = Entry(identity, store, config.invitation)
@@ -101,18 +101,18 @@ class Contributor:
         """Do one lease after the other until the run is finished, or the person leaves."""
         pause_s = _AGAIN_S[0]
         self.write()
-        while not (self._board.status.finished or self._valve.is_leaving):
+        while not (self._board.status.finished or self._work_gate.is_leaving):
             try:
                 wait_s = self._once()
             except (Unreachable, RemoteFault) as error:
                 self._lose_sight(error)
-                self._valve.wait(pause_s * random.uniform(0.75, 1.25))
+                self._work_gate.wait(pause_s * random.uniform(0.75, 1.25))
                 pause_s = min(2 * pause_s, _AGAIN_S[1])
                 continue
             pause_s = _AGAIN_S[0]
             self.write()
             if not self._board.status.finished and wait_s > 0:
-                self._valve.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
+                self._work_gate.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
         if self._pay is not None:
             last_look(self._pay, self._client)
             self.write()
@@ -128,7 +128,7 @@ class Contributor:
         waits_s = [self._look_after(pending) for pending in list(self._pending)]
         if self._pay is not None:
             self._pay.look(self._client)
-        if self._valve.is_paused:
+        if self._work_gate.is_paused:
             self._board.update(phase="paused")
             return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
@@ -142,7 +142,7 @@ class Contributor:
             lease = answer.lease[0].open()
             if (lease.run, lease.gateway, lease.key) != (run, self._gateway, self._identity.public_key):
                 raise EncodingError("a lease of another run or gateway, or for another key")
-            with self._valve.at_work():
+            with self._work_gate.at_work():
                 self._do(lease, began_s)
             return 0.0
         if answer.is_over and not self._pending:
@@ -179,7 +179,7 @@ class Contributor:
             self._expected_run = run.hex()
             self._board.update(run=run.hex(), name=manifest.name, num_rounds=manifest.num_rounds)
             self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self._board.status.peer[-8:]}")
-            threads = self._valve.threads
+            threads = self._work_gate.threads
             self._board.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
         self._gateway = welcome.gateway
         self._board.update(gateway=self._client.gateway.url, waiting_for="", phase="waiting")
@@ -226,20 +226,20 @@ class Contributor:
         except NotKnown:
             self._board.add(lost=1)
             self._board.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
-            self._valve.wait(_PAUSE_S[1])
+            self._work_gate.wait(_PAUSE_S[1])
             return
-        worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._valve.num_samples
+        worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._work_gate.num_samples
         done_by_s = until_s - (statistics.median_low(self._brought_s) if self._brought_s else _BRING_S[0])
         try:
-            done = work.do(lease, weights, samples, self._valve, over_s=until_s, until_s=done_by_s)
+            done = work.do(lease, weights, samples, self._work_gate, over_s=until_s, until_s=done_by_s)
         except LeaseOver as error:
             self._board.add(lost=1)
-            self._board.say(f"lost round={lease.round} samples={self._valve.num_samples - trained} ({error})")
+            self._board.say(f"lost round={lease.round} samples={self._work_gate.num_samples - trained} ({error})")
             return
         except NoUse as error:
             self._board.add(lost=1)
             self._board.say(f"microbatches dropped: {error} round={lease.round}")
-            self._valve.wait(_PAUSE_S[1])
+            self._work_gate.wait(_PAUSE_S[1])
             return
         done_s = time.monotonic()
         pending = _Pending(done, lease.round, 0.0)

@@ -20,7 +20,7 @@ from manta_swarm.peer.dashboard.live import shown_live
 from manta_swarm.peer.features.light.client import GatewayClient
 from manta_swarm.peer.features.light.light import Contributor
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.valve import Valve
+from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.limits.limiter import Limiter, hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
@@ -35,34 +35,34 @@ from manta_swarm.runtime.signals import hearing
 class LimitedLight:
     """A light contributor at work, as its limits see it. Implements ``peer.limits.limiter.Limited``."""
 
-    def __init__(self, valve: Valve, board: StatusBoard, traffic: Traffic) -> None:
-        """Stop its work with ``valve``, hold ``traffic`` back, and show it on ``board``."""
-        self._valve = valve
+    def __init__(self, work_gate: WorkGate, board: StatusBoard, traffic: Traffic) -> None:
+        """Stop its work with ``work_gate``, hold ``traffic`` back, and show it on ``board``."""
+        self._work_gate = work_gate
         self._board = board
         self._traffic = traffic
         self.left = asyncio.Event()  # there is nothing to wait for any more
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``; a microbatch that is under way is finished."""
-        self._valve.pause(is_paused=True)
+        self._work_gate.pause(is_paused=True)
         self._board.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
-        self._valve.pause(is_paused=False)
+        self._work_gate.pause(is_paused=False)
         self._board.pause({})
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         hold_back(self._traffic, limits)
-        self._valve.limit(limits.duty, limits.cpu_threads)
+        self._work_gate.limit(limits.duty, limits.cpu_threads)
         self._board.update(limits=limits.words())
         self._board.write()
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
         self._board.update(is_leaving=True)
-        if not self._valve.leave() or at_once:
+        if not self._work_gate.leave() or at_once:
             self.left.set()
         else:
             self._board.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
@@ -70,7 +70,7 @@ class LimitedLight:
     def show(self) -> None:
         """See ``Limited``."""
         sent, received = self._traffic.sent.total, self._traffic.received.total
-        self._board.update(samples_trained=self._valve.num_samples, sent_bytes=sent, received_bytes=received)
+        self._board.update(samples_trained=self._work_gate.num_samples, sent_bytes=sent, received_bytes=received)
 
 
 async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sensors = THIS_COMPUTER) -> bool:
@@ -82,7 +82,7 @@ async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sens
         UserError: the settings, or the run, do not fit.
     """
     self_test()
-    store, valve, traffic = PeerStore(config.dir), Valve(), Traffic()
+    store, work_gate, traffic = PeerStore(config.dir), WorkGate(), Traffic()
     with only_process(store.directory):
         identity = own_identity(store, console)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
@@ -91,10 +91,10 @@ async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sens
         limiter = Limiter(config.limits, config.dir, sensors, board)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient(config.gateways, meter)
-        contributor = Contributor(identity, store, board, client, valve, config)
+        contributor = Contributor(identity, store, board, client, work_gate, config)
         if account:
             board.say(f"its credit adds up to account {account}")
-        limited = LimitedLight(valve, board, traffic)
+        limited = LimitedLight(work_gate, board, traffic)
         async with Control(store.directory, limiter), shown_live(console, limiter):
             await limiter.attach(limited)
             await _until_it_ends(contributor, limited, limiter)

@@ -23,7 +23,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
-from manta_swarm.peer.features.light.valve import LeaseOver, Valve
+from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
 from manta_swarm.protocol.exchange import MAX_LOT_MS
@@ -102,7 +102,7 @@ class LightWork:
         lease: Lease,
         weights: bytes,
         samples: bytes,
-        valve: Valve,
+        work_gate: WorkGate,
         *,
         over_s: float = math.inf,
         until_s: float = math.inf,
@@ -112,9 +112,8 @@ class LightWork:
         Args:
             lease: what to do.
             weights: that it names.
-            samples: that it names.
-            valve: holds microbatches up. With one local step what was done before it says ``LeaseOver`` is what comes of the lease. A rest
-                after a microbatch is a part of the microbatch's duration as the gateway gets to know it.
+            samples: that it names. work gate: holds microbatches up. With one local step what was done before it says ``LeaseOver`` is what
+                comes of the lease. A rest after a microbatch is a part of the microbatch's duration as the gateway gets to know it.
             over_s: when the lease is over, of ``time.monotonic``.
             until_s: when all should be done, of ``time.monotonic``: microbatches that would not be are left out, but for one of each local
                 step.
@@ -146,12 +145,12 @@ class LightWork:
                 of_microbatch, strength = self._manifest.microbatch_samples, plan.augmentation(lease.round, architecture)
                 microbatch = Microbatch(self._manifest.seed, lease.base, step, key, index, architecture, of_microbatch, strength)
                 try:
-                    valve.before_microbatch(over_s)
+                    work_gate.before_microbatch(over_s)
                 except LeaseOver:
                     if local is not None or not accumulator.step_microbatches:
                         raise
                     break
-                self._train(worker, microbatch, place_of_microbatch(len(architectures), lease.base, key, index), accumulator, valve)
+                self._train(worker, microbatch, place_of_microbatch(len(architectures), lease.base, key, index), accumulator, work_gate)
             counts.append(accumulator.step_microbatches)
             if local is not None:
                 gradient = accumulator.gradient()
@@ -172,11 +171,11 @@ class LightWork:
         seed, of_microbatch, key = self._manifest.seed, self._manifest.microbatch_samples, self._identity.public_key
         return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, microbatch_samples=of_microbatch)
 
-    def _train(self, worker: Worker, microbatch: Microbatch, place: int, accumulator: GradientAccumulator, valve: Valve) -> None:
+    def _train(self, worker: Worker, microbatch: Microbatch, place: int, accumulator: GradientAccumulator, work_gate: WorkGate) -> None:
         started_s = time.monotonic()
         result = worker.train(microbatch)
         took_ms = 1000 * (time.monotonic() - started_s)
-        self._microbatches_ms.append(took_ms + valve.after_microbatch(took_ms, microbatch.samples))
+        self._microbatches_ms.append(took_ms + work_gate.after_microbatch(took_ms, microbatch.samples))
         if not result.is_finite:
             raise NoUse("a gradient that is not finite")
         accumulator.add(microbatch, place, result)

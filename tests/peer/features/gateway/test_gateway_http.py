@@ -32,7 +32,7 @@ from manta_swarm.peer.features.light import light
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.session import contribute
 from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.valve import Valve
+from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import Ticket
@@ -73,7 +73,7 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
         lease = answer.lease[0].open()
         weights = await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes)
         samples = await asyncio.to_thread(client.blob, lease.samples, lease.samples_bytes)
-        done = Light(gateway, 0).work.do(lease, weights, samples, Valve())
+        done = Light(gateway, 0).work.do(lease, weights, samples, WorkGate())
         for _ in range(2):
             assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
         claim, own = own_claim(gateway, seat)

@@ -9,8 +9,8 @@ import pytest
 
 from manta_swarm.peer.features.gateway.seat import GatewaySeat
 from manta_swarm.peer.features.gateway.service import GatewayService
-from manta_swarm.peer.features.light.valve import Valve
 from manta_swarm.peer.features.light.work import LightWork
+from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
@@ -53,7 +53,7 @@ async def _done(scene: Scene, service: GatewayService, identity: Identity) -> Li
     weights, samples = service.blob(lease.weights), service.blob(lease.samples)
     assert weights is not None
     assert samples is not None
-    return (await asyncio.to_thread(work.do, lease, weights, samples, Valve())).back
+    return (await asyncio.to_thread(work.do, lease, weights, samples, WorkGate())).back
 
 
 def _seats(service: GatewayService) -> list[GatewaySeat]:

@@ -18,7 +18,7 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
 from manta_swarm.peer.features.gateway.work import Lent
-from manta_swarm.peer.features.light.valve import LeaseOver, Valve
+from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.residuals import Residual
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack, unpack
@@ -549,9 +549,9 @@ def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
             replace(lease, round=101),
         ):
             with pytest.raises(RemoteFault):
-                light.work.do(wrong, weights, samples, Valve())
+                light.work.do(wrong, weights, samples, WorkGate())
         for bad_weights, bad_samples in ((weights[4:], samples), (weights, samples[1:]), (b"\0\0\xc0\x7f" + weights[4:], samples)):
             with pytest.raises(RemoteFault):
-                light.work.do(lease, bad_weights, bad_samples, Valve())
+                light.work.do(lease, bad_weights, bad_samples, WorkGate())
 
     play(story)

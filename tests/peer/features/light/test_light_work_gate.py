@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from manta_swarm.peer.features.light.valve import LeaseOver, Valve
+from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from tests.clocks import ManualClock
 from tests.memory_log import DEADLINE_S
 
 
 class Working(threading.Thread):
-    """A thread that does something which the valve may hold up."""
+    """A thread that does something which the work gate may hold up."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -32,80 +32,80 @@ class Working(threading.Thread):
 
 
 def test_a_paused_contributor_begins_no_microbatch_until_it_is_resumed() -> None:
-    valve = Valve(ManualClock(100.0))
-    valve.pause(is_paused=True)
-    working = Working(lambda: valve.before_microbatch(until_s=100 + DEADLINE_S))
-    assert valve.is_paused
+    work_gate = WorkGate(ManualClock(100.0))
+    work_gate.pause(is_paused=True)
+    working = Working(lambda: work_gate.before_microbatch(until_s=100 + DEADLINE_S))
+    assert work_gate.is_paused
     assert working.is_alive()
-    valve.pause(is_paused=False)
+    work_gate.pause(is_paused=False)
     working.ends()
     assert working.problem is None
 
 
 def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
     clock = ManualClock(100.0)
-    valve = Valve(clock)
-    valve.pause(is_paused=True)
+    work_gate = WorkGate(clock)
+    work_gate.pause(is_paused=True)
     with pytest.raises(LeaseOver, match="paused until the lease was over"):
-        valve.before_microbatch(until_s=clock.now_s())
+        work_gate.before_microbatch(until_s=clock.now_s())
 
 
 def test_who_leaves_while_paused_does_not_wait_for_the_lease() -> None:
-    valve = Valve(ManualClock(100.0))
-    valve.pause(is_paused=True)
-    working = Working(lambda: valve.before_microbatch(until_s=100 + DEADLINE_S))
-    valve.leave()
+    work_gate = WorkGate(ManualClock(100.0))
+    work_gate.pause(is_paused=True)
+    working = Working(lambda: work_gate.before_microbatch(until_s=100 + DEADLINE_S))
+    work_gate.leave()
     working.ends()
     assert str(working.problem) == "you left while it was paused"
 
 
 def test_a_lease_under_way_is_brought_back_before_the_person_has_left() -> None:
-    valve = Valve()
-    with valve.at_work():
-        assert valve.leave()
-        valve.before_microbatch(until_s=0)  # it is not paused: its microbatches go on
-    assert not valve.leave()
-    assert valve.is_leaving
+    work_gate = WorkGate()
+    with work_gate.at_work():
+        assert work_gate.leave()
+        work_gate.before_microbatch(until_s=0)  # it is not paused: its microbatches go on
+    assert not work_gate.leave()
+    assert work_gate.is_leaving
 
 
 @pytest.mark.parametrize(("duty", "rest_ms"), [(100, 0.0), (50, 2.0), (80, 0.5)])
 def test_after_a_microbatch_it_rests_as_the_duty_says(duty: int, rest_ms: float) -> None:
     clock = ManualClock(100.0)
-    valve = Valve(clock)
-    valve.limit(duty, None)
-    assert valve.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
+    work_gate = WorkGate(clock)
+    work_gate.limit(duty, None)
+    assert work_gate.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
     clock.advance(10)  # for a lease: time in which nothing was computed is rest as well, but makes up for nothing to come
-    assert valve.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
-    assert valve.num_samples == 64
+    assert work_gate.after_microbatch(2.0, samples=32) == pytest.approx(rest_ms)
+    assert work_gate.num_samples == 64
 
 
 def test_a_rest_ends_where_the_duty_is_another_one() -> None:
-    valve = Valve(ManualClock(100.0))
-    valve.limit(1, None)
-    working = Working(lambda: valve.after_microbatch(1e9, samples=1))  # three years of rest
-    while not valve.num_samples:
+    work_gate = WorkGate(ManualClock(100.0))
+    work_gate.limit(1, None)
+    working = Working(lambda: work_gate.after_microbatch(1e9, samples=1))  # three years of rest
+    while not work_gate.num_samples:
         working.join(0.001)
-    valve.limit(100, None)
+    work_gate.limit(100, None)
     working.ends()
 
 
 def test_threads_are_set_in_the_thread_that_computes_and_only_where_they_change() -> None:
-    valve, everything = Valve(), torch.get_num_threads()
+    work_gate, everything = WorkGate(), torch.get_num_threads()
     set_to: list[int] = []
 
     def compute() -> None:
-        valve.before_microbatch(until_s=0)
+        work_gate.before_microbatch(until_s=0)
         set_to.append(torch.get_num_threads())
 
     try:
         torch.set_num_threads(everything + 1)
         compute()
-        valve.limit(100, everything + 3)
-        assert (set_to, valve.threads, torch.get_num_threads()) == ([everything + 1], everything + 3, everything + 1)
+        work_gate.limit(100, everything + 3)
+        assert (set_to, work_gate.threads, torch.get_num_threads()) == ([everything + 1], everything + 3, everything + 1)
         compute()
         torch.set_num_threads(everything + 1)
         compute()
-        valve.limit(100, None)
+        work_gate.limit(100, None)
         compute()
     finally:
         torch.set_num_threads(everything)
@@ -113,10 +113,10 @@ def test_threads_are_set_in_the_thread_that_computes_and_only_where_they_change(
 
 
 def test_whoever_waits_is_woken_by_the_persons_word() -> None:
-    valve = Valve()
-    working = Working(lambda: valve.wait(1000 * DEADLINE_S))
+    work_gate = WorkGate()
+    working = Working(lambda: work_gate.wait(1000 * DEADLINE_S))
     while working.is_alive():
-        valve.pause(is_paused=True)
+        work_gate.pause(is_paused=True)
         working.join(0.001)
-    valve.leave()
-    valve.wait(1000 * DEADLINE_S)  # at once: there is nothing to wait for any more
+    work_gate.leave()
+    work_gate.wait(1000 * DEADLINE_S)  # at once: there is nothing to wait for any more

@@ -19,7 +19,7 @@ class LeaseOver(MantaError):
     """A lease that cannot be brought back any more: it was over before a pause was, or the person leaves while paused."""
 
 
-class Valve:
+class WorkGate:
     """What lets a light contributor work. Methods of either thread say so."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
