@@ -1,4 +1,4 @@
-"""What a gateway tells a light contributor of what a round paid it: the proofs of a pay slip, and the log's word. HTTP carries it."""
+"""What a gateway tells a light contributor of what a round paid it: the proofs of a payout receipt, and the log's word. HTTP carries it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ MAX_PAY_BYTES = MAX_LISTING_BYTES + MAX_LIGHT_CLAIMS_BYTES + MAX_CREDIT_BYTES + 
 
 @dataclass(frozen=True, slots=True)
 class LightPay:
-    """What proves that a round counted a contribution (``protocol.slips``), and what the log says that a key of it has."""
+    """What proves that a round counted a contribution (``protocol.payout_receipts``), and what the log says that a key of it has."""
 
     listing: Listing
     claims: tuple[RoundContributions, ...]  # all of the round, under the same tree head, at most one; none where they are too many

@@ -9,7 +9,7 @@ runs/<run>/newest     the newest commit that was heard of, as the log proves it:
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
 runs/<run>/pass       the log's word that this peer was let in, where not everybody is
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
-runs/<run>/slips/     a pay slip for each round that counted this peer (see ``peer.credit.slips``)
+runs/<run>/payout receipts/     a payout receipt for each round that counted this peer (see ``peer.credit.payout_receipts``)
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
@@ -29,7 +29,7 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.disk import IDENTITY, make_directory, replace_file
 
-RUNS, SLIPS, VECTORS, FETCHED = "runs", "slips", "vectors", "fetched"
+RUNS, PAYOUT_RECEIPTS, VECTORS, FETCHED = "runs", "payout_receipts", "vectors", "fetched"
 _LAST = "last.json"
 _MAX_BYTES, _MAX_VECTOR_BYTES = 1 << 20, 1 << 31  # more than any file has, and one that holds a vector
 

@@ -18,7 +18,7 @@ VALUE_BYTES = 4
 _NEW_ROUNDS = 3  # rounds whose claims have no beacon yet: that of a claim's table is known with the commit after it
 _RESIDUALS = 2  # the one that holds, and what the contribution on its way leaves
 _ROW_BYTES = 128  # of what a contribution weighs as it travels, about
-_SLIP_BYTES = 3000  # of a pay slip, beside the claims of its round, about
+_SLIP_BYTES = 3000  # of a payout receipt, beside the claims of its round, about
 _PART_FOR_CLAIMS = 10  # a peer checks what rounds paid by their claims, for a tenth of a mean's bytes a round at most
 _VERDICT_BYTES = 330  # of an entry of a verdict on a contribution of one claim, about
 # Small calls, each way: of a round commits, heads and tables, of a second announcements. Measured with 2 peers and rounds of 1 s, and with
@@ -79,12 +79,12 @@ class PeerDisk:
     residuals: int
     sealed: int  # the newest contribution
     data: int  # shards that travel
-    slip: int  # for each round that counts it
+    payout_receipt: int  # for each round that counts it
     most: int  # of all, whatever audits ask for and however long the run is
 
     @property
     def usual(self) -> int:
-        """Of all but the slips, once the run has gone on for as many rounds as audits may ask about."""
+        """Of all but the payout receipts, once the run has gone on for as many rounds as audits may ask about."""
         return self.vectors + self.residuals + self.sealed + self.data
 
 
@@ -123,14 +123,14 @@ def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> Peer
     contribution = entry_bytes(exchange.local_steps)
     residuals = _RESIDUALS * sizes.vector if codec_named(exchange.codec).is_sparse else 0
     sealed = sizes.body + contribution
-    most_slips = min(manifest.num_rounds * (_SLIP_BYTES + exchange.max_rows * contribution), MAX_SLIPS_BYTES)
+    most_payout_receipts = min(manifest.num_rounds * (_SLIP_BYTES + exchange.max_rows * contribution), MAX_SLIPS_BYTES)
     return PeerDisk(
         vectors=usual_vectors_bytes(exchange, rules, sizes.num_weights),
         residuals=residuals,
         sealed=sealed,
         data=data,
-        slip=_SLIP_BYTES + table.rows * contribution,
-        most=most_vectors_bytes(exchange, rules, sizes.num_weights) + residuals + sealed + data + most_slips,
+        payout_receipt=_SLIP_BYTES + table.rows * contribution,
+        most=most_vectors_bytes(exchange, rules, sizes.num_weights) + residuals + sealed + data + most_payout_receipts,
     )
 
 

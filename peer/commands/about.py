@@ -25,7 +25,7 @@ Downloaded, from the run's log and from other peers, each piece believed once it
 Stored, in {directory}:
   - identity.key: your key, to which your credit belongs. Back it up: manta-peer identity backup FILE
   - your settings and limits, the run joined last, the newest contribution and what was left out of it, and where the peer stands
-  - a pay slip of some kB for each round that counted you, 64 MiB of them at most
+  - a payout receipt of some kB for each round that counted you, 64 MiB of them at most
   - the training data, where they travel: in its folder data, or where --data-root says; --data-limit bounds them
   - in a run with audits what they may ask of your work: of the newest rounds, and for longer of those that they draw; by far the
     most, hundreds of MB in many runs
@@ -121,5 +121,5 @@ def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
     }
     shown = ", ".join(f"{what} {in_words(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
     when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
-    yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.slip)} more for each round that counts you"
+    yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.payout_receipt)} more for each round that counts you"
     yield f"    at most {in_words(disk.most)}"

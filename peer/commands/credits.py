@@ -27,17 +27,18 @@ SHOWN = 20  # rounds, unless all are asked for
 )
 @click.option("--all", "is_all", is_flag=True, help=f"Every round, and not the newest {SHOWN} alone.")
 @click.option("--json", "is_json", is_flag=True, help="As JSON: every round, with what it is known by.")
-@click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each slip of all FOLDERs checked.")
+@click.option("--account", metavar="KEY", help="Add up what claims earned for the account KEY, each payout receipt of all FOLDERs checked.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
-    """Say what each run has paid this peer, and what of it is pending. What is lost is said too, round by round. All of it comes
-    from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of pay slips, copied from
-    any machine."""
+    """Say what each run has paid this peer, and what of it is pending. What is lost is said too, round by round.
+
+    All of it comes from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of payout
+    receipts, copied from any machine."""
     with clear_errors():
         if account is not None:
             _say_account(account, folders or (directory_in(options),), is_json=is_json)
         if folders:
-            raise UserError("FOLDER... is for --account KEY, which adds up the slips of several machines; else give --dir DIR")
+            raise UserError("FOLDER... is for --account KEY, which adds up the payout receipts of several machines; else give --dir DIR")
         with ending_at_ctrl_c():
             from manta_swarm.peer.commands.earnings import runs_of
 
@@ -51,7 +52,7 @@ def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | No
             for line in lines_of(runs, verify=verify, is_all=is_all):
                 click.echo(line)
             if not runs:
-                click.echo(f"no pay slips in {directory}: no round has counted this peer yet, as far as it knows")
+                click.echo(f"no payout receipts in {directory}: no round has counted this peer yet, as far as it knows")
     sys.exit(0 if holds(runs) else 1)
 
 
@@ -89,7 +90,7 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
         every = list(run.rounds.values())
         yield f"total of {_counted(len(run.keys), 'peer')} {_sums(every)}"
         proven = sum(one.by == CLAIMS for one in every)
-        yield f"verified: {len(every)} slips are in the run's log and name the account; what {proven} paid follows from their claims"
+        yield f"verified: {len(every)} payout receipts are in the run's log and name the account; what {proven} paid follows from their claims"
         if proven < len(every):
             yield f"not proven: what the other {len(every) - proven} paid is the log's word: their claims are not kept there"
     for problem in run.problems:
@@ -100,7 +101,7 @@ def _sums(rounds: "list[Earned]") -> str:
     from manta_swarm.peer.commands.earnings import LOST, PAID, PENDING, total
 
     amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
-    return f"on {_counted(len(rounds), 'slip')}: {amounts}"
+    return f"on {_counted(len(rounds), 'payout_receipt')}: {amounts}"
 
 
 def _counted(count: int, what: str) -> str:
@@ -123,7 +124,7 @@ def _plain_sums(rounds: "list[Earned]") -> dict[str, int]:
     from manta_swarm.peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
 
     return {
-        "slips": len(rounds),
+        "payout_receipts": len(rounds),
         "proven": sum(one.by == CLAIMS for one in rounds),
         "paid": total(rounds, PAID),
         "pending": total(rounds, PENDING),
@@ -154,7 +155,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
         yield f"key {peer_name(key)}"
     for account in sorted({one.account for one in run.rounds if one.account != one.key}):
         of = [one for one in run.rounds if one.account == account]
-        yield f"{len(of)} of {len(run.rounds)} slips add up to account {peer_name(account)}"
+        yield f"{len(of)} of {len(run.rounds)} payout receipts add up to account {peer_name(account)}"
     shown = run.rounds if is_all else run.rounds[-SHOWN:]
     if len(shown) < len(run.rounds):
         yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
@@ -191,7 +192,7 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
         yield f"  {unproven_words(word.good, run.rules.proven_after)}"
     known = sum(one.amount or 0 for one in run.rounds if one.round <= word.round)
     if (more := word.credit - known) > 0:
-        yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
+        yield f"  {more:,} of it is on no payout receipt here: earned in rounds whose payout receipts are not kept here, or by audits"
     if run.rules is not None:
         yield "what a round of an audited run pays follows from its whole log: amounts and verdicts are the log's word here, and may have"
         yield "changed since: who copies the log sees them (manta-aggregator credits)"
@@ -241,15 +242,15 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
 
 
 def _proof(one: "Earned") -> dict[str, Any]:
-    slip = one.slip
-    if slip is None:
+    payout_receipt = one.payout_receipt
+    if payout_receipt is None:
         return {}
     return {
-        "index": slip.index,
-        "tree_size": slip.head.size,
-        "root": slip.head.root.hex(),
-        "commit": slip.commit.hex(),
-        "microbatches": slip.microbatches,
+        "index": payout_receipt.index,
+        "tree_size": payout_receipt.head.size,
+        "root": payout_receipt.head.root.hex(),
+        "commit": payout_receipt.commit.hex(),
+        "microbatches": payout_receipt.microbatches,
     }
 
 

@@ -1,4 +1,4 @@
-"""What ``manta-peer credits`` reads of folders: what each run paid their peers, round by round, by their pay slips, and what these prove.
+"""What ``manta-peer credits`` reads of folders: what each run paid their peers, round by round, by their payout receipts, and what these prove.
 
 Reads only, and asks nobody: it may be used while the peer runs, and of a copy of the folder.
 """
@@ -10,16 +10,16 @@ from pathlib import Path
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
 from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.slips import MANIFEST, load_manifest, load_slip
-from manta_swarm.peer.store import RUNS, SLIPS, credit_file, newest_file
+from manta_swarm.peer.credit.payout_receipts import MANIFEST, load_manifest, load_payout_receipt
+from manta_swarm.peer.store import PAYOUT_RECEIPTS, RUNS, credit_file, newest_file
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.payout_receipts import PayoutReceipt, ProvenPayoutReceipt, check_one_log, prove
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.records import Header, Receipt, open_entry
 from manta_swarm.protocol.reputation import FALSE, Fault, paid_with
-from manta_swarm.protocol.slips import ProvenSlip, Slip, check_one_log, prove
 from manta_swarm.protocol.verdicts import AuditRules
 from manta_swarm.runtime.round_folder import RoundFolder
 
@@ -40,7 +40,7 @@ class Earned:
     state: str  # PAID, PENDING or LOST
     reason: str  # why it is not paid
     paid_with: int | None  # the round with which it is paid; None: it is with the run's settlement
-    slip: ProvenSlip | None  # None: it was not looked at whether it holds
+    payout_receipt: ProvenPayoutReceipt | None  # None: it was not looked at whether it holds
 
 
 @dataclass(slots=True)
@@ -65,18 +65,18 @@ class RunEarned:
 
 @dataclass(slots=True)
 class AccountEarned:
-    """What one run paid for the claims that name one account, by the slips of several peers."""
+    """What one run paid for the claims that name one account, by the payout receipts of several peers."""
 
     run: str
     name: str
     rounds: dict[tuple[bytes, int], Earned] = field(default_factory=dict)  # by key and round
-    proven: list[ProvenSlip] = field(default_factory=list)  # also of claims that name other accounts
+    proven: list[ProvenPayoutReceipt] = field(default_factory=list)  # also of claims that name other accounts
     problems: list[str] = field(default_factory=list)
 
     def take(self, run: RunEarned, directory: Path, account: bytes) -> None:
-        """Take the slips of a folder; of two of one key and round the one that knows more."""
+        """Take the payout receipts of a folder; of two of one key and round the one that knows more."""
         self.problems += [f"{directory}: {problem}" for problem in run.problems]
-        self.proven += [one.slip for one in run.rounds if one.slip is not None]
+        self.proven += [one.payout_receipt for one in run.rounds if one.payout_receipt is not None]
         for one in run.rounds:
             before = self.rounds.get((one.key, one.round))
             if one.account == account and (before is None or _KNOWN.index(one.by) > _KNOWN.index(before.by)):
@@ -111,14 +111,14 @@ def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
         folders = sorted(path for path in (directory / RUNS).iterdir() if path.is_dir()) if (directory / RUNS).exists() else []
     except OSError as error:
         raise UserError(f"cannot read {directory / RUNS}: {error.strerror}") from error
-    return [_run_of(folder, folder / SLIPS, verify=verify) for folder in folders if (folder / SLIPS).is_dir()]
+    return [_run_of(folder, folder / PAYOUT_RECEIPTS, verify=verify) for folder in folders if (folder / PAYOUT_RECEIPTS).is_dir()]
 
 
 def account_runs_of(directories: Sequence[Path], account: bytes) -> list[AccountEarned]:
-    """Return what each run paid for claims that name ``account``, by all slips in these folders; every slip there is checked.
+    """Return what each run paid for claims that name ``account``, by all payout receipts in these folders; every payout receipt there is checked.
 
     Args:
-        directories: folders of peers, or of the slips of one run; of two copies of one slip one counts.
+        directories: folders of peers, or of the payout receipts of one run; of two copies of one payout receipt one counts.
         account: the payout account.
 
     Raises:
@@ -126,8 +126,8 @@ def account_runs_of(directories: Sequence[Path], account: bytes) -> list[Account
     """
     by_run = dict[str, AccountEarned]()
     for directory in directories:
-        is_of_slips = (directory / MANIFEST).is_file()
-        found = [_run_of(directory.parent, directory, verify=True)] if is_of_slips else runs_of(directory, verify=True)
+        is_of_payout_receipts = (directory / MANIFEST).is_file()
+        found = [_run_of(directory.parent, directory, verify=True)] if is_of_payout_receipts else runs_of(directory, verify=True)
         for run in found:
             by_run.setdefault(run.run, AccountEarned(run.run, run.name)).take(run, directory, account)
     for of_run in by_run.values():
@@ -138,37 +138,37 @@ def account_runs_of(directories: Sequence[Path], account: bytes) -> list[Account
     return [by_run[run] for run in sorted(by_run)]
 
 
-def _run_of(folder: Path, slips_folder: Path, *, verify: bool) -> RunEarned:
+def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunEarned:
     found = RunEarned(folder)
     try:
-        signed = load_manifest(slips_folder)
+        signed = load_manifest(payout_receipts_folder)
         manifest = signed.open()
         course = AskedCourse(manifest)
         if folder.parent.name == RUNS and signed.run.hex()[:16] != folder.name:
             raise LedgerError("it is of another run")
     except (MantaError, ValueError) as error:
-        found.problems.append(f"{slips_folder}: the run's manifest cannot be used ({error}): nothing there can be checked")
+        found.problems.append(f"{payout_receipts_folder}: the run's manifest cannot be used ({error}): nothing there can be checked")
         return found
     found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
     found.num_rounds, found.rules = manifest.num_rounds, manifest.audit_rules
-    has_more = slips_folder.name == SLIPS  # else nothing says that what lies beside it is of the same peer
+    has_more = payout_receipts_folder.name == PAYOUT_RECEIPTS  # else nothing says that what lies beside it is of the same peer
     found.word = _word_of(folder, found.problems) if has_more else None
-    slips, proven = dict[int, Slip](), dict[int, ProvenSlip]()
-    for round_, slip in _slips_of(slips_folder, found.problems):
+    payout_receipts, proven = dict[int, PayoutReceipt](), dict[int, ProvenPayoutReceipt]()
+    for round_, payout_receipt in _payout_receipts_of(payout_receipts_folder, found.problems):
         if verify:
             try:
-                proven[round_] = one = prove(slip, manifest, signed.run, course)
+                proven[round_] = one = prove(payout_receipt, manifest, signed.run, course)
                 if one.round.round != round_:
                     raise LedgerError(f"it is of round {one.round.round}")
             except RemoteFault as error:
-                found.problems.append(f"round {round_}: its slip proves nothing: {error}")
+                found.problems.append(f"round {round_}: its payout receipt proves nothing: {error}")
                 proven.pop(round_, None)
                 continue
-        slips[round_] = slip
-    found.round = max(_newest_of(folder, signed, manifest, found.problems) if has_more else 0, *slips, 0)
-    for round_, slip in slips.items():
+        payout_receipts[round_] = payout_receipt
+    found.round = max(_newest_of(folder, signed, manifest, found.problems) if has_more else 0, *payout_receipts, 0)
+    for round_, payout_receipt in payout_receipts.items():
         try:
-            found.rounds.append(_earned(found, round_, slip, proven.get(round_)))
+            found.rounds.append(_earned(found, round_, payout_receipt, proven.get(round_)))
         except RemoteFault as error:
             found.problems.append(f"round {round_}: its claim is none: {error}")
     if verify:
@@ -176,13 +176,13 @@ def _run_of(folder: Path, slips_folder: Path, *, verify: bool) -> RunEarned:
     return found
 
 
-def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None) -> Earned:
+def _earned(found: RunEarned, round_: int, payout_receipt: PayoutReceipt, proven: ProvenPayoutReceipt | None) -> Earned:
     """Return what a round paid, and what became of it as far as it is known here.
 
     Raises:
-        RemoteFault: the claim of the slip is none.
+        RemoteFault: the claim of the payout receipt is none.
     """
-    opened, contribution = slip.claim.open(), _contribution_of(slip)
+    opened, contribution = payout_receipt.claim.open(), _contribution_of(payout_receipt)
     key, account, until = opened.key, opened.payout, paid_with(found.rules, found.num_rounds, round_)
     faults = () if found.word is None else found.word.faults
     own = next((fault for fault in faults if fault.contribution == contribution), None)
@@ -197,17 +197,17 @@ def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None
         state, reason = PENDING, f"paid with round {until}: {until - found.round} rounds are not over"
     else:
         state, reason = PAID, ""
-    by = CLAIMS if slip.claims else WORD if slip.paid else UNKNOWN
-    return Earned(round_, key, account, slip.paid[0] if slip.paid else None, by, state, reason, until, proven)
+    by = CLAIMS if payout_receipt.claims else WORD if payout_receipt.paid else UNKNOWN
+    return Earned(round_, key, account, payout_receipt.paid[0] if payout_receipt.paid else None, by, state, reason, until, proven)
 
 
-def _contribution_of(slip: Slip) -> bytes:
-    """Return the digest of the contribution that has a slip's claim.
+def _contribution_of(payout_receipt: PayoutReceipt) -> bytes:
+    """Return the digest of the contribution that has a payout receipt's claim.
 
     Raises:
         RemoteFault: it shows none.
     """
-    header = open_entry(slip.listing.contribution.entry)
+    header = open_entry(payout_receipt.listing.contribution.entry)
     if not isinstance(header, Header):
         raise EncodingError("no contribution")
     return header.contribution.digest
@@ -218,8 +218,8 @@ def _takes(fault: Fault, round_: int, until: int | None) -> bool:
     return (until is None or until >= fault.round) if round_ <= fault.round else fault.reason == FALSE
 
 
-def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
-    """Check what no slip shows alone."""
+def _check(found: RunEarned, proven: list[ProvenPayoutReceipt]) -> None:
+    """Check what no payout receipt shows alone."""
     try:
         check_one_log(proven)
     except LedgerError as error:
@@ -233,7 +233,7 @@ def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
         found.problems.append(f"the log says that this peer earned {said}, and its claims prove {shown:,}")
 
 
-def _slips_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, Slip]]:
+def _payout_receipts_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, PayoutReceipt]]:
     try:
         rounds = RoundFolder(folder).rounds()
     except StorageError as error:
@@ -241,9 +241,11 @@ def _slips_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, Slip]]:
         return
     for round_ in rounds:
         try:
-            yield round_, load_slip(folder, round_)
+            yield round_, load_payout_receipt(folder, round_)
         except RemoteFault as error:
-            problems.append(f"round {round_}: its slip is damaged ({error}) and counts for nothing here; the log still has the round")
+            problems.append(
+                f"round {round_}: its payout receipt is damaged ({error}) and counts for nothing here; the log still has the round"
+            )
         except StorageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # else the peer made room a moment ago
                 problems.append(str(error))
@@ -266,5 +268,5 @@ def _newest_of(folder: Path, signed: SignedManifest, manifest: Manifest, problem
         receipt = unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES)
         return open_round_receipt(receipt, Operators.of(manifest, signed.run)).round.round
     except (StorageError, RemoteFault) as error:
-        problems.append(f"{newest_file(folder).path} is damaged ({error}): how far the run is follows from the slips alone")
+        problems.append(f"{newest_file(folder).path} is damaged ({error}): how far the run is follows from the payout receipts alone")
         return 0

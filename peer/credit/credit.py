@@ -4,7 +4,8 @@ Credit is a pure function of the log, and a round's part of it one of that round
 fetched the more rarely the dearer it is, as means are checked (``peer.sync.check``): in a small run for each round, in a large one for
 some, by microbatch. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so
 do the
-proofs: a pay slip for each round that counted this peer (``peer.credit.slips``), which ``manta-peer credits`` checks without the log.
+proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits`` checks
+without the log.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from manta_swarm.network import waits
 from manta_swarm.network.log_client import Counted, CreditWord
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.slips import SlipFolder
+from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
 from manta_swarm.peer.faults import is_guilty
-from manta_swarm.peer.store import SLIPS
+from manta_swarm.peer.store import PAYOUT_RECEIPTS
 from manta_swarm.peer.sync.check import SHARE
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, StorageError
+from manta_swarm.protocol.payout_receipts import PayoutReceipt
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.slips import Slip
 from manta_swarm.runtime.atomic_file import DamagedFile
 
 _LEAST_BYTES = 600  # of a contribution, which has one claim at least, about
@@ -63,8 +64,8 @@ class Credit:
         self._log = context.log
         self._store = context.store
         self._run = context.run
-        self._slips = SlipFolder(context.store.run_path(context.run) / SLIPS)
-        self._slips.begin(context.signed)
+        self._payout_receipts = PayoutReceiptFolder(context.store.run_path(context.run) / PAYOUT_RECEIPTS)
+        self._payout_receipts.begin(context.signed)
         self._board = context.board
         self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # what claims are dear beside
         self._commits = progress.commits
@@ -73,7 +74,7 @@ class Credit:
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
-        self._unpaid = self._slips.unpaid()  # by round
+        self._unpaid = self._payout_receipts.unpaid()  # by round
         self._kept = self._load()
         self._show()
 
@@ -113,9 +114,9 @@ class Credit:
 
     async def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
         if found is not None and found.proof is not None:
-            slip = Slip(found.proof, claim)
-            self._unpaid[round_] = slip
-            await self._keep(round_, slip)
+            payout_receipt = PayoutReceipt(found.proof, claim)
+            self._unpaid[round_] = payout_receipt
+            await self._keep(round_, payout_receipt)
         await self._ask(sorted({*self._unpaid, round_}))
 
     async def _ask(self, rounds: Sequence[int]) -> None:
@@ -129,15 +130,15 @@ class Credit:
                     logger.info("credit not told round=%d reason=%s", round_, error)
                     return
                 self._take(round_, word, found)
-                if (slip := self._unpaid.pop(round_, None)) is not None:
+                if (payout_receipt := self._unpaid.pop(round_, None)) is not None:
                     claims, paid = ((), word.earned) if found is None else (_kept(found.contributions), (found.earned,))
-                    await self._keep(round_, replace(slip, claims=claims, paid=paid))
+                    await self._keep(round_, replace(payout_receipt, claims=claims, paid=paid))
 
-    async def _keep(self, round_: int, slip: Slip) -> None:
+    async def _keep(self, round_: int, payout_receipt: PayoutReceipt) -> None:
         try:
-            await asyncio.to_thread(self._slips.keep, round_, slip)
+            await asyncio.to_thread(self._payout_receipts.keep, round_, payout_receipt)
         except StorageError as error:
-            logger.error("slip not kept round=%d reason=%s", round_, error)
+            logger.error("payout receipt not kept round=%d reason=%s", round_, error)
 
     async def _computed(self, round_: int) -> _Computed | None:
         """Return what a round paid this peer by all its claims; None: they are too dear, or cannot be had.
@@ -165,10 +166,10 @@ class Credit:
         return _Computed(found, earned, sum(claim.microbatches for claim in claims) * self._manifest.microbatch_samples)
 
     def _proven(self, round_: int) -> ProvenRound | None:
-        """Return a round under the tree head that its slip has, if there is one; None: the round is not known here any more."""
-        slip, commitment = self._unpaid.get(round_), self._commits.commitment(round_)
-        if slip is not None:
-            return self._log.proven(slip.listing.receipt)
+        """Return a round under the tree head that its payout receipt has, if there is one; None: the round is not known here any more."""
+        payout_receipt, commitment = self._unpaid.get(round_), self._commits.commitment(round_)
+        if payout_receipt is not None:
+            return self._log.proven(payout_receipt.listing.receipt)
         return None if commitment is None else commitment.proven
 
     def _most_bytes(self) -> float:
@@ -222,5 +223,5 @@ class Credit:
 
 
 def _kept(claims: RoundContributions) -> tuple[RoundContributions, ...]:
-    """Return what a slip keeps of a round's contributions: all or, where they are too many, none."""
+    """Return what a payout receipt keeps of a round's contributions: all or, where they are too many, none."""
     return (claims,) if len(pack(claims)) <= MAX_CLAIMS_BYTES else ()

@@ -1,4 +1,7 @@
-"""What a peer keeps of its credit beside its pay slips: the log's word, and how far it computed it itself. Nothing else follows from it."""
+"""What a peer keeps of its credit beside its payout receipts: the log's word, and how far it computed it itself.
+
+Nothing else follows from it.
+"""
 
 from dataclasses import dataclass, replace
 

@@ -25,14 +25,14 @@ from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
-from manta_swarm.peer.credit.slips import SlipFolder
+from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
 from manta_swarm.peer.features.private.account import Account
-from manta_swarm.peer.store import SLIPS, Kept, KeptResiduals, PeerStore
+from manta_swarm.peer.store import PAYOUT_RECEIPTS, Kept, KeptResiduals, PeerStore
 from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.payout_receipts import PayoutReceipt
 from manta_swarm.protocol.records import Header, Listing, entry_of, open_entry
 from manta_swarm.protocol.signing import Identity, peer_name, sha256
-from manta_swarm.protocol.slips import Slip
 from manta_swarm.protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats.networks import PACKED, open_packed, shown, write_networks
@@ -99,11 +99,11 @@ def _peer(folder: Path) -> dict[str, object]:
         run, ledger = log.ledger.run, log.ledger
         microbatches = (1,) * len(ledger.course.costs(ledger.round + 1, "here"))
         header = header_of(ledger, PEER, microbatches=microbatches)
-        slip = _slip(log)
+        payout_receipt = _payout_receipt(log)
     (folder.parent / "log" / "log.lock").unlink()
-    slips = SlipFolder(store.run_path(run) / SLIPS)
-    slips.begin(read_manifest(folder.parent / "log"))
-    slips.keep(ROUNDS, slip)
+    payout_receipts = PayoutReceiptFolder(store.run_path(run) / PAYOUT_RECEIPTS)
+    payout_receipts.begin(read_manifest(folder.parent / "log"))
+    payout_receipts.keep(ROUNDS, payout_receipt)
     store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
     store.sealed(run).save(Kept(header, b"a body"))
     digest = sha256(RESIDUAL.tobytes())
@@ -112,8 +112,8 @@ def _peer(folder: Path) -> dict[str, object]:
     return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
 
 
-def _slip(log: Log) -> Slip:
-    """Return the slip of ``PEER`` for the last round."""
+def _payout_receipt(log: Log) -> PayoutReceipt:
+    """Return the payout receipt of ``PEER`` for the last round."""
     index = log.ledger.index_at(ROUNDS)
     table = log.ledger.table_at(ROUNDS)
     assert index is not None
@@ -125,7 +125,7 @@ def _slip(log: Log) -> Slip:
     assert isinstance(header, Header)
     listing = Listing(log.receipt(index), log.included(first + place, size))
     whole = RoundContributions(entries, log.range_proof(first, index, size))
-    return Slip(listing, header.claims[0], (whole,), (log.ledger.shares(table)[PEER.public_key],))
+    return PayoutReceipt(listing, header.claims[0], (whole,), (log.ledger.shares(table)[PEER.public_key],))
 
 
 def _noise(path: Path) -> float:

@@ -1,6 +1,6 @@
 """Peers without labels, of different people on one host: a cohort where the manifest says affinity, alone where it says consent.
 
-Slips prove what each of them earned.
+Payout receipts prove what each of them earned.
 """
 
 import re
@@ -77,11 +77,11 @@ def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Pa
 
 
 def check_pay(directory: Path, keys: dict[str, bytes]) -> None:
-    """Check that slips prove what the log says that each earned."""
+    """Check that payout receipts prove what the log says that each earned."""
     found = verify_directory(directory / "aggregator")
     assert 0 < sum(found.credits.values()) <= found.rounds * 1_000_000
     for name, key in keys.items():
         (earned,) = runs_of(directory / name, verify=True)
         assert earned.problems == []
         paid = sum(one.amount or 0 for one in earned.rounds if one.by == CLAIMS)
-        assert 0 < paid <= found.credits[key]  # who left may have no slip of the last round, or one without its claims
+        assert 0 < paid <= found.credits[key]  # who left may have no payout receipt of the last round, or one without its claims

@@ -140,7 +140,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
             said(about, r"downloaded: SIZE a round"),
             said(about, r"sent: SIZE a round") + said(about, r"once you are proven, SIZE a round"),
         )
-        disk, slip = said(about, "on the disk: about SIZE"), said(about, "and SIZE more for each round that counts you")
+        disk, payout_receipt = said(about, "on the disk: about SIZE"), said(about, "and SIZE more for each round that counts you")
         most = said(about, "at most SIZE\n")
         folder, log = said(forecast, r"on its disk: SIZE in all"), said(forecast, "the log, SIZE a round")
         last, rounds = {name: traffic(name) for name in PEERS}, round_now() - first_round
@@ -149,7 +149,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
             assert_near((last[name][0] - first[name][0]) / rounds, fetched)
             assert_near((last[name][1] - first[name][1]) / rounds, sent)
             taken = size_of(tmp_path / name)
-            assert_near(taken, disk + slip * round_now())
+            assert_near(taken, disk + payout_receipt * round_now())
             assert taken <= most
         programs.wait_until(lambda: size_of(tmp_path / "aggregator") >= folder / 2, "audits have what they ask for")
         assert_near(size_of(tmp_path / "aggregator"), folder + log * round_now())

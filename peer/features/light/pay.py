@@ -1,4 +1,4 @@
-"""What a light contributor learns of its pay: a pay slip for each claim that a round counted, proven here, and the log's word.
+"""What a light contributor learns of its pay: a payout receipt for each claim that a round counted, proven here, and the log's word.
 
 Both come by way of its gateway. What can be proven is, before it is kept; the word stays a word, as for any peer.
 """
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from manta_swarm.automl.training.asked import AskedCourse
 from manta_swarm.network.light_pay import LightPay
 from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.slips import SlipFolder
+from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.status import StatusBoard, credit_fields
-from manta_swarm.peer.store import SLIPS, PeerStore
+from manta_swarm.peer.store import PAYOUT_RECEIPTS, PeerStore
 from manta_swarm.protocol.errors import MantaError, RemoteFault
 from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.payout_receipts import PayoutReceipt, prove
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.slips import Slip, prove
 from manta_swarm.runtime.atomic_file import DamagedFile
 
 _OWED = 8  # claims whose pay is waited for, the newest ones
@@ -49,8 +49,8 @@ class Pay:
         self._course = AskedCourse(self._manifest)
         self._store = store
         self._board = board
-        self._slips = SlipFolder(store.run_path(signed.run) / SLIPS)
-        self._slips.begin(signed)
+        self._payout_receipts = PayoutReceiptFolder(store.run_path(signed.run) / PAYOUT_RECEIPTS)
+        self._payout_receipts.begin(signed)
         self._owed: deque[_Owed] = deque(maxlen=_OWED)
         self._kept = Kept()
         try:
@@ -80,7 +80,7 @@ class Pay:
                     owed.ask_s = time.monotonic() + owed.pause_s
                 except RemoteFault as error:
                     self._owed.remove(owed)
-                    self._board.say(f"no pay slip: what the gateway shows of it does not hold: {error}")
+                    self._board.say(f"no payout receipt: what the gateway shows of it does not hold: {error}")
 
     def _take(self, owed: _Owed, pay: LightPay) -> None:
         """Keep what a round paid, once it is proven.
@@ -89,9 +89,9 @@ class Pay:
             RemoteFault: it is not.
             StorageError: the disk refuses.
         """
-        proven = prove(Slip(pay.listing, owed.claim, pay.claims), self._manifest, self._run, self._course)
+        proven = prove(PayoutReceipt(pay.listing, owed.claim, pay.claims), self._manifest, self._run, self._course)
         entry, paid = proven.round, pay.word.earned if proven.earned is None else (proven.earned,)
-        self._slips.keep(entry.round, Slip(pay.listing, owed.claim, pay.claims, paid))
+        self._payout_receipts.keep(entry.round, PayoutReceipt(pay.listing, owed.claim, pay.claims, paid))
         kept = self._kept.told(pay.word)
         if pay.claims:
             kept = kept.computed(entry.round, paid[0])

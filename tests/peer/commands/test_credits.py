@@ -1,4 +1,4 @@
-"""What ``manta-peer credits`` says of slips that a peer kept in a run: what they prove, and what not once somebody touched them."""
+"""What ``manta-peer credits`` says of payout receipts that a peer kept in a run: what they prove, and what not once somebody touched them."""
 
 import json
 import shutil
@@ -12,15 +12,15 @@ import pytest
 
 from manta_swarm.peer.cli import main
 from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.slips import SlipFolder, load_slip
+from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder, load_payout_receipt
 from manta_swarm.peer.store import credit_file
 from manta_swarm.protocol.notes import sign_tree_head
 from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.payout_receipts import PayoutReceipt, payout_receipt_bytes
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.records import Header, open_entry
 from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
 from manta_swarm.protocol.signing import Identity, key_named, peer_name, sha256
-from manta_swarm.protocol.slips import Slip, slip_bytes
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
@@ -41,16 +41,16 @@ async def rounds(scene: Scene, member: Member, count: int = ROUNDS, before_commi
         await scene.log.wait_for(2)
         before_commit()
         scene.log.commit()
-        await until(lambda round_=round_: (member.store.directory / "runs" / slip_name(scene, round_)).exists())
-        await until(lambda round_=round_: load_slip(folder_of(member.store.directory), round_).paid)
+        await until(lambda round_=round_: (member.store.directory / "runs" / payout_receipt_name(scene, round_)).exists())
+        await until(lambda round_=round_: load_payout_receipt(folder_of(member.store.directory), round_).paid)
 
 
-def slip_name(scene: Scene, round_: int) -> str:
-    return f"{scene.log.signed.run.hex()[:16]}/slips/{round_:08d}"
+def payout_receipt_name(scene: Scene, round_: int) -> str:
+    return f"{scene.log.signed.run.hex()[:16]}/payout_receipts/{round_:08d}"
 
 
 def folder_of(directory: Path) -> Path:
-    (found,) = directory.glob("runs/*/slips")
+    (found,) = directory.glob("runs/*/payout_receipts")
     return found
 
 
@@ -94,7 +94,7 @@ def said(directory: Path, *more: str) -> tuple[int, list[str]]:
 def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int], here: Path) -> None:
     code, lines = said(here, "--verify")
     assert code == 0
-    assert f"total on {ROUNDS} slips: paid {kept[1]:,}, pending 0, lost 0" in lines
+    assert f"total on {ROUNDS} payout receipts: paid {kept[1]:,}, pending 0, lost 0" in lines
     assert sum(line.endswith(" (proven)  paid") for line in lines) == ROUNDS
     assert any(f"verified: {ROUNDS} rounds are in the run's log" in line and f"{ROUNDS} of them paid" in line for line in lines)
     assert f"the log says, up to round {ROUNDS}: paid {kept[1]:,}, pending 0" in lines
@@ -126,60 +126,70 @@ def test_of_what_is_pending_it_is_said_round_by_round_with_what_it_is_paid(tmp_p
             "(paid with round 8: 5 rounds are not over)",
             "(paid when the run is settled, after its last round, unless audits find something)",
         ]
-        assert f"total on 3 slips: paid 0, pending {sum(amounts):,}, lost 0" in lines
+        assert f"total on 3 payout receipts: paid 0, pending {sum(amounts):,}, lost 0" in lines
         words = "paid round by round, the last of it when the run is settled after its last round, 8, unless audits find something"
         assert f"the log says, up to round 3: paid 0, pending {sum(amounts):,} ({words})" in lines
         assert any("who copies the log sees them (manta-aggregator credits)" in line for line in lines)
 
 
-def forged_head(slip: Slip) -> Slip:
-    """Return a slip under a head of the same size and another root, which somebody else signed."""
-    entry = open_round_receipt(slip.listing.receipt, Operators(slip.claim.open().run, (OPERATOR.public_key,), 1))
+def forged_head(payout_receipt: PayoutReceipt) -> PayoutReceipt:
+    """Return a payout receipt under a head of the same size and another root, which somebody else signed."""
+    entry = open_round_receipt(payout_receipt.listing.receipt, Operators(payout_receipt.claim.open().run, (OPERATOR.public_key,), 1))
     note = sign_tree_head(replace(entry.tree_head, root=sha256(b"another")), entry.tree_head.origin, Identity(b"\x09" * 32))
-    return replace(slip, listing=replace(slip.listing, receipt=replace(slip.listing.receipt, tree_head=note)))
+    return replace(payout_receipt, listing=replace(payout_receipt.listing, receipt=replace(payout_receipt.listing.receipt, tree_head=note)))
 
 
-def other_entry(slip: Slip) -> Slip:
-    receipt = slip.listing.receipt
-    return replace(slip, listing=replace(slip.listing, receipt=replace(receipt, index=receipt.index + 1)))
+def other_entry(payout_receipt: PayoutReceipt) -> PayoutReceipt:
+    receipt = payout_receipt.listing.receipt
+    return replace(payout_receipt, listing=replace(payout_receipt.listing, receipt=replace(receipt, index=receipt.index + 1)))
 
 
-def other_contribution(slip: Slip) -> Slip:
-    contribution = slip.listing.contribution
-    return replace(slip, listing=replace(slip.listing, contribution=replace(contribution, entry=slip.listing.receipt.entry)))
+def other_contribution(payout_receipt: PayoutReceipt) -> PayoutReceipt:
+    contribution = payout_receipt.listing.contribution
+    return replace(
+        payout_receipt,
+        listing=replace(payout_receipt.listing, contribution=replace(contribution, entry=payout_receipt.listing.receipt.entry)),
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda slip: replace(slip, paid=(slip.paid[0] + 1,)), "and its claims come to"),
+        (lambda payout_receipt: replace(payout_receipt, paid=(payout_receipt.paid[0] + 1,)), "and its claims come to"),
         (other_contribution, "proves nothing"),
-        (lambda slip: replace(slip, claim=replace(slip.claim, signature=bytes(64))), "proves nothing"),
-        (lambda slip: replace(slip, claims=(replace(slip.claims[0], entries=slip.claims[0].entries[::-1]),)), "proves nothing"),
+        (lambda payout_receipt: replace(payout_receipt, claim=replace(payout_receipt.claim, signature=bytes(64))), "proves nothing"),
+        (
+            lambda payout_receipt: replace(
+                payout_receipt, claims=(replace(payout_receipt.claims[0], entries=payout_receipt.claims[0].entries[::-1]),)
+            ),
+            "proves nothing",
+        ),
         (forged_head, "proves nothing"),
         (other_entry, "proves nothing"),
     ],
     ids=["more pay", "another contribution", "an unsigned claim", "claims of another order", "another's head", "another place"],
 )
-def test_a_slip_that_somebody_changed_is_named_and_the_others_hold(change: Callable[[Slip], Slip], words: str, here: Path) -> None:
+def test_a_payout_receipt_that_somebody_changed_is_named_and_the_others_hold(
+    change: Callable[[PayoutReceipt], PayoutReceipt], words: str, here: Path
+) -> None:
     path = folder_of(here) / "00000002"
-    path.write_bytes(slip_bytes(change(load_slip(path.parent, 2))))
+    path.write_bytes(payout_receipt_bytes(change(load_payout_receipt(path.parent, 2))))
     code, lines = said(here, "--verify")
     (problem,) = [line for line in lines if line.startswith("PROBLEM")]
     assert code == 1
-    assert problem.startswith("PROBLEM: round 2: its slip proves nothing: ")
+    assert problem.startswith("PROBLEM: round 2: its payout receipt proves nothing: ")
     assert words in problem
     assert any(line.startswith(f"verified: {ROUNDS - 1} rounds") for line in lines)
 
 
-def test_a_slip_of_another_round_in_the_place_of_one_is_named(here: Path) -> None:
+def test_a_payout_receipt_of_another_round_in_the_place_of_one_is_named(here: Path) -> None:
     folder = folder_of(here)
     shutil.copy(folder / "00000001", folder / "00000002")
     assert said(here, "--verify")[0] == 1
-    assert any("round 2: its slip proves nothing: it is of round 1" in line for line in said(here, "--verify")[1])
+    assert any("round 2: its payout receipt proves nothing: it is of round 1" in line for line in said(here, "--verify")[1])
 
 
-@pytest.mark.parametrize("name", ["slips/00000002", "slips/manifest", "credit", "newest"])
+@pytest.mark.parametrize("name", ["payout_receipts/00000002", "payout_receipts/manifest", "credit", "newest"])
 def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
     path = folder_of(here).parent / name
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -195,7 +205,7 @@ def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audi
     assert kept_credit is not None
     (word,) = kept_credit.word
     assert word.credit == word.pending == credit > 0
-    contribution = open_entry(load_slip(path.parent / "slips", 1).listing.contribution.entry)
+    contribution = open_entry(load_payout_receipt(path.parent / "payout_receipts", 1).listing.contribution.entry)
     assert isinstance(contribution, Header)
     digest = contribution.contribution.digest
     for reason, lost in ((WITHHELD, 2), (FALSE, 3)):  # who withheld goes on earning
@@ -209,7 +219,7 @@ def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audi
         assert any("not proven yet: 0 of 20 contributions found good so far" in line for line in lines)
 
 
-def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
+def test_a_log_that_says_less_than_the_payout_receipts_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
     kept_credit = credit_file(path.parent).load(Kept)
     assert kept_credit is not None
@@ -220,21 +230,21 @@ def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Pat
     assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)
 
 
-def test_where_there_is_no_room_the_oldest_claims_go_first_then_the_oldest_slips(here: Path) -> None:
+def test_where_there_is_no_room_the_oldest_claims_go_first_then_the_oldest_payout_receipts(here: Path) -> None:
     folder = folder_of(here)
-    slips = {round_: load_slip(folder, round_) for round_ in range(1, ROUNDS + 1)}
-    sizes = {round_: len(slip_bytes(slip)) for round_, slip in slips.items()}
-    small = SlipFolder(folder, max_bytes=sum(sizes.values()) - 1)
-    small.keep(3, slips[3])
-    assert [bool(load_slip(folder, round_).claims) for round_ in slips] == [False, True, True]
+    payout_receipts = {round_: load_payout_receipt(folder, round_) for round_ in range(1, ROUNDS + 1)}
+    sizes = {round_: len(payout_receipt_bytes(payout_receipt)) for round_, payout_receipt in payout_receipts.items()}
+    small = PayoutReceiptFolder(folder, max_bytes=sum(sizes.values()) - 1)
+    small.keep(3, payout_receipts[3])
+    assert [bool(load_payout_receipt(folder, round_).claims) for round_ in payout_receipts] == [False, True, True]
     code, lines = said(here, "--verify")
     assert code == 0
     assert "not proven: what the other 1 paid is the log's word: their claims are not kept here" in lines
-    SlipFolder(folder, max_bytes=sizes[3] + 1).keep(3, slips[3])
+    PayoutReceiptFolder(folder, max_bytes=sizes[3] + 1).keep(3, payout_receipts[3])
     assert [path.name for path in sorted(folder.iterdir())] == ["00000003", "manifest"]
 
 
-def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
+def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await rounds(scene, member, 1)
@@ -242,16 +252,16 @@ def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_
         handed_in: list[bytes] = []
         await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "sealed").read_bytes()))
         await member.stops()
-        last = load_slip(folder, 2)
+        last = load_payout_receipt(folder, 2)
         for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
             (folder.parent / "sealed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
             (folder / "00000002").unlink()
             if left is not None:
-                (folder / "00000002").write_bytes(slip_bytes(left))
+                (folder / "00000002").write_bytes(payout_receipt_bytes(left))
             again = scene.join(0)
-            await until(lambda: (folder / "00000002").exists() and load_slip(folder, 2).paid)
+            await until(lambda: (folder / "00000002").exists() and load_payout_receipt(folder, 2).paid)
             await again.stops()
-            assert load_slip(folder, 2) == last
+            assert load_payout_receipt(folder, 2) == last
 
     play(tmp_path, story)
 
@@ -259,14 +269,16 @@ def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_
 def test_nothing_is_said_of_a_folder_where_no_peer_ever_ran(tmp_path: Path) -> None:
     ended = typed(main, "credits", "--dir", tmp_path / "missing")
     assert (ended.exit_code, "no peer ever ran" in ended.errors) == (2, True)
-    assert said(tmp_path)[1] == [f"no pay slips in {tmp_path}: no round has counted this peer yet, as far as it knows"]
+    assert said(tmp_path)[1] == [f"no payout receipts in {tmp_path}: no round has counted this peer yet, as far as it knows"]
 
 
 OWNER = Identity(b"\x51" * 32).public_key
 
 
-def has_paid_slip(scene: Scene, directory: Path, round_: int) -> bool:
-    return (directory / "runs" / slip_name(scene, round_)).exists() and bool(load_slip(folder_of(directory), round_).paid)
+def has_paid_payout_receipt(scene: Scene, directory: Path, round_: int) -> bool:
+    return (directory / "runs" / payout_receipt_name(scene, round_)).exists() and bool(
+        load_payout_receipt(folder_of(directory), round_).paid
+    )
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +292,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes
             await scene.log.wait_for(3)
             scene.log.commit()
             for member in members:
-                await until(partial(has_paid_slip, scene, member.store.directory, round_))
+                await until(partial(has_paid_payout_receipt, scene, member.store.directory, round_))
         for member in members:
             await member.leaves()
         credits_.update(scene.log.ledger.credits())
@@ -295,40 +307,44 @@ def added_up(*folders: Path, account: bytes = OWNER) -> tuple[int, dict[str, Any
     return ended.exit_code, json.loads(ended.output)
 
 
-def test_the_slips_of_several_machines_add_up_to_the_account_that_their_claims_name(machines: tuple[Path, dict[bytes, int]]) -> None:
+def test_the_payout_receipts_of_several_machines_add_up_to_the_account_that_their_claims_name(
+    machines: tuple[Path, dict[bytes, int]],
+) -> None:
     directory, credits_ = machines
     folders = [directory / f"peer-{place}" for place in range(3)]
     code, found = added_up(*folders)
     assert (code, found["holds"], found["account"]) == (0, True, peer_name(OWNER))
     (run,) = found["runs"]
-    assert (run["paid"], run["slips"], run["proven"]) == (credits_[OWNER], 4, 4)
+    assert (run["paid"], run["payout_receipts"], run["proven"]) == (credits_[OWNER], 4, 4)
     names = [peer_name(peer.public_key) for peer in PEERS[:3]]
     assert {peer["peer"] for peer in run["peers"]} == set(names[:2])
     assert sum(peer["paid"] for peer in run["peers"]) == credits_[OWNER]
-    assert added_up(folders[0], folders[0], folders[1])[1]["runs"][0]["paid"] == credits_[OWNER]  # two copies of one slip count once
+    assert (
+        added_up(folders[0], folders[0], folders[1])[1]["runs"][0]["paid"] == credits_[OWNER]
+    )  # two copies of one payout receipt count once
     third = key_named(names[2])
     assert added_up(*folders, account=third)[1]["runs"][0]["paid"] == credits_[third]
     lines = typed(main, "credits", "--account", peer_name(OWNER), *folders).output.splitlines()
-    assert f"total of 2 peers on 4 slips: paid {credits_[OWNER]:,}, pending 0, lost 0" in lines
+    assert f"total of 2 peers on 4 payout receipts: paid {credits_[OWNER]:,}, pending 0, lost 0" in lines
     one = typed(main, "credits", "--account", peer_name(third), *folders).output.splitlines()
-    assert f"total of 1 peer on 2 slips: paid {credits_[third]:,}, pending 0, lost 0" in one
+    assert f"total of 1 peer on 2 payout receipts: paid {credits_[third]:,}, pending 0, lost 0" in one
     alone = said(folders[0], "--verify")[1]
-    assert f"2 of 2 slips add up to account {peer_name(OWNER)}" in alone
+    assert f"2 of 2 payout receipts add up to account {peer_name(OWNER)}" in alone
 
 
-def test_folders_of_slips_alone_add_up_too_and_what_does_not_hold_counts_for_nothing(
+def test_folders_of_payout_receipts_alone_add_up_too_and_what_does_not_hold_counts_for_nothing(
     machines: tuple[Path, dict[bytes, int]], tmp_path: Path
 ) -> None:
-    slips = [
+    payout_receipts = [
         Path(shutil.copytree(folder_of(machines[0] / f"peer-{place}"), tmp_path / name)) for place, name in enumerate(("one", "another"))
     ]
-    code, found = added_up(*slips)
+    code, found = added_up(*payout_receipts)
     assert (code, found["runs"][0]["paid"]) == (0, machines[1][OWNER])
-    forged = load_slip(slips[0], 2)
-    (slips[0] / "00000002").write_bytes(slip_bytes(replace(forged, paid=(forged.paid[0] + 1,))))
-    code, found = added_up(*slips)
-    assert (code, found["holds"], found["runs"][0]["slips"]) == (1, False, 3)
-    assert "its slip proves nothing" in found["runs"][0]["problems"][0]
+    forged = load_payout_receipt(payout_receipts[0], 2)
+    (payout_receipts[0] / "00000002").write_bytes(payout_receipt_bytes(replace(forged, paid=(forged.paid[0] + 1,))))
+    code, found = added_up(*payout_receipts)
+    assert (code, found["holds"], found["runs"][0]["payout_receipts"]) == (1, False, 3)
+    assert "its payout receipt proves nothing" in found["runs"][0]["problems"][0]
 
 
 def test_an_account_is_a_key_and_folders_are_for_one(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""The pay slips of one run on the disk: a file a round, whole or absent, under a budget; read by others while the peer writes.
+"""The payout receipts of one run on the disk: a file a round, whole or absent, under a budget; read by others while the peer writes.
 
-DIR/manifest      the run's signed manifest: prices, pool and the operator's key, without which a slip proves nothing
-DIR/<round>       a slip (``protocol.slips``), by the round that counted the work, 8 digits or more
+DIR/manifest      the run's signed manifest: prices, pool and the operator's key, without which a payout receipt proves nothing
+DIR/<round>       a payout receipt (``protocol.payout_receipts``), by the round that counted the work, 8 digits or more
 
 Where there is no room the claims of the oldest rounds go first: what is left proves that the work counted, and no longer what it earned.
-Then whole slips go, the oldest first.
+Then whole payout receipts go, the oldest first.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from manta_swarm.protocol.errors import EncodingError, StorageError
 from manta_swarm.protocol.footprint import MAX_SLIPS_BYTES
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from manta_swarm.protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
+from manta_swarm.protocol.payout_receipts import MAX_SLIP_BYTES, PayoutReceipt, payout_receipt_bytes, read_payout_receipt
 from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
 from manta_swarm.runtime.disk import disk_errors, write_durably
 from manta_swarm.runtime.round_folder import NoRoom, RoundFolder, round_path
@@ -24,8 +24,8 @@ from manta_swarm.runtime.round_folder import NoRoom, RoundFolder, round_path
 MANIFEST = "manifest"
 
 
-class SlipFolder:
-    """The slips in one folder. Its methods block, each for a small file or two."""
+class PayoutReceiptFolder:
+    """The payout receipts in one folder. Its methods block, each for a small file or two."""
 
     def __init__(self, directory: Path, max_bytes: int = MAX_SLIPS_BYTES) -> None:
         """Use ``directory``, which is made when it is first needed.
@@ -36,7 +36,7 @@ class SlipFolder:
         self._directory = directory
         self._max_bytes = max_bytes
         self._folder = RoundFolder(directory, max_bytes=max_bytes)
-        self._stripped = 0  # in no slip before this round are there claims
+        self._stripped = 0  # in no payout receipt before this round are there claims
 
     def begin(self, signed: SignedManifest) -> None:
         """Keep the run's manifest, also in place of a damaged one; durable when this returns.
@@ -52,13 +52,13 @@ class SlipFolder:
         if not is_there:
             file.write(data)
 
-    def keep(self, round_: int, slip: Slip) -> None:
-        """Keep the slip of a round, in the place of one that has less; durable when this returns.
+    def keep(self, round_: int, payout_receipt: PayoutReceipt) -> None:
+        """Keep the payout receipt of a round, in the place of one that has less; durable when this returns.
 
         Raises:
             StorageError: the disk refuses.
         """
-        self._write(round_, slip)
+        self._write(round_, payout_receipt)
         *older, newest = self._folder.rounds()
         for old in older:
             if self._folder.num_bytes <= self._max_bytes:
@@ -68,37 +68,37 @@ class SlipFolder:
         with contextlib.suppress(NoRoom):  # the newest stays, however large it is
             self._folder.make_room(newest, 0)
 
-    def unpaid(self) -> dict[int, Slip]:
-        """Return those of the newest slips, as far as they are whole, of which it is not known what their round paid."""
+    def unpaid(self) -> dict[int, PayoutReceipt]:
+        """Return those of the newest payout receipts, as far as they are whole, of which it is not known what their round paid."""
         found = {}
         for round_ in self._folder.rounds()[-KEPT_TABLES:]:
             try:
-                slip = load_slip(self._directory, round_)
+                payout_receipt = load_payout_receipt(self._directory, round_)
             except EncodingError:
-                continue  # whoever looks at the slips is told
-            if not slip.paid:
-                found[round_] = slip
+                continue  # whoever looks at the payout receipts is told
+            if not payout_receipt.paid:
+                found[round_] = payout_receipt
         return found
 
-    def _write(self, round_: int, slip: Slip) -> None:
-        path, data = self._folder.path(round_), slip_bytes(slip)
+    def _write(self, round_: int, payout_receipt: PayoutReceipt) -> None:
+        path, data = self._folder.path(round_), payout_receipt_bytes(payout_receipt)
         before = path.stat().st_size if path.exists() else 0
         write_durably(path, data)
         self._folder.count(round_, len(data) - before)
 
     def _strip(self, round_: int) -> None:
-        """Let the claims of a slip go."""
+        """Let the claims of a payout receipt go."""
         self._stripped = round_ + 1
         try:
-            slip = load_slip(self._directory, round_)
+            payout_receipt = load_payout_receipt(self._directory, round_)
         except EncodingError:
             return  # damaged: it goes with the others of its age
-        if slip.claims:
-            self._write(round_, replace(slip, claims=()))
+        if payout_receipt.claims:
+            self._write(round_, replace(payout_receipt, claims=()))
 
 
-def load_slip(directory: Path, round_: int) -> Slip:
-    """Return the slip of a round; nothing of it is proven yet.
+def load_payout_receipt(directory: Path, round_: int) -> PayoutReceipt:
+    """Return the payout receipt of a round; nothing of it is proven yet.
 
     Raises:
         EncodingError: it is damaged.
@@ -106,11 +106,11 @@ def load_slip(directory: Path, round_: int) -> Slip:
     """
     path = round_path(directory, round_)
     with disk_errors(path), path.open("rb") as file:
-        return read_slip(file.read(MAX_SLIP_BYTES + 1))
+        return read_payout_receipt(file.read(MAX_SLIP_BYTES + 1))
 
 
 def load_manifest(directory: Path) -> SignedManifest:
-    """Return the manifest of the slips in a folder; its signature is not checked yet.
+    """Return the manifest of the payout receipts in a folder; its signature is not checked yet.
 
     Raises:
         StorageError: it is not there, or cannot be read.
