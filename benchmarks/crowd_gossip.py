@@ -125,7 +125,7 @@ class Peer(Node):
         super().__init__(Line(crowd.up_mbit, crowd.down_mbit), number // crowd.cohort_size)
         self.crowd, self.key = crowd, PublicKey(sha256(b"peer %d" % number))
         self.rng = random.Random(number)
-        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_patience_s=waits.NEAR_GETS_S)
+        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=waits.NEAR_GETS_S)
         self.book.budget_bytes = 2**60 if crowd.by_bodies else 0
         self.pulling = 0
         self.pushing: set[PublicKey] = set()

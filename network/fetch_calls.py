@@ -179,7 +179,7 @@ class Calls:
             return source.is_doubtful or source.is_slow(now), is_unknown, len(source.calls)
 
         source = min(free, key=rank)  # of equal ones the first
-        call = Call(place, source, now, now + self._patience_s(place) * 2 ** len(calls))
+        call = Call(place, source, now, now + self._timeout_s(place) * 2 ** len(calls))
         request = pack(Ask(self.root, place))
         timeout_s = max(min(waits.PIECE_S, self._ends - now), 0.001)
         is_large = self._sizes[place] >= LARGE_BYTES
@@ -191,12 +191,12 @@ class Calls:
         heapq.heappush(self._alarms, call.due)
         return True
 
-    def _patience_s(self, place: int) -> float:
+    def _timeout_s(self, place: int) -> float:
         if self._times:
-            patience_s = max(_PATIENCE * statistics.median(self._times), _MIN_PATIENCE_S)
+            timeout_s = max(_PATIENCE * statistics.median(self._times), _MIN_PATIENCE_S)
         else:
-            patience_s = _FIRST_PATIENCE_S + self._sizes[place] / _FIRST_BYTES_PER_S
-        return min(patience_s, _PATIENCE_SHARE * self._deadline_s)
+            timeout_s = _FIRST_PATIENCE_S + self._sizes[place] / _FIRST_BYTES_PER_S
+        return min(timeout_s, _PATIENCE_SHARE * self._deadline_s)
 
     async def _next(self, now: float) -> list[asyncio.Task[bytes]]:
         """Wait for answers, or for a moment after ``now`` at which more can be asked; return the calls that are over."""

@@ -244,7 +244,7 @@ class Gossip:
         if self._blob_store.get(pull.root) is not None:
             self._book.hold(pull.root)
         elif pull.root not in self._getting:
-            sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), patience_s=waits.NEAR_GETS_S, may_grow=True)
+            sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), timeout_s=waits.NEAR_GETS_S, may_grow=True)
             self._begin(pull.root, self._body_sizes, "body", sources, is_pull=True)
 
     def _begin(self, root: bytes, sizes: Sequence[int], kind: str, sources: Sources, *, is_pull: bool) -> _Getting:

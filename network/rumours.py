@@ -71,7 +71,7 @@ class Book:
     """What one node knows of the bodies of the newest commit's round and the two after it, and of its links."""
 
     def __init__(
-        self, run: bytes, operators: Collection[bytes], places: Places, *, max_rows: int, body_bytes: int, near_patience_s: float
+        self, run: bytes, operators: Collection[bytes], places: Places, *, max_rows: int, body_bytes: int, near_timeout_s: float
     ) -> None:
         """Know nothing yet.
 
@@ -81,7 +81,7 @@ class Book:
             places: of several that have a body the nearest is asked first.
             max_rows: bodies of a round that are remembered.
             body_bytes: of each.
-            near_patience_s: how long to wait for what a near link is getting from afar.
+            near_timeout_s: how long to wait for what a near link is getting from afar.
         """
         self.run = run
         self.operators = operators
@@ -92,7 +92,7 @@ class Book:
         self.hops: Counter[int] = Counter()  # of the bodies that were got
         self._max_rows = max_rows
         self._body_bytes = body_bytes
-        self._near_patience_s = near_patience_s
+        self._near_timeout_s = near_timeout_s
         self._newest = 0  # committed
         self._closed = 0  # the newest round whose headers are closed
         self._items: dict[bytes, _Item] = {}  # by root
@@ -340,7 +340,7 @@ class Book:
         if link.is_near:
             for root in push.coming[: self._max_rows - link.num_coming]:
                 link.num_coming += 1
-                self._coming[root] = now + self._near_patience_s
+                self._coming[root] = now + self._near_timeout_s
 
     def _item_of(self, shown: Shown, *, hops: int) -> _Item | None:
         """Return what is known of the body that is shown, which is checked if it is new; None: it is of no use now.

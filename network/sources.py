@@ -27,13 +27,13 @@ class Sources:
     """
 
     def __init__(
-        self, keys: Iterable[PublicKey] = (), *, spare: Iterable[PublicKey] = (), patience_s: float = 0.0, may_grow: bool = False
+        self, keys: Iterable[PublicKey] = (), *, spare: Iterable[PublicKey] = (), timeout_s: float = 0.0, may_grow: bool = False
     ) -> None:
         """Know these.
 
         Args:
             spare: further ones, that are spare.
-            patience_s: nobody spare is asked before this has passed.
+            timeout_s: nobody spare is asked before this has passed.
             may_grow: somebody may be added yet: where nobody is left to ask, that is waited for.
         """
         self.may_grow = may_grow
@@ -43,7 +43,7 @@ class Sources:
         for key in keys:
             self.add(key)
         for key in spare:
-            self.add(key, is_spare=True, rest_s=patience_s)
+            self.add(key, is_spare=True, rest_s=timeout_s)
 
     def __iter__(self) -> Iterator[PublicKey]:
         return iter(self._known)

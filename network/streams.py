@@ -149,7 +149,7 @@ class Streams:
             self._untaken.add(place.task)
             try:
                 await _write_answer(writer, response, self._traffic.sent, place)
-                async with _patience(place):
+                async with _timeout(place):
                     await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
                 place.charge(len(response))
             except (ConnectionError, asyncio.IncompleteReadError):
@@ -178,7 +178,7 @@ class Streams:
                     pass
 
 
-def _patience(place: Call) -> asyncio.Timeout:
+def _timeout(place: Call) -> asyncio.Timeout:
     """Return a timeout after which the caller has been waited for too long."""
     return asyncio.timeout(max(waits.STREAM_S - place.behind_s, 0.0))
 
@@ -215,12 +215,12 @@ def _hang_up(writer: asyncio.StreamWriter) -> None:
 
 async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Call) -> bytes:
     """Return a caller's request; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
-    async with _patience(place):
+    async with _timeout(place):
         size = _size(await reader.readexactly(_LENGTH_BYTES))
     flow.count(_LENGTH_BYTES)
     pieces = bytearray()
     while len(pieces) < size:
-        async with _patience(place):
+        async with _timeout(place):
             piece = await reader.read(min(size - len(pieces), _piece_bytes(flow)))
         if not piece:
             raise asyncio.IncompleteReadError(b"", size - len(pieces))
@@ -244,7 +244,7 @@ async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, p
             await flow.take(len(piece), is_own=False)
         writer.write(piece)
         left = left[len(piece) :]
-        async with _patience(place):
+        async with _timeout(place):
             await writer.drain()
         place.moved(len(piece))
 

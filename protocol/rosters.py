@@ -111,19 +111,19 @@ class Timetable:
         return now_ms + left_ms - averaging_ms
 
     @property
-    def patience_ms(self) -> float:
+    def timeout_ms(self) -> float:
         """How long a founder waits for a late vector of a step: a third of it, or what a busy machine may take to answer at all."""
         return max(self.step_ms / _PART, min(_LEAST_PATIENCE_MS, self._work_ms / _CONVENING_PART))
 
     @property
-    def last_patience_ms(self) -> float:
+    def last_timeout_ms(self) -> float:
         """How long a founder waits for the last member to say that it has learnt something."""
-        return min(self.patience_ms, max(self.last_ms - self.start_ms - self._work_ms, _LEAST_GATHERING_MS))
+        return min(self.timeout_ms, max(self.last_ms - self.start_ms - self._work_ms, _LEAST_GATHERING_MS))
 
     @property
     def last_adding_ms(self) -> float:
         """How long it then waits for members' parts, and as long for the sums."""
-        return self.last_patience_ms / 2
+        return self.last_timeout_ms / 2
 
 
 class Durations:

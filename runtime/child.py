@@ -384,8 +384,8 @@ def stop(children: Sequence[Child], *, hurry: Hurry | None = None) -> None:
         running = [child for child in children if child.returncode is None and place < len(child.program.steps)]
         for child in running:
             child.process.send_signal(signal.SIGKILL if hurry is not None and hurry.is_set() else child.program.steps[place][0])
-        patience_s = max((child.program.steps[place][1] for child in running), default=0.0)
-        _wait(lambda running=running: all(child.returncode is not None for child in running), patience_s, hurry)  # type: ignore[misc]
+        timeout_s = max((child.program.steps[place][1] for child in running), default=0.0)
+        _wait(lambda running=running: all(child.returncode is not None for child in running), timeout_s, hurry)  # type: ignore[misc]
     if family:
         _wait(lambda: not any(_is_alive(process) for process in family), _DAEMONS_S)
     for process in family:
@@ -393,8 +393,8 @@ def stop(children: Sequence[Child], *, hurry: Hurry | None = None) -> None:
             process.kill()
 
 
-def _wait(is_over: Callable[[], bool], patience_s: float, hurry: Hurry | None = None) -> None:
-    deadline = time.monotonic() + patience_s
+def _wait(is_over: Callable[[], bool], timeout_s: float, hurry: Hurry | None = None) -> None:
+    deadline = time.monotonic() + timeout_s
     is_new = hurry is not None and not hurry.is_set()
     while not is_over() and time.monotonic() < deadline and not (is_new and hurry is not None and hurry.is_set()):
         time.sleep(_POLL_S)

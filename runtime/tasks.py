@@ -62,13 +62,13 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
     return await soon_after(event, 0.0, work)
 
 
-async def soon_after(event: asyncio.Event, patience_s: float, work: Coroutine[Any, Any, Result]) -> Result | None:
+async def soon_after(event: asyncio.Event, timeout_s: float, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return what ``work`` returns; where it is not done so long after the event, cancel it and return None."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if patience_s and not working.done():
-            await asyncio.wait((working,), timeout=patience_s)
+        if timeout_s and not working.done():
+            await asyncio.wait((working,), timeout=timeout_s)
         return working.result() if working.done() else None
     finally:
         for task in (working, waiting):

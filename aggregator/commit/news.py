@@ -154,10 +154,10 @@ class FeedService:
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""
         committed = self._committed
-        patience_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
+        timeout_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
-            await within(committed, patience_ms / 1000 + waits.PATIENCE_S)
+            await within(committed, timeout_ms / 1000 + waits.PATIENCE_S)
         finally:
             self._waiting[caller] -= 1
             if not self._waiting[caller]:

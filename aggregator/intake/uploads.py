@@ -76,13 +76,13 @@ class Uploads:
         """Return a contribution that has a place in a round."""
         return self._placed.get(contribution)
 
-    def bringer(self, contribution: bytes, founder: bytes, by: bytes, now: int, patience_ms: int) -> bytes:
+    def bringer(self, contribution: bytes, founder: bytes, by: bytes, now: int, timeout_ms: int) -> bytes:
         """Return whose the groups are to be once ``by`` brought the header; see the module."""
         upload = self._placed.get(contribution)
         if upload is None:
             return by
         is_founder = by == founder or (by.endswith(founder) and upload.bringer != founder)
-        return by if upload.missing and (is_founder or now - upload.heard_ms >= patience_ms) else upload.bringer
+        return by if upload.missing and (is_founder or now - upload.heard_ms >= timeout_ms) else upload.bringer
 
     def place(self, contribution: bytes, header: Header, listed: Listed, *, bringer: bytes, is_awaited: bool, now: int) -> None:
         """Expect the groups of a contribution whose header was taken, or the rest of them; ``bringer`` as the method of that name says."""

@@ -172,7 +172,7 @@ class LocalSwarm:
 
     def _watch(self, progress: Progress) -> None:
         """Look on until the run is finished, and all is paid."""
-        seen, deadline_s, patience_s = -1, 0.0, _STALL_S
+        seen, deadline_s, timeout_s = -1, 0.0, _STALL_S
         while True:
             self._tick()
             assert self._status is not None
@@ -185,11 +185,11 @@ class LocalSwarm:
                 raise OwnFault(f"no peer is left after round {self._status.round} of {self._status.num_rounds}")
             if self._status.round > seen:
                 seen = self._status.round
-                patience_s = _EVALUATE_S + self._settle_s if seen == self._status.num_rounds else _STALL_S
-                deadline_s = time.monotonic() + patience_s
+                timeout_s = _EVALUATE_S + self._settle_s if seen == self._status.num_rounds else _STALL_S
+                deadline_s = time.monotonic() + timeout_s
             if time.monotonic() > deadline_s:
                 missing = "the evaluation" if seen == self._status.num_rounds else f"the round after round {seen}"
-                raise OwnFault(f"{missing} did not come within {patience_s:.0f} s; see the logs in {self._settings.directory}")
+                raise OwnFault(f"{missing} did not come within {timeout_s:.0f} s; see the logs in {self._settings.directory}")
 
     @property
     def _settle_s(self) -> float:

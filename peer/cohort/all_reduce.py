@@ -254,7 +254,7 @@ class AllReduce:
         return num_parts(self._vector.size)
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """How long parts, and then sums, may take by the newest plan; 0: there is none."""
         return 0.0 if self._attempt is None else self._attempt.plan.left_ms / 1000
 

@@ -78,18 +78,18 @@ class Coordinator:
         self._turn = 0
         self.refused: dict[PublicKey, str] = {}  # who did not bring what it said, and why
 
-    async def gather(self, said: Mapping[PublicKey, VectorSummary], patience_ms: float) -> tuple[PublicKey, ...]:
+    async def gather(self, said: Mapping[PublicKey, VectorSummary], timeout_ms: float) -> tuple[PublicKey, ...]:
         """Let the members send each owner its part; return those whose vectors are there, as they said. The others are in ``refused``.
 
         Args:
             said: what each member, and this peer, says of its vector.
-            patience_ms: how long owners wait for what the others send.
+            timeout_ms: how long owners wait for what the others send.
         """
         self._said = said
         members = tuple(sorted(said))
         owners = self._owners(members)
         for attempt in range(MAX_ATTEMPTS):
-            plan = self._plan = Plan(self._base.commit, self._step, attempt, round(patience_ms), owners, members)
+            plan = self._plan = Plan(self._base.commit, self._step, attempt, round(timeout_ms), owners, members)
             poor = await self._carry_out(plan)
             members = tuple(key for key in members if key not in self.refused)
             if poor is None:
@@ -98,7 +98,7 @@ class Coordinator:
             owners = (self._key,)
         return members
 
-    async def add(self, keys: Sequence[PublicKey], weights: Sequence[int], readers: Sequence[PublicKey], patience_ms: float) -> Reduced:
+    async def add(self, keys: Sequence[PublicKey], weights: Sequence[int], readers: Sequence[PublicKey], timeout_ms: float) -> Reduced:
         """Return the mean of what these members gave, which the owners send to ``readers``, and to this peer.
 
         Raises:
@@ -106,15 +106,15 @@ class Coordinator:
             Unreachable: an owner is gone, and its parts with it.
         """
         assert self._plan is not None
-        made = await self._add_by(self._plan, keys, weights, readers, patience_ms)
+        made = await self._add_by(self._plan, keys, weights, readers, timeout_ms)
         if isinstance(made, Reduced):
             return made
         self._blame(made)
         if self._plan.attempt + 1 < MAX_ATTEMPTS:
-            again = Plan(self._base.commit, self._step, self._plan.attempt + 1, round(patience_ms), (self._key,), tuple(keys))
+            again = Plan(self._base.commit, self._step, self._plan.attempt + 1, round(timeout_ms), (self._key,), tuple(keys))
             self._plan = again
             if await self._carry_out(again) is None and not self.refused.keys() & set(keys):
-                made = await self._add_by(again, keys, weights, readers, patience_ms)
+                made = await self._add_by(again, keys, weights, readers, timeout_ms)
                 if isinstance(made, Reduced):
                     return made
         raise Unreachable("parts of the members' vectors are gone with who had them")
@@ -212,14 +212,14 @@ class Coordinator:
     # Adding.
 
     async def _add_by(
-        self, plan: Plan, keys: Sequence[PublicKey], weights: Sequence[int], readers: Sequence[PublicKey], patience_ms: float
+        self, plan: Plan, keys: Sequence[PublicKey], weights: Sequence[int], readers: Sequence[PublicKey], timeout_ms: float
     ) -> Reduced | set[PublicKey]:
         """Return the mean, or the owners that are to blame that there is none."""
         self._turn += 1
         readers = tuple(sorted({*readers, self._key}))
         add = Add(self._base.commit, self._step, plan.attempt, self._turn, tuple(keys), tuple(weights), readers)
         owners = [PublicKey(key) for key in plan.owners]
-        adding = [self._reducing.add(add) if key == self._key else self._added_by(key, add, patience_ms / 1000) for key in owners]
+        adding = [self._reducing.add(add) if key == self._key else self._added_by(key, add, timeout_ms / 1000) for key in owners]
         found = dict(zip(owners, await asyncio.gather(*adding, return_exceptions=True), strict=True))
         poor = set[PublicKey]()
         digests: dict[PublicKey, bytes] = {}
@@ -237,7 +237,7 @@ class Coordinator:
             raise NoMean("the mean of finite vectors is not finite")
         named = b"".join(digests[key] for key in owners)
         try:
-            mean = await self._reducing.mean(self._turn, named, patience_ms / 1000 + waits.NEAR_S)
+            mean = await self._reducing.mean(self._turn, named, timeout_ms / 1000 + waits.NEAR_S)
         except Lacking as error:
             return {key for key in owners if any(part in range(*self._reducing.owned(plan, key).indices(2**31)) for part in error.parts)}
         large = await off_loop(mean.size, lambda: self._too_large(plan, keys, mean))

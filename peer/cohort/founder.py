@@ -195,7 +195,7 @@ class FounderSeat(Seat):
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
         service, collection, reducing = self._service, self._given, self._begin(step, vector)
-        deadline_ms = max(self._ends_ms, service.now_ms()) + self.timetable.patience_ms
+        deadline_ms = max(self._ends_ms, service.now_ms()) + self.timetable.timeout_ms
         own = await self._own_gift(vector, service.samples_of(claim.unchecked().steps[-1]), claim, digests)
         await self._all_here(collection, deadline_ms)
         began_ms = service.now_ms()
@@ -217,19 +217,19 @@ class FounderSeat(Seat):
 
     async def _mean_of_step(self, collection: _Collection, gifts: dict[PublicKey, _Gift], coordinator: Coordinator) -> Reduced | None:
         """Return the mean of these, without who does not bring what it said; None: there is none."""
-        patience_ms = self.timetable.patience_ms
-        if not await self._brought(collection, gifts, coordinator, patience_ms):
+        timeout_ms = self.timetable.timeout_ms
+        if not await self._brought(collection, gifts, coordinator, timeout_ms):
             return None
         try:
-            return await coordinator.add(tuple(gifts), self._weights(gifts), tuple(gifts), patience_ms)
+            return await coordinator.add(tuple(gifts), self._weights(gifts), tuple(gifts), timeout_ms)
         except (ValueError, *TROUBLE) as error:  # of finite vectors the mean may not be
             logger.info("no mean round=%d reason=%s", self.base.round + 1, error)
             return None
 
-    async def _brought(self, collection: _Collection, gifts: dict[PublicKey, _Gift], coordinator: Coordinator, patience_ms: float) -> bool:
+    async def _brought(self, collection: _Collection, gifts: dict[PublicKey, _Gift], coordinator: Coordinator, timeout_ms: float) -> bool:
         """Let all bring what they said; who does not is taken out of ``gifts``. Return whether anybody but this peer is left."""
         if len(gifts) > 1:
-            await coordinator.gather({key: gift.vector for key, gift in gifts.items()}, patience_ms)
+            await coordinator.gather({key: gift.vector for key, gift in gifts.items()}, timeout_ms)
             for key, reason in coordinator.refused.items():
                 logger.info("left out round=%d peer=%s reason=%s", self.base.round + 1, key.hex()[:8], reason)
                 collection.leave_out(key, reason)
@@ -303,7 +303,7 @@ class FounderSeat(Seat):
         service, collection = self._service, self._handed
         opened, reducing = claim.unchecked(), self._begin(self.timetable.local_steps, given)
         own = await self._own_gift(given, weight, claim)
-        await self._all_here(collection, max(self._ends_ms, service.now_ms()) + self.timetable.last_patience_ms)
+        await self._all_here(collection, max(self._ends_ms, service.now_ms()) + self.timetable.last_timeout_ms)
         if service.manifest.is_audited:
             for key in [key for key, gift in collection.gifts.items() if not _is_consistent(gift.claim.unchecked(), opened)]:
                 collection.leave_out(key, BAD_CLAIM)

@@ -33,7 +33,7 @@ class Place(IntEnum):
     TOO_SLOW = 2  # the asker's microbatches do not fit the roster's steps
     NO_FOUNDER = 3  # it is alone itself
     LATE = 4  # the roster is closed, or full, or it works on something newer
-    NOT_YET = 5  # it does not work on that base yet, and the asker's patience is over
+    NOT_YET = 5  # it does not work on that base yet, and the asker's timeout is over
     OTHER_COHORT = 6  # its own is another one on that base
 
 
@@ -44,14 +44,14 @@ class Join:
     base: bytes
     round: int  # the one after the base
     microbatch_ms: int  # median duration of a microbatch
-    patience_ms: int  # the asker waits so long
+    timeout_ms: int  # the asker waits so long
     cohort: str  # that its claim will name
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and 0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.patience_ms <= MAX_OPEN_MS):
-            raise ValueError("round, duration or patience out of range")
+        if not (1 <= self.round <= MAX_ROUND and 0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.timeout_ms <= MAX_OPEN_MS):
+            raise ValueError("round, duration or timeout out of range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,10 @@ class Rosters:
         """Ask for a place; None: no answer."""
         self._founder = founder
         self._answer_all()
-        patience_ms = max(0, round(until_ms - self._service.now_ms()))
-        request = pack(Join(base.commit, base.round + 1, microbatch_ms, patience_ms, self._group.name))
+        timeout_ms = max(0, round(until_ms - self._service.now_ms()))
+        request = pack(Join(base.commit, base.round + 1, microbatch_ms, timeout_ms, self._group.name))
         try:
-            answer = await self._service.links.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
+            answer = await self._service.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + waits.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
         except TROUBLE as error:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
@@ -155,7 +155,7 @@ class Rosters:
         asking = self._asking[caller] = _Asking(caller, join, asyncio.get_running_loop().create_future())
         try:
             self._answer(asking)
-            async with asyncio.timeout(min(float(join.patience_ms), MAX_CONVENING_MS) / 1000):
+            async with asyncio.timeout(min(float(join.timeout_ms), MAX_CONVENING_MS) / 1000):
                 return await asking.answer
         except TimeoutError:
             return _NOT_YET

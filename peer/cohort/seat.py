@@ -337,7 +337,7 @@ class MemberSeat(Seat):
 
     async def _mean(self, reducing: AllReduce, step: int, turn: int, digests: bytes) -> Vector:
         """Return the mean that the founder names; what the owners did not send is asked of the founder."""
-        timeout_s = reducing.patience_s + waits.NEAR_S
+        timeout_s = reducing.timeout_s + waits.NEAR_S
 
         async def ask(part: int) -> bytes:
             request = pack(AskSum(self._base.commit, step, turn, part))

@@ -89,10 +89,10 @@ class Heads:
             self._board.update(log_fault=words)
             self._board.say(f"{words}; it was told, and is waited for, {waits.WENT_BACK_S / 60:.0f} minutes at most")
             self._board.write()
-        self.check_patience()
+        self.check_timeout()
         return False
 
-    def check_patience(self) -> None:
+    def check_timeout(self) -> None:
         """Give up a log that has not been whole for too long.
 
         Raises:

@@ -73,7 +73,7 @@ class Spread:
             neighbours,
             max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
             body_bytes=self._body_bytes,
-            near_patience_s=waits.NEAR_GETS_S,
+            near_timeout_s=waits.NEAR_GETS_S,
         )
         self._book.budget_bytes = self._mean_bytes
         self._gossip = Gossip(context.node, self._book, context.blob_store, neighbours, body_sizes, clock=context.clock, rng=rng)

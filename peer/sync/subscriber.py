@@ -182,7 +182,7 @@ class CommitSubscriber:
                 has_met, knows_time = False, False
                 logger.info("log not heard reason=%s", error)
                 self._tell_away(True)
-                self._heads.check_patience()
+                self._heads.check_timeout()
                 await self._ask_a_neighbour()
             except OtherHistory:
                 raise

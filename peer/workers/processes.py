@@ -83,7 +83,7 @@ class WorkerData:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeout:
     """How long workers are waited for, in seconds. What is longer than anything that was ever seen is taken for a standstill."""
 
     start_s: float = 300.0  # until a worker is ready: libraries, data, the device
@@ -109,8 +109,8 @@ class _Post:
     def is_free(self) -> bool:
         return self.is_ready and self.slot is None
 
-    def patience_s(self, patience: Patience) -> float:
-        return max(patience.least_s, patience.microbatches * max(self.microbatches_s)) if self.microbatches_s else patience.first_s
+    def timeout_s(self, timeout: Timeout) -> float:
+        return max(timeout.least_s, timeout.microbatches * max(self.microbatches_s)) if self.microbatches_s else timeout.first_s
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.device.name})"
@@ -137,7 +137,7 @@ class ProcessPool:
         supernet: str,
         data: WorkerData,
         devices: Sequence[Device],
-        patience: Patience | None = None,
+        timeout: Timeout | None = None,
         *,
         gpu_memory: int | None = None,
         cuda_graphs: bool = False,
@@ -151,7 +151,7 @@ class ProcessPool:
         """
         self._supernet = supernet
         self._data = data
-        self._patience = patience or Patience()
+        self._timeout = timeout or Timeout()
         self._gpu_memory = gpu_memory
         self._cuda_graphs = int(cuda_graphs)
         self._posts = [_Post(number, device) for number, device in enumerate(devices)]
@@ -232,7 +232,7 @@ class ProcessPool:
         task = Task(self._number, teaches, slot, *identity, architecture, microbatch.samples, microbatch.augmentation)
         started_ms = now_ms()
         try:
-            answer = await self._answered(child, task, post.patience_s(self._patience))
+            answer = await self._answered(child, task, post.timeout_s(self._timeout))
         except BaseException:
             post.is_ready = False
             await asyncio.shield(child.kill("given up"))
@@ -248,10 +248,10 @@ class ProcessPool:
         post.microbatches_s.append(took_ms / 1000)
         return Done(MicrobatchResult(self._gradients_SN[slot], answer.loss_value, microbatch.samples), took_ms, slot)
 
-    async def _answered(self, child: Child, task: Task, patience_s: float) -> Answer:
+    async def _answered(self, child: Child, task: Task, timeout_s: float) -> Answer:
         try:
             await child.say(task)
-            answer = await child.hear(Answer, patience_s)
+            answer = await child.hear(Answer, timeout_s)
         except (ChildLost, UserError) as error:
             raise WorkerLost(str(error)) from error
         if (answer.slot, answer.index) != (task.slot, task.index):
@@ -312,7 +312,7 @@ class ProcessPool:
             if reason == _PAUSED:
                 continue
             post.ends += 1
-            pause_s = self._patience.again.pause_s(post.ends)
+            pause_s = self._timeout.again.pause_s(post.ends)
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:
@@ -334,7 +334,7 @@ class ProcessPool:
             if self.is_paused:
                 return _PAUSED
             await child.say(setup)
-            ready = await child.hear(Ready, self._patience.start_s)
+            ready = await child.hear(Ready, self._timeout.start_s)
             if ready.num_weights != self._count:
                 return f"it has {ready.num_weights} weights, not {self._count}"
             logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, child.pid)

@@ -66,7 +66,7 @@ class Flat:
 
 def book_of(*, far: Iterable[PublicKey] = (), near: Iterable[PublicKey] = (), max_rows: int = 100, closed: int = 1) -> Book:
     """Return a book with links, in round 1 of a run, whose headers are closed."""
-    book = Book(RUN, [OPERATOR.public_key], Flat(), max_rows=max_rows, body_bytes=BODY_BYTES, near_patience_s=1.0)
+    book = Book(RUN, [OPERATOR.public_key], Flat(), max_rows=max_rows, body_bytes=BODY_BYTES, near_timeout_s=1.0)
     book.budget_bytes = 10**9
     for key in far:
         book.link(key, is_near=False, is_invited=True)

@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 
 @given(st.integers(1, DAY_MS), st.integers(1, DAY_MS), st.data())
 def test_who_waits_for_a_commit_waits_longer_than_the_log_lets_it(open_ms: int, longest_ms: int, data: st.DataObject) -> None:
-    """The log answers at the latest at the round's end, its grace and its patience later; the caller knows the longest grace only."""
+    """The log answers at the latest at the round's end, its grace and its timeout later; the caller knows the longest grace only."""
     longest_ms = max(open_ms, longest_ms)
     left_ms = data.draw(st.integers(0, open_ms))
     held_s = left_ms / 1000 + grace_ms(open_ms) / 1000 + waits.PATIENCE_S
@@ -35,7 +35,7 @@ def test_who_waits_for_a_commit_waits_longer_than_the_log_lets_it(open_ms: int, 
     assert waits.news_s(left_ms, grace_ms(longest_ms)) >= held_s + waits.ANSWER_S - 0.001
 
 
-def test_a_round_closes_within_the_log_s_patience_unless_the_log_is_away() -> None:
+def test_a_round_closes_within_the_log_s_timeout_unless_the_log_is_away() -> None:
     assert grace_ms(DAY_MS) == GRACE_MAX_MS
     assert waits.PATIENCE_S + waits.ANSWER_S > GRACE_MAX_MS / 1000
 
@@ -72,8 +72,8 @@ def test_a_server_lets_a_caller_take_an_answer_for_as_long_as_that_waits_for_it(
 def test_a_fetch_outlives_some_sources_that_stall() -> None:
     assert waits.FETCH_S >= 5 * waits.PIECE_S
     assert max(waits.PIECE_AGAIN_S[1], waits.AWAY_S) * 1.5 < waits.PIECE_S
-    patience_s = fetch_calls._FIRST_PATIENCE_S + MAX_PIECE_BYTES / fetch_calls._FIRST_BYTES_PER_S
-    assert patience_s < waits.PIECE_S
+    timeout_s = fetch_calls._FIRST_PATIENCE_S + MAX_PIECE_BYTES / fetch_calls._FIRST_BYTES_PER_S
+    assert timeout_s < waits.PIECE_S
     assert max(vector_group_sizes(10**7)) <= MAX_PIECE_BYTES
 
 
@@ -99,8 +99,8 @@ def test_an_announcement_outlives_what_it_takes_to_read_and_to_renew_it() -> Non
 
 
 def test_who_is_told_to_stop_ends_before_it_is_made_to() -> None:
-    patience_s = next(patience_s for number, patience_s in ASKED if number == signal.SIGINT)
-    assert patience_s >= waits.LAST_ROUND_S + waits.GOODBYE_S
+    timeout_s = next(timeout_s for number, timeout_s in ASKED if number == signal.SIGINT)
+    assert timeout_s >= waits.LAST_ROUND_S + waits.GOODBYE_S
 
 
 def test_a_latency_table_is_a_small_thing() -> None:

@@ -118,9 +118,9 @@ def test_steps_end_one_after_the_other_before_the_end(timetable: Timetable, data
 @given(timetables)
 def test_nobody_is_waited_for_longer_than_a_third_of_a_step_or_what_a_busy_machine_needs(timetable: Timetable) -> None:
     work_ms = timetable.step_ms * timetable.local_steps
-    assert timetable.step_ms / 3 <= timetable.patience_ms <= max(timetable.step_ms / 3, 200) + 1e-9
-    assert timetable.patience_ms <= max(timetable.step_ms / 3, work_ms / 8) + 1e-9
-    assert timetable.last_adding_ms < timetable.last_patience_ms <= timetable.patience_ms
+    assert timetable.step_ms / 3 <= timetable.timeout_ms <= max(timetable.step_ms / 3, 200) + 1e-9
+    assert timetable.timeout_ms <= max(timetable.step_ms / 3, work_ms / 8) + 1e-9
+    assert timetable.last_adding_ms < timetable.last_timeout_ms <= timetable.timeout_ms
 
 
 @given(timetables)

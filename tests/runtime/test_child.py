@@ -143,11 +143,11 @@ def test_a_child_that_is_killed_costs_its_own_work_only_and_its_death_is_noticed
 
 
 def test_one_that_stands_still_is_killed_and_so_is_one_that_says_something_else_or_too_much_or_what_nobody_understands() -> None:
-    async def drained(child: Child, patience_s: float) -> None:
+    async def drained(child: Child, timeout_s: float) -> None:
         while True:
-            await child.hear(Answer, patience_s)
+            await child.hear(Answer, timeout_s)
 
-    async def ends(how: str, asked: str, reason: str, patience_s: float = PATIENCE_S) -> None:
+    async def ends(how: str, asked: str, reason: str, timeout_s: float = PATIENCE_S) -> None:
         child = Child.start(answering(how))
         if asked:
             await child.hear(Answer, PATIENCE_S)
@@ -155,7 +155,7 @@ def test_one_that_stands_still_is_killed_and_so_is_one_that_says_something_else_
         if asked == "again and again":
             await child.ended()
         with pytest.raises(ChildLost, match=reason):
-            await drained(child, patience_s)
+            await drained(child, timeout_s)
         assert not psutil.pid_exists(child.pid)
 
     async def story() -> None:

@@ -42,7 +42,7 @@ class Forwarded:
 
 
 FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
-PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own patience is longer
+PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own timeout is longer
 _LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 

@@ -49,7 +49,7 @@ class GatewaySeat(Seat):
         leases: Leases,
         durations: Durations,
         returns: Returns,
-        patience_ms: float,
+        timeout_ms: float,
         *,
         lingers: bool,
     ) -> None:
@@ -61,7 +61,7 @@ class GatewaySeat(Seat):
             leases: what is handed out on it.
             durations: is told how long gathering took.
             returns: is told what became of what came back.
-            patience_ms: how long after all was due what is being looked into is waited for.
+            timeout_ms: how long after all was due what is being looked into is waited for.
             lingers: there are leases until all is due, even if the gateway's own work is over before.
         """
         super().__init__(context.key)
@@ -72,7 +72,7 @@ class GatewaySeat(Seat):
         self._returns = returns
         self._clock = context.clock
         self._manifest = context.manifest
-        self._patience_ms = patience_ms
+        self._timeout_ms = timeout_ms
         self._lingers = lingers
         self._gifts: dict[PublicKey, Gift] = {}
         self._vectors: dict[PublicKey, Vector] = {}  # that are averaged
@@ -115,9 +115,9 @@ class GatewaySeat(Seat):
         if not self._lingers:
             self.shut()
 
-    def go_on(self, patience_ms: float, *, lingers: bool) -> None:
+    def go_on(self, timeout_ms: float, *, lingers: bool) -> None:
         """Begin the same work again, which gave nothing to hand in; what came back of leases stays. The arguments are the constructor's."""
-        self._patience_ms, self._lingers, self._over_ms = patience_ms, lingers, None
+        self._timeout_ms, self._lingers, self._over_ms = timeout_ms, lingers, None
 
     def nothing_learnt(self) -> None:
         """See ``Seat``; what came back is handed in with the next work on this base, if there is any."""
@@ -174,7 +174,7 @@ class GatewaySeat(Seat):
     async def _all_back(self) -> None:
         """Wait for all leases that are out, until they were due; for what came back by then a little longer."""
         while self._leases.is_awaited(self._clock.now_ms()) or self._checking:
-            left_ms = self._leases.due_ms - self._clock.now_ms() + (self._patience_ms if self._checking else 0.0)
+            left_ms = self._leases.due_ms - self._clock.now_ms() + (self._timeout_ms if self._checking else 0.0)
             if left_ms <= 0:
                 return
             self._changed.clear()

@@ -111,15 +111,15 @@ class GatewayService:
         due_ms = now_ms + self._steps * table.step_ms
         reason = self._why_not(round_, cohort)
         lingers = self.is_lease_only and not reason and not self._is_leaving
-        patience_ms = table.last_patience_ms
+        timeout_ms = table.last_timeout_ms
         if self._work is not None and self._work.is_on(base, cohort, lent):  # nothing was handed in on it: what is leased may come back
             self._leases.go_on(now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms)
-            self._work.seat.go_on(patience_ms, lingers=lingers)
+            self._work.seat.go_on(timeout_ms, lingers=lingers)
             if self._is_leaving:
                 self._work.seat.shut()
             return self._work.seat
         self._forget()
-        seat = GatewaySeat(self._context, base, self._leases, self._durations, self._returns, patience_ms, lingers=lingers)
+        seat = GatewaySeat(self._context, base, self._leases, self._durations, self._returns, timeout_ms, lingers=lingers)
         architectures = self._course.plan.architectures(round_, cohort)
         if reason:
             self._why_none = reason

@@ -144,9 +144,9 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         await MemoryLog(network).start()
         assert not await heads.compare()
         clock.advance(waits.WENT_BACK_S)
-        heads.check_patience()
+        heads.check_timeout()
         clock.advance(1)
         with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
-            heads.check_patience()
+            heads.check_timeout()
 
     asyncio.run(story())

@@ -139,7 +139,7 @@ class Script:
         self.compared.append(now())
         return next(self._whole, True)
 
-    def check_patience(self) -> None:
+    def check_timeout(self) -> None:
         pass
 
     def check_contradiction(self, commitment: Commitment) -> None:

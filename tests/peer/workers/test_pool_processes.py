@@ -28,7 +28,7 @@ from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
-from manta_swarm.peer.workers.processes import Patience, ProcessPool, WorkerData
+from manta_swarm.peer.workers.processes import ProcessPool, Timeout, WorkerData
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity
@@ -45,7 +45,7 @@ PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
 START = Standing.start(SIGNED.open(), SIGNED.run)
 ASKED = (TINY.largest(), TINY.smallest())
-PATIENT = Patience(least_s=240.0, again=Restart(0.01, 0.02, free=1))
+PATIENT = Timeout(least_s=240.0, again=Restart(0.01, 0.02, free=1))
 QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
 CPU = Device("cpu", 1)
 
@@ -141,7 +141,7 @@ def play(
     story: Callable[[ProcessPool], Awaitable[None]],
     *,
     devices: tuple[Device, ...] = (CPU, CPU),
-    patience: Patience = PATIENT,
+    timeout: Timeout = PATIENT,
     data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
     cuda_graphs: bool = False,
 ) -> None:
@@ -150,7 +150,7 @@ def play(
     descriptors = set(os.listdir("/proc/self/fd"))
 
     async def whole() -> set[int]:
-        pool = ProcessPool(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
+        pool = ProcessPool(TINY.name, data(), devices, timeout, cuda_graphs=cuda_graphs)
         telling = asyncio.create_task(told(pool))
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -228,7 +228,7 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and
             assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
 
     alone_2, alone_8 = alone(weights_of(1), None, 2), alone(weights_of(1), None, 8)
-    play(story, patience=QUICK)
+    play(story, timeout=QUICK)
 
 
 def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
@@ -274,10 +274,10 @@ def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
 
 _PARENT = """
 import asyncio, sys
-from tests.peer.workers.test_pool_processes import CPU, Patience, ProcessPool, TINY, WorkerData, digits
+from tests.peer.workers.test_pool_processes import CPU, Timeout, ProcessPool, TINY, WorkerData, digits
 
 async def main():
-    worker pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Patience())
+    worker pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Timeout())
     await worker pool.start()
     while len(worker pool.present()) < 2:
         await worker pool.changes.next()
@@ -317,4 +317,4 @@ def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pa
 
     expected = alone(weights_of(1), None, 6)
     gpus = tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count()))
-    play(story, devices=gpus, patience=Patience(), cuda_graphs=cuda_graphs)
+    play(story, devices=gpus, timeout=Timeout(), cuda_graphs=cuda_graphs)

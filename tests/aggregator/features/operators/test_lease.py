@@ -66,7 +66,7 @@ def test_who_cannot_renew_stops_by_its_own_clock_before_another_can_have_its_tur
         assert one._until_s < asked_s + 2  # by the clock of the one that stops: this is what is promised
         await two.won()
         etcd.stop(signal.SIGKILL)
-        waiting = asyncio.create_task(one.won())  # patience, while etcd is away
+        waiting = asyncio.create_task(one.won())  # timeout, while etcd is away
         await two.kept()
         assert not waiting.done()
         etcd.start()
