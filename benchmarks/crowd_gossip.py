@@ -28,7 +28,7 @@ from crowd_rounds import COMMIT_MS, ROW_MS, World
 
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.codec.vectors import vector_group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
 from manta_swarm.network.pushes import Push, Shown
 from manta_swarm.network.rumours import Book
@@ -125,7 +125,7 @@ class Peer(Node):
         super().__init__(Line(crowd.up_mbit, crowd.down_mbit), number // crowd.cohort_size)
         self.crowd, self.key = crowd, PublicKey(sha256(b"peer %d" % number))
         self.rng = random.Random(number)
-        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=waits.NEAR_GETS_S)
+        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=timeouts.NEAR_GETS_S)
         self.book.budget_bytes = 2**60 if crowd.by_bodies else 0
         self.pulling = 0
         self.pushing: set[PublicKey] = set()
@@ -225,7 +225,7 @@ class Peer(Node):
         wanted.sources.update(dict.fromkeys(self.book.sources(root)))
         place = int.from_bytes(sha256(root + self.key)[:8], "big") / 2**64 * len(self.crowd.peers)
         first = max(LOG_FIRST, LOG_BYTES // sum(sizes))
-        turn_ms = 0.0 if place < first or not self.crowd.by_gossip else waits.TURN_S * 1000 * (1 + math.log2(place / first))
+        turn_ms = 0.0 if place < first or not self.crowd.by_gossip else timeouts.TURN_S * 1000 * (1 + math.log2(place / first))
         wanted.log_from = self.crowd.world.now + turn_ms
         self.crowd.world.after(turn_ms, lambda: self.ask(root))
         self.ask(root)

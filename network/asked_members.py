@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint, Refused
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, Weather
@@ -212,14 +212,14 @@ class AskedMembers:
             self._do_with_less(call)
             if call.is_done:
                 return
-            await within(changed, waits.EVALUATION_LOOK_S)
+            await within(changed, timeouts.EVALUATION_LOOK_S)
             for key, worker in list(call.workers.items()):
                 if worker.done():
                     worker.result()
                     del call.workers[key]
             now_s = loop.time()
             idle_s, last_s = (0.0 if call.workers else idle_s + now_s - last_s), now_s
-            if idle_s > waits.EVALUATORS_S:
+            if idle_s > timeouts.EVALUATORS_S:
                 raise Unreachable(self._nobody())
             found = await self._finder.find() if not call.workers or not changed.is_set() else ()
 
@@ -254,14 +254,14 @@ class AskedMembers:
                 changed = call.changed
                 task = self._next(key, call)
                 if task is None:
-                    await within(changed, waits.EVALUATION_LOOK_S)
+                    await within(changed, timeouts.EVALUATION_LOOK_S)
                     continue
                 try:
                     pause_s = await self._answer(key, task, call)
                     failures, laters = 0, laters + 1 if pause_s else 0
                 except Weather:
                     failures += 1
-                    pause_s = waits.EVALUATION_AGAIN_S
+                    pause_s = timeouts.EVALUATION_AGAIN_S
                 except Refused as error:
                     self.unwilling[key] = str(error)
                     return
@@ -282,7 +282,7 @@ class AskedMembers:
             if len(task.answers) + len(task.working) < task.wanted:
                 return task
         now_s = asyncio.get_running_loop().time()
-        slow = (task for task in open_tasks if len(task.working) == 1 and now_s - task.began_s > waits.EVALUATION_SLOW_S)
+        slow = (task for task in open_tasks if len(task.working) == 1 and now_s - task.began_s > timeouts.EVALUATION_SLOW_S)
         return min(slow, key=lambda task: task.began_s, default=None)
 
     async def _answer(self, key: PublicKey, task: _Task, call: _Call) -> float:
@@ -297,7 +297,7 @@ class AskedMembers:
         if word.fate == Fate.NEVER:
             self.unwilling[key] = word.reason
         elif word.fate == Fate.LATER:
-            return max(waits.EVALUATION_AGAIN_S, min(word.wait_ms / 1000, waits.EVALUATION_SLOW_S))
+            return max(timeouts.EVALUATION_AGAIN_S, min(word.wait_ms / 1000, timeouts.EVALUATION_SLOW_S))
         else:
             self._take(key, task, checked(word.answer[0], question, key, self._data), word.answer[0], call)
         return 0.0
@@ -311,13 +311,13 @@ class AskedMembers:
         """
         request = pack(question)
         try:
-            async with asyncio.timeout(waits.EVALUATION_S):
+            async with asyncio.timeout(timeouts.EVALUATION_S):
                 while True:
-                    said = await self._endpoint.call(key, METHOD, request, timeout_s=waits.EVALUATION_CALL_S, large_answer=True)
+                    said = await self._endpoint.call(key, METHOD, request, timeout_s=timeouts.EVALUATION_CALL_S, large_answer=True)
                     word = unpack(EvaluationWord, said, max_bytes=MAX_WORD_BYTES)
                     if word.fate != Fate.HELD:
                         return word
-                    await asyncio.sleep(max(waits.EVALUATION_POLL_S, min(word.wait_ms / 1000, waits.EVALUATION_SLOW_S)))
+                    await asyncio.sleep(max(timeouts.EVALUATION_POLL_S, min(word.wait_ms / 1000, timeouts.EVALUATION_SLOW_S)))
         except TimeoutError as error:
             raise Unreachable("a member has not measured in time") from error
 

@@ -14,7 +14,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.daemon import ask
 from manta_swarm.protocol.errors import SignatureError, Unreachable
 from manta_swarm.protocol.signing import PublicKey, peer_id, peer_name, public_key_of
@@ -52,7 +52,7 @@ async def connect(p2p: P2P, key: PublicKey, maddrs: Sequence[str], what: str) ->
         raise Unreachable(f"{what} has an address that none can be reached at: {error}") from error
     connecting = p2pd_pb2.ConnectRequest(peer=peer_id(key), addrs=bare)
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connecting)
-    _, _, writer = await answer_of(ask(p2p, request), what, waits.CONNECT_S)
+    _, _, writer = await answer_of(ask(p2p, request), what, timeouts.CONNECT_S)
     writer.close()
 
 
@@ -66,7 +66,9 @@ async def connect_some(p2p: P2P, nodes: Sequence[tuple[PublicKey, str]]) -> list
     waiting, answered = set(trying), False
     try:
         while waiting:
-            done, waiting = await asyncio.wait(waiting, timeout=waits.OTHERS_S if answered else None, return_when=asyncio.FIRST_COMPLETED)
+            done, waiting = await asyncio.wait(
+                waiting, timeout=timeouts.OTHERS_S if answered else None, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in done:
                 error = task.exception()
                 if error is not None and not isinstance(error, Unreachable):
@@ -91,7 +93,7 @@ async def connected_peers(p2p: P2P) -> dict[bytes, list[bytes]]:
         Unreachable: the daemon does not answer.
     """
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
-    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
+    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", timeouts.CONNECT_S)
     writer.close()
     found: dict[bytes, list[bytes]] = {}
     for peer in response.peers:

@@ -16,7 +16,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import check_listen, not_to_listen_on
 from manta_swarm.protocol.errors import OwnFault
 from manta_swarm.runtime.child import tethered
@@ -122,7 +122,7 @@ async def start_daemon(socket_dir: str, identity_path: Path, listen: Sequence[st
             dht_mode="off",
             identity_path=str(identity_path),
             check_if_identity_free=False,
-            startup_timeout=waits.DAEMON_S,
+            startup_timeout=timeouts.DAEMON_S,
             use_relay=False,  # with _CONFIGURATION: two peers that both only dial out do not reach each other
             use_auto_relay=False,
         )

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.protocol.errors import EncodingError, SignatureError
 from manta_swarm.protocol.signing import PublicKey, public_key_of
 
@@ -28,7 +28,7 @@ _IDENTITY_MULTIHASH = b"\x00\x24"  # before libp2p's protobuf of an Ed25519 key 
 async def is_there(key: PublicKey, host: str, port: int) -> bool:
     """Return whether the node ``key`` answers a new connection to ``host``, an IP address, and ``port``."""
     try:
-        async with asyncio.timeout(waits.DIAL_BACK_S):
+        async with asyncio.timeout(timeouts.DIAL_BACK_S):
             return await _certificate(host, port, key)
     except (OSError, TimeoutError, EncodingError, asyncio.IncompleteReadError):
         return False

@@ -22,7 +22,7 @@ from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import is_dialable
 from manta_swarm.network.connections import answer_of, connect, connected_peers, host_of, hosts_of, tcp_port_of
 from manta_swarm.network.dial_back import is_there
@@ -184,7 +184,7 @@ class Dialling:
     async def places(self, key: PublicKey) -> list[Place]:
         """Return where a node is, as it says itself, or was reached; none where that is not known here."""
         if key == self._key:
-            _, maddrs = await answer_of(self._p2p._client.identify(), "the p2p daemon", waits.CONNECT_S)
+            _, maddrs = await answer_of(self._p2p._client.identify(), "the p2p daemon", timeouts.CONNECT_S)
             return sorted(places_of(map(str, maddrs)), key=lambda place: not ipaddress.ip_address(place[0]).is_global)[:MAX_PLACES]
         peer = peer_id(key)
         addresses = (await self._list()).get(peer)
@@ -315,7 +315,7 @@ class Dialling:
         """Return the places of a node that another one names and that may be dialled; none where it names none."""
         hosts = hosts_of(self._connected.get(informant, []))
         try:
-            places = await self._places_told(informant, key, waits.WHERE_S)
+            places = await self._places_told(informant, key, timeouts.WHERE_S)
         except MantaError:
             return []
         return [place for place in places if is_dialable(place[0], hosts)]
@@ -325,7 +325,7 @@ class Dialling:
         told = self._told.get(peer)
         if told is None or told[0] + _TOLD_S < now_s:
             try:
-                told = now_s, await self._places_told(peer, key, waits.WHERE_ITSELF_S)
+                told = now_s, await self._places_told(peer, key, timeouts.WHERE_ITSELF_S)
             except MantaError:
                 return []
             self._told.put(peer, told)

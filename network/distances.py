@@ -10,7 +10,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.lan import Networks, is_in
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Endpoint, OwnNode
@@ -124,7 +124,7 @@ class Distances:
                         break
                     await asyncio.sleep(_PAUSE_S * self._rng.random())
                 began_s = self._clock.now_s()
-                await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
+                await self._node.call(key, METHOD, b"", timeout_s=timeouts.PING_S)
                 took_us = round((self._clock.now_s() - began_s) * 1e6)
                 self._took(key, took_us)
                 if known is not None and self._steps.get(key) == step_of(took_us, known) == known:

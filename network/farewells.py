@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint, OwnNode
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError
@@ -40,7 +40,7 @@ async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
 
     async def tell(key: PublicKey) -> bool:
         try:
-            await node.call(key, METHOD, data, timeout_s=waits.PUSH_S)
+            await node.call(key, METHOD, data, timeout_s=timeouts.PUSH_S)
         except MantaError:
             return False
         return True

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BUSY, HASHES, METHOD, NOT_YET, Ask
 from manta_swarm.network.rpc import LARGE_BYTES, Endpoint, Refused
 from manta_swarm.network.sources import GAVE, NOT_ASKED, Call, Source, Sources
@@ -181,7 +181,7 @@ class Calls:
         source = min(free, key=rank)  # of equal ones the first
         call = Call(place, source, now, now + self._timeout_s(place) * 2 ** len(calls))
         request = pack(Ask(self.root, place))
-        timeout_s = max(min(waits.PIECE_S, self._ends - now), 0.001)
+        timeout_s = max(min(timeouts.PIECE_S, self._ends - now), 0.001)
         is_large = self._sizes[place] >= LARGE_BYTES
         asking = self._endpoint.call(source.key, METHOD, request, timeout_s=timeout_s, large_answer=is_large)
         self._calls[asyncio.create_task(asking)] = call
@@ -225,7 +225,7 @@ class Calls:
                 source.times_without = 0
             else:
                 self._note_without(source, is_away=False)
-            self._rest(source, place if str(error) == NOT_YET else None, waits.PIECE_AGAIN_S[0], str(error))
+            self._rest(source, place if str(error) == NOT_YET else None, timeouts.PIECE_AGAIN_S[0], str(error))
             self._give_up(call)
         except RemoteFault as error:
             self._give_up(call)
@@ -233,9 +233,9 @@ class Calls:
         except Unreachable as error:
             source.is_doubtful = True
             self._note_without(source, is_away=True)
-            if self._loop.time() - call.started >= 0.99 * waits.PIECE_S:
+            if self._loop.time() - call.started >= 0.99 * timeouts.PIECE_S:
                 self._at_once = max(self._at_once - 1, 1)  # it may be the own line that cannot bring so many in time
-            self._rest(source, None, waits.AWAY_S, str(error))
+            self._rest(source, None, timeouts.AWAY_S, str(error))
             self._give_up(call)
         else:
             source.said, source.is_doubtful, source.times_without = GAVE, False, 0
@@ -280,7 +280,7 @@ class Calls:
     def _rest(self, source: Source, place: int | None, first_s: float, said: str) -> None:
         """Let a source rest: twice as long each time until it gives something, times 0.5 to 1.5 at random."""
         times = source.rests[place][0] if place in source.rests else 0
-        rest_s = min(first_s * 2 ** min(times, 10), waits.PIECE_AGAIN_S[1]) * (0.5 + self.rng.random())
+        rest_s = min(first_s * 2 ** min(times, 10), timeouts.PIECE_AGAIN_S[1]) * (0.5 + self.rng.random())
         source.rests[place] = (times + 1, self._loop.time() + rest_s)
         source.said = said
         heapq.heappush(self._alarms, source.rests[place][1])

@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Handler, OwnNode, RecordRule, Refused
 from manta_swarm.protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
@@ -189,7 +189,7 @@ class Gate:
         except Refused as error:
             if self._own is None or not str(error).startswith(NOT_ADMITTED):
                 raise
-        await self._node.call(key, "pass", pack(self._own), timeout_s=waits.CALL_S)
+        await self._node.call(key, "pass", pack(self._own), timeout_s=timeouts.CALL_S)
         return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.fetching import fetch
@@ -244,12 +244,12 @@ class Gossip:
         if self._blob_store.get(pull.root) is not None:
             self._book.hold(pull.root)
         elif pull.root not in self._getting:
-            sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), timeout_s=waits.NEAR_GETS_S, may_grow=True)
+            sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), timeout_s=timeouts.NEAR_GETS_S, may_grow=True)
             self._begin(pull.root, self._body_sizes, "body", sources, is_pull=True)
 
     def _begin(self, root: bytes, sizes: Sequence[int], kind: str, sources: Sources, *, is_pull: bool) -> _Getting:
         getting = self._getting[root] = _Getting(sources, is_pull)
-        deadline_s = waits.BODY_S if is_pull else waits.FETCH_S
+        deadline_s = timeouts.BODY_S if is_pull else timeouts.FETCH_S
         getting.task = asyncio.create_task(
             fetch(
                 self._endpoint,
@@ -298,7 +298,7 @@ class Gossip:
             return
         has_near = any(self._neighbours.is_near(each) for each in getting.sources)
         is_far_beside_near = has_near and not self._neighbours.is_near(key)
-        getting.sources.add(key, is_spare=is_far_beside_near, rest_s=waits.NEAR_GETS_S if is_far_beside_near else 0.0)
+        getting.sources.add(key, is_spare=is_far_beside_near, rest_s=timeouts.NEAR_GETS_S if is_far_beside_near else 0.0)
 
     # Links.
 
@@ -313,7 +313,7 @@ class Gossip:
         try:
             while push is not None:
                 request = pack(push)
-                answer = await self._endpoint.call(key, METHOD, request, timeout_s=waits.PUSH_S)
+                answer = await self._endpoint.call(key, METHOD, request, timeout_s=timeouts.PUSH_S)
                 self.bytes_out += len(request)
                 if not unpack(Heard, answer, max_bytes=_MAX_ANSWER_BYTES).is_linked:
                     raise EncodingError("no room for another link")

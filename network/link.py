@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Protocol, cast
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, Busy, Refused, refusal
 from manta_swarm.network.traffic import Flow, Traffic
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
@@ -250,7 +250,7 @@ class Link(asyncio.BufferedProtocol):
         if receiver is None:
             if self._unclaimed is None:
                 self._pause()
-                self._unclaimed = asyncio.get_running_loop().call_later(waits.LINK_CHUNK_S, self._cut, "a chunk that nobody waits for")
+                self._unclaimed = asyncio.get_running_loop().call_later(timeouts.LINK_CHUNK_S, self._cut, "a chunk that nobody waits for")
             return
         if self._unclaimed is not None:
             self._unclaimed.cancel()

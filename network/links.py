@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import is_dialable
 from manta_swarm.network.dialling import Place, Places, places_of
 from manta_swarm.network.host import host_digest
@@ -198,7 +198,7 @@ class Links:
             self._learnt.set()
             self._learnt = asyncio.Event()
         peer.greeting = greeting
-        if peer.link is None and peer.dialling is None and time.monotonic() >= peer.tried_s + waits.LINK_AGAIN_S:
+        if peer.link is None and peer.dialling is None and time.monotonic() >= peer.tried_s + timeouts.LINK_AGAIN_S:
             peer.tried_s = time.monotonic()
             peer.dialling = self._run(asyncio.create_task(self._link(key, peer)))
 
@@ -234,10 +234,10 @@ class Links:
         try:
             if key < self.key:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(2 * waits.LINK_S):
+                    async with asyncio.timeout(2 * timeouts.LINK_S):
                         await peer.linked.wait()
             if peer.link is None:
-                async with asyncio.timeout(2 * waits.LINK_S):
+                async with asyncio.timeout(2 * timeouts.LINK_S):
                     await self._dial(key, peer.greeting)
         except (TimeoutError, OSError, MantaError) as error:
             logger.info("no link peer=%s reason=%s", key.hex()[:8], error or "too slow")
@@ -262,7 +262,7 @@ class Links:
         failure = OSError("it says no address that may be dialled")
         try:
             while attempts:
-                done, attempts = await asyncio.wait(attempts, timeout=waits.LINK_S, return_when=asyncio.FIRST_COMPLETED)
+                done, attempts = await asyncio.wait(attempts, timeout=timeouts.LINK_S, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     raise OSError("none of its addresses answers")
                 for attempt in done:
@@ -296,7 +296,9 @@ class Links:
             if tls is None:
                 await loop.create_connection(lambda: link, sock=dialling)
             else:
-                await loop.create_connection(lambda: link, sock=dialling, ssl=tls, server_hostname="", ssl_handshake_timeout=waits.LINK_S)
+                await loop.create_connection(
+                    lambda: link, sock=dialling, ssl=tls, server_hostname="", ssl_handshake_timeout=timeouts.LINK_S
+                )
         except BaseException:
             dialling.close()
             raise
@@ -339,7 +341,7 @@ class Links:
         except OSError as error:  # there are no more descriptors, perhaps
             logger.info("a connection was not taken reason=%s", error)
             loop.remove_reader(listening)
-            loop.call_later(waits.LINK_S, self._listen_again, listening)
+            loop.call_later(timeouts.LINK_S, self._listen_again, listening)
             return
         if len(self._arriving) >= _MAX_ARRIVING:
             arrived.close()
@@ -357,7 +359,7 @@ class Links:
     async def _take(self, arrived: socket.socket, *, is_local: bool) -> None:
         """Hear whose connection it is, and make it a link if that is a peer of the cohort, and shows it."""
         try:
-            async with asyncio.timeout(waits.LINK_S):
+            async with asyncio.timeout(timeouts.LINK_S):
                 key = PublicKey(await _read(arrived, _KEY_BYTES))
                 if is_local:
                     is_known = hmac.compare_digest(await _read(arrived, _SECRET_BYTES), self._secret_of(key))
@@ -470,7 +472,7 @@ class Links:
             raise EncodingError(f"a chunk of {len(request)} bytes")
         tag, turn, first = _CHUNK_HEAD.unpack_from(request)
         try:
-            async with asyncio.timeout(waits.LINK_CHUNK_S):
+            async with asyncio.timeout(timeouts.LINK_CHUNK_S):
                 while (receiver := self.receiver(tag)) is None:
                     await self._changed.wait()
         except TimeoutError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint, Refused
 from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES, RoundContributions
@@ -233,7 +233,7 @@ async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
         Unreachable, Refused: the node does not answer, or serves none.
         OtherVersion, EncodingError: what it sent is a manifest of old, or none.
     """
-    answer = await endpoint.call(key, "manifest", b"", timeout_s=waits.CALL_S)
+    answer = await endpoint.call(key, "manifest", b"", timeout_s=timeouts.CALL_S)
     return SignedManifest.read(answer)
 
 
@@ -285,7 +285,7 @@ class LogClient:
         return await self.line.ask(lambda key: self._hand_in(key, header, groups, begun_s))
 
     async def _hand_in(self, key: PublicKey, header: Header, groups: Sequence[bytes | memoryview], begun_s: float) -> HandedIn:
-        said = await self._endpoint.call(key, "header", pack(header), timeout_s=waits.HEADER_S)
+        said = await self._endpoint.call(key, "header", pack(header), timeout_s=timeouts.HEADER_S)
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
         if answer.status == HandIn.HAVE_TICKET:
@@ -296,7 +296,7 @@ class LogClient:
 
         async def send(place: int, group: bytes | memoryview) -> bytes:
             part = BodyPart(digest, place, group).pack()
-            return await self._endpoint.call(key, "body", part, timeout_s=waits.BODY_S)
+            return await self._endpoint.call(key, "body", part, timeout_s=timeouts.BODY_S)
 
         try:
             with self.line.uploading():
@@ -323,7 +323,7 @@ class LogClient:
             RemoteFault: what it answers proves nothing.
         """
         longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
-        timeout_s = waits.CALL_S if left_ms is None else waits.news_s(left_ms, longest_ms)
+        timeout_s = timeouts.CALL_S if left_ms is None else timeouts.news_s(left_ms, longest_ms)
         patient = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
         request = pack(AfterRound(round, patient))
 
@@ -349,7 +349,7 @@ class LogClient:
             RemoteFault: what it answers proves nothing.
         """
         ask = AskListing(round, key or self._endpoint.key)
-        answer = await self.line.call("listing", pack(ask), timeout_s=waits.CALL_S)
+        answer = await self.line.call("listing", pack(ask), timeout_s=timeouts.CALL_S)
         if not answer:
             return None
         listing = unpack(Listing, answer, max_bytes=MAX_LISTING_BYTES)
@@ -365,7 +365,7 @@ class LogClient:
             Unreachable: no answer.
             RemoteFault: the source refuses, or these are not its weights.
         """
-        answer = await self._endpoint.call(source, "weights", pack(AskRound(entry.round)), timeout_s=waits.CALL_S)
+        answer = await self._endpoint.call(source, "weights", pack(AskRound(entry.round)), timeout_s=timeouts.CALL_S)
         return open_weighed(answer, entry)
 
     async def credit(self, round: int, key: bytes = b"") -> CreditWord:
@@ -375,7 +375,7 @@ class LogClient:
             Unreachable: no answer.
             RemoteFault: the log does not say it.
         """
-        answer = await self.line.call("credit", pack(AskCredit(round, key or self._endpoint.key)), timeout_s=waits.CALL_S)
+        answer = await self.line.call("credit", pack(AskCredit(round, key or self._endpoint.key)), timeout_s=timeouts.CALL_S)
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
     async def contributions(self, proven: ProvenRound, page: RoundContributions | None = None) -> RoundContributions:
@@ -405,7 +405,7 @@ class LogClient:
             RemoteFault: the log does not show them.
         """
         ask = AskContributions(proven.round.round, place, proven.tree_head.size)
-        answer = await self.line.call("contributions", pack(ask), timeout_s=waits.CALL_S, large_answer=True)
+        answer = await self.line.call("contributions", pack(ask), timeout_s=timeouts.CALL_S, large_answer=True)
         page = unpack(RoundContributions, answer, max_bytes=MAX_CONTRIBUTIONS_BYTES)
         if not page.entries:
             raise EncodingError("a part of a round without contributions")
@@ -418,7 +418,7 @@ class LogClient:
             Unreachable: no answer.
             Refused: the log does not take it.
         """
-        await self.line.call("measure", pack(signed), timeout_s=waits.CALL_S)
+        await self.line.call("measure", pack(signed), timeout_s=timeouts.CALL_S)
 
     def open(self, data: bytes) -> Commitment:
         """Return the commit whose packed receipt is ``data``, from wherever it came.

@@ -5,7 +5,7 @@ Also the other questions about its tree: its head, its entries, and what a witne
 
 from dataclasses import dataclass
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Commitment, LogClient
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.cosignatures import Cosignature
@@ -104,7 +104,7 @@ async def ask_head(log: LogClient, held: Commitment | None) -> ShownHead:
         RemoteFault: it shows none.
     """
     ask = HeldHead(() if held is None else (held.receipt,))
-    answer = await log.line.call("tree-head", pack(ask), timeout_s=waits.CALL_S)
+    answer = await log.line.call("tree-head", pack(ask), timeout_s=timeouts.CALL_S)
     return unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES)
 
 
@@ -116,7 +116,7 @@ async def ask_consistency(log: LogClient, old: int, new: int) -> tuple[bytes, ..
         Refused: the log has not so many entries.
         RemoteFault: it shows no proof.
     """
-    answer = await log.line.call("consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
+    answer = await log.line.call("consistency", pack(AskConsistency(old, new)), timeout_s=timeouts.CALL_S)
     return unpack(Consistency, answer, max_bytes=MAX_CONSISTENCY_BYTES).proof
 
 
@@ -131,7 +131,7 @@ async def ask_entries(log: LogClient, index: int, width: int) -> list[bytes]:
     found, first = list[bytes](), WIDTH * index
     while len(found) < width:
         ask = AskEntries(first + len(found), width - len(found))
-        answer = await log.line.call("entries", pack(ask), timeout_s=waits.PIECE_S, large_answer=True)
+        answer = await log.line.call("entries", pack(ask), timeout_s=timeouts.PIECE_S, large_answer=True)
         found += (part := bundled(answer))
         if not part or len(found) > width:
             raise EncodingError("no entries, or more than were asked for")
@@ -145,7 +145,7 @@ async def bring_cosignature(log: LogClient, size: int, cosignature: Cosignature)
         Unreachable: no answer.
         Refused: the log does not take it; the reason is its.
     """
-    await log.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
+    await log.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=timeouts.CALL_S)
 
 
 async def proof_between(log: LogClient, before: TreeHead, after: TreeHead) -> tuple[bytes, ...]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.links import MAX_GREETING_BYTES, Greeting, Links
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.cohorts import cohort_peer_proof, is_cohort_peer_proof
@@ -65,7 +65,7 @@ class CohortPeers:
         self._token = token
         self._clock = clock
         self._proven: dict[PublicKey, float] = {}  # with the time
-        self._fresh_s = waits.ANNOUNCED_S  # for so long a proof counts
+        self._fresh_s = timeouts.ANNOUNCED_S  # for so long a proof counts
         self._meeting: dict[PublicKey, asyncio.Task[None]] = {}
         self.refused = 0
 
@@ -79,7 +79,7 @@ class CohortPeers:
 
         async def tell(key: PublicKey) -> None:
             with contextlib.suppress(MantaError):
-                await self._endpoint.call(key, GOODBYE, b"", timeout_s=waits.LEAVE_S)
+                await self._endpoint.call(key, GOODBYE, b"", timeout_s=timeouts.LEAVE_S)
 
         await together(*(tell(key) for key in self.fresh()))
 
@@ -100,7 +100,7 @@ class CohortPeers:
 
         ``period_s``: until the next time. A proof counts for three of them.
         """
-        self._fresh_s = max(waits.ANNOUNCED_S, 3 * period_s)
+        self._fresh_s = max(timeouts.ANNOUNCED_S, 3 * period_s)
         others = [key for key in {*self._proven, *keys} if key != self._endpoint.key]
         if others:
             await asyncio.wait([self._say_hello(key) for key in others[:MAX_MATES]])
@@ -126,7 +126,7 @@ class CohortPeers:
     async def _hello(self, key: PublicKey) -> None:
         request = pack(self._own_hello(key))
         try:
-            answer = await self._endpoint.call(key, METHOD, request, timeout_s=waits.HELLO_S)
+            answer = await self._endpoint.call(key, METHOD, request, timeout_s=timeouts.HELLO_S)
             opened = unpack(Hello, answer, max_bytes=_MAX_MESSAGE_BYTES)
             self._check(opened.proof, key)
         except MantaError as error:

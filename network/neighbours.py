@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.affinity import FAR, NOWHERE, STAY_US, Placed, Position, distance_us
 from manta_swarm.protocol.encoding import pack, unpack
@@ -121,7 +121,7 @@ class Neighbours:
 
         async def hand(key: PublicKey) -> None:
             with contextlib.suppress(MantaError):
-                await self._endpoint.call(key, METHOD, self._announced, timeout_s=waits.PUSH_S)
+                await self._endpoint.call(key, METHOD, self._announced, timeout_s=timeouts.PUSH_S)
 
         await together(*(hand(key) for key in keys))
 
@@ -174,7 +174,7 @@ class Neighbours:
     def _counts_for_s(self) -> float:
         """How long an announcement counts: some periods of whoever made it, who may know more by now than this node does."""
         known = max(len(self._known), min(round(self._size or 0), MAX_NEIGHBOURS))
-        return max(waits.ANNOUNCED_S, _PERIODS_KNOWN * _period_s(known))
+        return max(timeouts.ANNOUNCED_S, _PERIODS_KNOWN * _period_s(known))
 
     @property
     def size(self) -> int:
@@ -405,7 +405,7 @@ class Neighbours:
 
 
 def _period_s(known: int) -> float:
-    shortest_s, longest_s = waits.ANNOUNCE_S
+    shortest_s, longest_s = timeouts.ANNOUNCE_S
     return min(max(shortest_s, known * _S_A_NEIGHBOUR), longest_s)
 
 

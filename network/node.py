@@ -21,7 +21,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import check_peer_address, not_a_peer
 from manta_swarm.network.connections import DaemonsConnections, answer_of, connect_some, remote_hosts
 from manta_swarm.network.daemon import HangUps, make_socket_dir, start_daemon
@@ -71,7 +71,7 @@ async def _joined(
         await dht.protocol.serve()
     await together(*(dht.protocol.call_ping(PeerID(peer_id(parse_address(maddr)[0]))) for maddr in maddrs))
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(waits.ENTER_DHT_S):
+        async with asyncio.timeout(timeouts.ENTER_DHT_S):
             await dht.find_nearest_nodes([dht.node_id])
     return dht
 
@@ -231,7 +231,7 @@ class Node:
         """
         stub = self._dht.protocol.get_stub(PeerID(peer_id(key)))
         asked_s, begun_s = time.time(), time.monotonic()
-        answer = await answer_of(stub.rpc_ping(dht_pb2.PingRequest(validate=False)), f"{short_name(key)} (clock)", waits.CALL_S)
+        answer = await answer_of(stub.rpc_ping(dht_pb2.PingRequest(validate=False)), f"{short_name(key)} (clock)", timeouts.CALL_S)
         took_s = time.monotonic() - begun_s
         return answer.dht_time - (asked_s + took_s / 2), took_s
 
@@ -269,7 +269,7 @@ class Node:
             raise ValueError(f"a DHT record has at most {MAX_VALUE_BYTES} bytes")
         expires_s = get_dht_time() + ttl_s
         with contextlib.suppress(TimeoutError):  # some may have it, and it is published again before it expires
-            async with asyncio.timeout(waits.DHT_S):
+            async with asyncio.timeout(timeouts.DHT_S):
                 await self._own_records.store(name, value, expires_s, self._dialling.trusted)
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
@@ -292,7 +292,7 @@ class Node:
                 take(await records_at(self._dht, random.choice(self._dialling.trusted), name))
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(waits.DHT_S):
+            async with asyncio.timeout(timeouts.DHT_S):
                 await together(search(), ask())
         records: dict[PublicKey, bytes] = {}
         for subkey, item in found.items():
@@ -317,7 +317,7 @@ class Node:
         """End the DHT node and the daemon; remove the sockets."""
         if not self._unary.daemon_ended:
             with contextlib.suppress(TimeoutError, P2PDaemonError, OSError):
-                async with asyncio.timeout(waits.GOODBYE_S):
+                async with asyncio.timeout(timeouts.GOODBYE_S):
                     await self._dht.shutdown()
         await self._p2p.shutdown()
         await self._dialling.close()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint, OwnNode, Refused
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.ledger import Ledger
@@ -142,7 +142,7 @@ class OperatorLine:
         try:
             while waiting:
                 done, waiting = await asyncio.wait(
-                    waiting, timeout=waits.OTHERS_S if has_met else None, return_when=asyncio.FIRST_COMPLETED
+                    waiting, timeout=timeouts.OTHERS_S if has_met else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 has_met |= any([task.exception() is None for task in done])  # noqa: C419 - of each: nobody else asks for them
                 if has_met and not done:
@@ -196,13 +196,13 @@ class OperatorLine:
         Raises:
             Unreachable: it does not answer.
         """
-        look_s = waits.OPERATOR_LOOK_S
+        look_s = timeouts.OPERATOR_LOOK_S
         await asyncio.sleep(look_s / 2)  # most calls are answered by then; those that wait for a commit are not asked about more often
         while True:
             if self._uploads:
                 await self._see_while_uploading(key)
             else:
-                await self._ping(key, waits.OPERATOR_AWAY_S)
+                await self._ping(key, timeouts.OPERATOR_AWAY_S)
             await asyncio.sleep(look_s)
 
     async def _see_while_uploading(self, key: PublicKey) -> None:
@@ -211,10 +211,10 @@ class OperatorLine:
         Raises:
             Unreachable: another one, called later, answered before it; or none did for long.
         """
-        calling = asyncio.create_task(self._ping(key, waits.OPERATOR_BUSY_S))
+        calling = asyncio.create_task(self._ping(key, timeouts.OPERATOR_BUSY_S))
         asking: asyncio.Task[PublicKey | None] | None = None
         try:
-            await asyncio.wait((calling,), timeout=waits.OPERATOR_AWAY_S)
+            await asyncio.wait((calling,), timeout=timeouts.OPERATOR_AWAY_S)
             if not calling.done():
                 asking = asyncio.create_task(self._first_to_answer([other for other in self.in_turn if other != key]))
                 await asyncio.wait((calling, asking), return_when=asyncio.FIRST_COMPLETED)
@@ -233,7 +233,7 @@ class OperatorLine:
 
     async def _first_to_answer(self, keys: Sequence[PublicKey]) -> PublicKey | None:
         """Return which of these operators answers first; None: none does."""
-        timeout_s = waits.OPERATOR_BUSY_S if self._uploads else waits.OPERATOR_AWAY_S
+        timeout_s = timeouts.OPERATOR_BUSY_S if self._uploads else timeouts.OPERATOR_AWAY_S
         calling = {asyncio.create_task(self._ping(key, timeout_s)): key for key in keys}
         waiting = set(calling)
         try:

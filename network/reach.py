@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.connections import tcp_port_of
 from manta_swarm.network.dial_back import is_there
 from manta_swarm.network.rpc import OwnNode
@@ -135,7 +135,7 @@ async def measure(node: OwnNode, others: Sequence[PublicKey]) -> Reach:
 
 async def _asked(node: OwnNode, key: PublicKey, ports: tuple[int, ...]) -> DialledBack | None:
     try:
-        answer = await node.call(key, METHOD, pack(AskDialBack(ports)), timeout_s=waits.REACH_S)
+        answer = await node.call(key, METHOD, pack(AskDialBack(ports)), timeout_s=timeouts.REACH_S)
         return unpack(DialledBack, answer, max_bytes=_MAX_MESSAGE_BYTES)
     except MantaError as error:
         logger.info("not dialled back by peer=%s reason=%s", key.hex()[:8], error)

@@ -15,7 +15,7 @@ from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto import p2pd_pb2
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.daemon import ask
 from manta_swarm.network.dialling import Dialling
 from manta_swarm.network.rates import CallRates
@@ -64,7 +64,7 @@ class Streams:
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._untaken: set[asyncio.Task[Any]] = set()  # of those that answer: whose answer is on its way
-        self.calls = Calls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=waits.STREAM_IDLE_S)
+        self.calls = Calls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=timeouts.STREAM_IDLE_S)
         self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
@@ -165,7 +165,7 @@ class Streams:
         """End the connections of a caller that does not take an answer: the daemon would keep its stream, and a file, as long as they."""
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=caller.to_bytes()))
         with contextlib.suppress(*_GONE, P2PDaemonError):
-            async with asyncio.timeout(waits.CONNECT_S):
+            async with asyncio.timeout(timeouts.CONNECT_S):
                 _, _, writer = await ask(self._p2p, request)
                 writer.close()
 
@@ -180,7 +180,7 @@ class Streams:
 
 def _timeout(place: Call) -> asyncio.Timeout:
     """Return a timeout after which the caller has been waited for too long."""
-    return asyncio.timeout(max(waits.STREAM_S - place.behind_s, 0.0))
+    return asyncio.timeout(max(timeouts.STREAM_S - place.behind_s, 0.0))
 
 
 async def _end_of(reader: asyncio.StreamReader) -> None:

@@ -19,7 +19,7 @@ from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import self_test
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import LogClient, serve_manifest
 from manta_swarm.network.node import Node
@@ -155,7 +155,7 @@ async def _enter(
         UserError: see ``peer.contact.finding``; or the run does not admit this peer.
     """
     config, store, identity = own.config, own.store, own.identity
-    pause_s, said = waits.RUN_AGAIN_S[0], ""
+    pause_s, said = timeouts.RUN_AGAIN_S[0], ""
     while True:
         try:
             node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
@@ -170,7 +170,7 @@ async def _enter(
                 said = str(error)
                 own.board.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+        pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
 
 
 def _make_pool(

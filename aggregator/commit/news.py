@@ -9,7 +9,7 @@ from typing import Protocol
 
 from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, FeedAnswer
 from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
@@ -157,7 +157,7 @@ class FeedService:
         timeout_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
-            await within(committed, timeout_ms / 1000 + waits.PATIENCE_S)
+            await within(committed, timeout_ms / 1000 + timeouts.PATIENCE_S)
         finally:
             self._waiting[caller] -= 1
             if not self._waiting[caller]:

@@ -10,7 +10,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, state_from_pieces, state_piece_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node, parse_address
@@ -74,7 +74,7 @@ async def _state(endpoint: Endpoint, ledger: Ledger, round_: int, sources: Seque
     manifest = ledger.manifest
     count = build(space_named(manifest.supernet), "meta").num_weights
     sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
-    blob = await fetch(endpoint, ledger.state_at(round_), sizes, sources, deadline_s=waits.FETCH_S, tries=2)
+    blob = await fetch(endpoint, ledger.state_at(round_), sizes, sources, deadline_s=timeouts.FETCH_S, tries=2)
     return state_from_pieces(blob.pieces, count)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manta_swarm.aggregator.log.storage import DATABASE
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -212,7 +212,7 @@ class RollbackGuard:
                 f"this folder {self.why}: nothing is signed before a peer of its last round ({ledger.round}) says that it knows "
                 "no newer one; if nobody can say so, and you know that it has all: start with --newest"
             )
-        deadline = asyncio.get_running_loop().time() + waits.HEARD_S
+        deadline = asyncio.get_running_loop().time() + timeouts.HEARD_S
         while not self._expected <= self._heard and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             self._changed.clear()
             await within(self._changed, left_s)

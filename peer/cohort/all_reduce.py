@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.residuals import DIGEST_BYTES, PART_VALUES, near_mean, part_digests
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
 from manta_swarm.network.links import Links
 from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
@@ -306,7 +306,7 @@ class AllReduce:
     async def _send_values(self, attempt: _Attempt, to: PublicKey, turn: int, place: slice, values: Vector, offset: int = 0) -> None:
         """Send some values; where that fails, the other end finds that they are not there."""
         data = values[place.start - offset : place.stop - offset].data.cast("B")
-        timeout_s = attempt.plan.left_ms / 1000 + waits.NEAR_S
+        timeout_s = attempt.plan.left_ms / 1000 + timeouts.NEAR_S
         with contextlib.suppress(MantaError):
             await self._links.send(to, attempt.tag, turn, place.start, data, timeout_s=timeout_s)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from manta_swarm.codec.residuals import DIGEST_BYTES
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -166,7 +166,7 @@ class Coordinator:
         return self._check(plan, following.result(), answers)
 
     async def _tell(self, key: bytes, method: str, message: Plan | Add, budget_s: float) -> bytes:
-        timeout_s = budget_s + waits.NEAR_S
+        timeout_s = budget_s + timeouts.NEAR_S
         return await self._service.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
 
     def _check(self, plan: Plan, own: Sequence[Share], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
@@ -237,7 +237,7 @@ class Coordinator:
             raise NoMean("the mean of finite vectors is not finite")
         named = b"".join(digests[key] for key in owners)
         try:
-            mean = await self._reducing.mean(self._turn, named, timeout_ms / 1000 + waits.NEAR_S)
+            mean = await self._reducing.mean(self._turn, named, timeout_ms / 1000 + timeouts.NEAR_S)
         except Lacking as error:
             return {key for key in owners if any(part in range(*self._reducing.owned(plan, key).indices(2**31)) for part in error.parts)}
         large = await off_loop(mean.size, lambda: self._too_large(plan, keys, mean))

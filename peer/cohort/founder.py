@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from manta_swarm.codec.residuals import digest_of_parts, near_mean
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
@@ -468,11 +468,11 @@ class FounderSeat(Seat):
         self._others.clear()
 
     async def _until_over(self, collection: _Collection) -> None:
-        await within(collection.over, self._left_s + waits.HEADER_S + waits.BODY_S)
+        await within(collection.over, self._left_s + timeouts.HEADER_S + timeouts.BODY_S)
 
     @property
     def _left_s(self) -> float:
-        return max(self.timetable.last_ms - self._service.now_ms(), 0.0) / 1000 + waits.NEAR_S
+        return max(self.timetable.last_ms - self._service.now_ms(), 0.0) / 1000 + timeouts.NEAR_S
 
 
 def _no_mean(reason: str) -> GiveAnswer:

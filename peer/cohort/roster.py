@@ -7,7 +7,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
 from manta_swarm.peer.cohort.seat import TROUBLE, MemberSeat, Seat, Service
@@ -116,7 +116,7 @@ class Rosters:
         timeout_ms = max(0, round(until_ms - self._service.now_ms()))
         request = pack(Join(base.commit, base.round + 1, microbatch_ms, timeout_ms, self._group.name))
         try:
-            answer = await self._service.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + waits.NEAR_S)
+            answer = await self._service.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + timeouts.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
         except TROUBLE as error:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.residuals import PART_VALUES, near_mean
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.links import Links
 from manta_swarm.network.near_cohort_peers import CohortPeers
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, squared_norms
@@ -306,7 +306,7 @@ class MemberSeat(Seat):
         service, now_ms = self._service, self._service.now_ms()
         # The founder may be late by a microbatch, waits for others as long, then for parts and for sums, perhaps twice: each is a third of
         # a step.
-        timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + waits.NEAR_S
+        timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + timeouts.NEAR_S
         reducing = self._begin(step, vector)
         try:
             request = pack(Give(self._base.commit, step, claim, await described(vector, service.links.linked(), digests)))
@@ -337,7 +337,7 @@ class MemberSeat(Seat):
 
     async def _mean(self, reducing: AllReduce, step: int, turn: int, digests: bytes) -> Vector:
         """Return the mean that the founder names; what the owners did not send is asked of the founder."""
-        timeout_s = reducing.timeout_s + waits.NEAR_S
+        timeout_s = reducing.timeout_s + timeouts.NEAR_S
 
         async def ask(part: int) -> bytes:
             request = pack(AskSum(self._base.commit, step, turn, part))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from manta_swarm.automl.latency.table import MAX_BYTES, LatencyTable
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore, sizes_of
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
@@ -113,13 +113,13 @@ async def find_tables(endpoint: Endpoint, run: bytes, supernet: str, members: Se
 
 
 async def _table_of(endpoint: Endpoint, run: bytes, supernet: str, member: PublicKey) -> LatencyTable:
-    answer = await endpoint.call(member, _METHOD, b"", timeout_s=waits.OFFER_S)
+    answer = await endpoint.call(member, _METHOD, b"", timeout_s=timeouts.OFFER_S)
     offer = unpack(Signed[TableOffer], answer, max_bytes=_MAX_SIGNED_BYTES).open()
     if (offer.run, offer.key) != (run, member):
         raise EncodingError("an offer for another run, or in another's name")
     if offer.size > MAX_BYTES:
         raise EncodingError(f"a table of {offer.size} bytes")
-    blob = await fetch(endpoint, offer.table, sizes_of(offer.size, _PIECE_BYTES), [member], deadline_s=waits.OFFER_S)
+    blob = await fetch(endpoint, offer.table, sizes_of(offer.size, _PIECE_BYTES), [member], deadline_s=timeouts.OFFER_S)
     table = LatencyTable.from_bytes(blob.join())
     if table.supernet != supernet:
         raise EncodingError(f"a table of {table.supernet}")

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.gate import Gate, Known, stranger_told
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode, Refused
@@ -62,7 +62,7 @@ async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
             pass  # another key's, or damaged: the log gives it again
     request = b"" if config.invitation is None else pack(admission_by(config.invitation, identity, run))
     try:
-        answer = await line.call(METHOD, request, timeout_s=waits.CALL_S)
+        answer = await line.call(METHOD, request, timeout_s=timeouts.CALL_S)
         own = pass_of(answer, run, identity.public_key, manifest.operators)
     except Unreachable as error:
         raise NotThere(f"the log, which lets peers into {manifest.name}, does not answer ({error})") from error

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 from collections import Counter
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.connections import host_of
 from manta_swarm.network.lan import LocalNetwork, own_networks
 from manta_swarm.network.neighbours import Neighbours
@@ -78,7 +78,7 @@ class Presence:
 
         At first that is more often, for cohort peers that come at the same time; and where the own cohort is another one by now.
         """
-        pause_s = waits.FIRST_LOOKS_S
+        pause_s = timeouts.FIRST_LOOKS_S
         while True:
             is_new, group = False, self._company.group
             try:
@@ -96,7 +96,7 @@ class Presence:
             self._show_company(is_new=self._company.group != group)
             if await self._node.addresses() != self._listens_at:
                 self._again.set()
-            pause_s = waits.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
+            pause_s = timeouts.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
             await asyncio.sleep(pause_s)
 
     async def _announce(self) -> None:
@@ -108,13 +108,13 @@ class Presence:
     async def leave_cohort(self) -> None:
         """Tell the cohort peers that this peer trains no more; it can be called still."""
         with contextlib.suppress(MantaError, TimeoutError):
-            async with asyncio.timeout(waits.LEAVE_S):
+            async with asyncio.timeout(timeouts.LEAVE_S):
                 await self._cohort.leave()
 
     async def withdraw(self) -> None:
         """Tell the cohort peers and the DHT that this peer leaves; what cannot be told in a moment expires."""
         with contextlib.suppress(MantaError, TimeoutError):
-            async with asyncio.timeout(waits.LEAVE_S):
+            async with asyncio.timeout(timeouts.LEAVE_S):
                 await together(self._cohort.leave(), self._neighbours.withdraw())
 
     def _show_company(self, *, is_new: bool) -> None:
@@ -145,7 +145,7 @@ class Presence:
             with contextlib.suppress(MantaError):
                 await self._remember()
             known = self._reach.reachable is not Reachable.UNKNOWN
-            await within(self._again, waits.REACH_AGAIN_S[1] if known else waits.REACH_AGAIN_S[0])
+            await within(self._again, timeouts.REACH_AGAIN_S[1] if known else timeouts.REACH_AGAIN_S[0])
 
     async def _show(self, reach: Reach) -> None:
         before, self._reach = self._reach, reach

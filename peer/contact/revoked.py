@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.admitted import Admitted
@@ -40,7 +40,7 @@ class RevokedKeys:
             UserError: it is this peer's own admission.
         """
         while True:
-            answer = await self._line.call(METHOD, pack(AskRevoked(self._known)), timeout_s=waits.CALL_S)
+            answer = await self._line.call(METHOD, pack(AskRevoked(self._known)), timeout_s=timeouts.CALL_S)
             page = unpack(Revoked, answer, max_bytes=MAX_PAGE_BYTES).signed
             for signed in page:
                 revocation = signed.open()
@@ -63,4 +63,4 @@ class RevokedKeys:
         while True:
             with contextlib.suppress(Unreachable, RemoteFault):  # of the log; its other answers say what is wrong with it
                 await self.look()
-            await asyncio.sleep(waits.REVOKED_S)
+            await asyncio.sleep(timeouts.REVOKED_S)

@@ -10,7 +10,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.update import State, state_from_pieces, state_piece_sizes
 from manta_swarm.codec.coding import body_num_bytes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.neighbours import Neighbours
@@ -74,7 +74,7 @@ class Visit:
         sources = [*self.log.line.in_turn, *neighbours.members()[:_SOURCES]]
         sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
         digest = manifest.initial_state if round_ is None else round_.state
-        blob = await fetch(self.door, digest, sizes, sources, deadline_s=waits.FETCH_S)
+        blob = await fetch(self.door, digest, sizes, sources, deadline_s=timeouts.FETCH_S)
         return state_from_pieces(blob.pieces, count)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 
 from manta_swarm.codec.vectors import vector_group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted, CreditWord
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit_file import Kept
@@ -103,7 +103,7 @@ class Credit:
     async def settle(self) -> None:
         """Wait for what is being found out, but not for long."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=waits.LAST_ROUND_S)
+            await asyncio.wait(self._tasks, timeout=timeouts.LAST_ROUND_S)
 
     async def close(self) -> None:
         """Find out nothing more."""

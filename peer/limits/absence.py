@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 
 
 def _now_s() -> float:
@@ -25,11 +25,11 @@ class Absences:
         """Return after the next absence for about how many seconds it lasted."""
         self._last_s = _now_s()
         while True:
-            await asyncio.sleep(waits.LOOK_AT_CLOCK_S)
-            if (absent_s := self.look(waits.LOOK_AT_CLOCK_S, _now_s())) > 0:
+            await asyncio.sleep(timeouts.LOOK_AT_CLOCK_S)
+            if (absent_s := self.look(timeouts.LOOK_AT_CLOCK_S, _now_s())) > 0:
                 return absent_s
 
     def look(self, expected_s: float, now_s: float) -> float:
         """Return how much more time went by since the last look than was expected, where that is an absence; else 0."""
         missing_s, self._last_s = now_s - self._last_s - expected_s, now_s
-        return missing_s if missing_s > waits.ABSENT_S else 0.0
+        return missing_s if missing_s > timeouts.ABSENT_S else 0.0

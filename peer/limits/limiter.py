@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.limits.kept import checked, keep_limits
@@ -85,7 +85,7 @@ class Limiter:
     async def watch(self) -> None:
         """Look at the computer again and again; ends when it is cancelled."""
         while True:
-            await within(self._told, waits.LOOK_AT_COMPUTER_S)
+            await within(self._told, timeouts.LOOK_AT_COMPUTER_S)
             self._told.clear()
             async with self._turn:
                 await self._look()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
@@ -230,7 +230,7 @@ class Promises:
         """Look for what is still expected, but not for long."""
         self.look()
         if self._looking:
-            await asyncio.wait(self._looking.values(), timeout=waits.LAST_ROUND_S)
+            await asyncio.wait(self._looking.values(), timeout=timeouts.LAST_ROUND_S)
 
     async def close(self) -> None:
         """Look no longer."""
@@ -240,7 +240,7 @@ class Promises:
         await asyncio.gather(*looking, return_exceptions=True)
 
     async def _look_for(self, round_: int) -> None:
-        faults, pause_s = 0, waits.LOG_AGAIN_S[0]
+        faults, pause_s = 0, timeouts.LOG_AGAIN_S[0]
         while round_ in self._expected or round_ in self._wondered:
             try:
                 found = await self._log.counted(round_)
@@ -255,7 +255,7 @@ class Promises:
                 findings = [] if found is None else self.see(round_, found)
                 return self._tell(round_, [*findings, *self._missed(round_, is_counted=found is not None)])
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
+            pause_s = min(2 * pause_s, timeouts.LOG_AGAIN_S[1])
 
     def _tell(self, round_: int, findings: Sequence[Finding]) -> None:
         """A round is looked for no more."""

@@ -12,7 +12,7 @@ from enum import Enum
 
 from manta_swarm.codec.coding import body_groups, parse
 from manta_swarm.codec.residuals import vector_digest
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import HandedIn, HandIn
 from manta_swarm.network.rpc import Refused
@@ -98,7 +98,7 @@ class InHand:
     is_common: bool  # audits compute its steps again, and in some of them others had a part
     shared: Shared | None = None  # until the cohort was tried
     refused: int = 0  # times that the log did
-    pause_s: float = waits.HAND_IN_AGAIN_S[0]  # until the next attempt
+    pause_s: float = timeouts.HAND_IN_AGAIN_S[0]  # until the next attempt
 
 
 class Submitter:
@@ -240,7 +240,7 @@ class Submitter:
         in_hand = self._in_hand
         assert in_hand is not None
         await within(self._progress.changed, in_hand.pause_s)
-        in_hand.pause_s = min(2 * in_hand.pause_s, waits.HAND_IN_AGAIN_S[1])
+        in_hand.pause_s = min(2 * in_hand.pause_s, timeouts.HAND_IN_AGAIN_S[1])
 
     async def _alone(self, in_hand: InHand, sealed: Sealed) -> Attempt:
         round_ = sealed.opened.round
@@ -356,7 +356,7 @@ class Submitter:
         # When a member has to know, to be able to hand in alone; after a commit it does not wait much longer for one who may be dead.
         until_ms = now_ms + pace.left_ms(now_ms) - self._progress.open_ms(context.manifest) / LAST_PART
         handing_over = shared.seat.hand_over(own.claim, own.given, weight_of(self._context, shared.learnt), until_ms)
-        accepted = await soon_after(self._progress.changed, waits.WORD_S, handing_over)
+        accepted = await soon_after(self._progress.changed, timeouts.WORD_S, handing_over)
         if accepted is None:
             return None
         contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)

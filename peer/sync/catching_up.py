@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.states import States
@@ -49,7 +49,7 @@ class CatchingUp:
             if target is not machine.missing:
                 return  # there is the newest one's state as well
             board.wait_for(f"somebody who has the state of round {target.round}")
-            await within(self._progress.changed, waits.LOG_AGAIN_S[0])
+            await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return
         if self._progress.leaving.is_set():
             return

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from manta_swarm.codec.coding import group_sizes
 from manta_swarm.codec.vectors import vector_group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, ProvenPiece
 from manta_swarm.network.fetching import fetch_piece
 from manta_swarm.network.sources import Sources
@@ -148,7 +148,7 @@ class Checker:
             self._body_sizes,
             place,
             sources,
-            deadline_s=waits.PIECE_S,
+            deadline_s=timeouts.PIECE_S,
             tries=_TRIES,
             blob_store=self._blob_store,
             judge=self._spread,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from typing import NoReturn
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Commitment
 from manta_swarm.network.log_proofs import departure_from
 from manta_swarm.network.operator_line import short
@@ -87,7 +87,7 @@ class Heads:
             self._went_back_s = self._now_s()
             words = self._accused(evidence)
             self._board.update(log_fault=words)
-            self._board.say(f"{words}; it was told, and is waited for, {waits.WENT_BACK_S / 60:.0f} minutes at most")
+            self._board.say(f"{words}; it was told, and is waited for, {timeouts.WENT_BACK_S / 60:.0f} minutes at most")
             self._board.write()
         self.check_timeout()
         return False
@@ -98,7 +98,7 @@ class Heads:
         Raises:
             OtherHistory: it is.
         """
-        if self._went_back_s is not None and self._now_s() - self._went_back_s > waits.WENT_BACK_S:
+        if self._went_back_s is not None and self._now_s() - self._went_back_s > timeouts.WENT_BACK_S:
             raise OtherHistory(self._board.status.log_fault)
 
     @property

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment
 from manta_swarm.network.log_proofs import proof_between
 from manta_swarm.network.neighbours import Neighbours
@@ -88,7 +88,7 @@ class OneHistory:
             OtherHistory: the log has two histories, or does not prove that it has one; what shows it is kept.
         """
         while True:
-            await within(self._soon, max(waits.HEADS_S, self._neighbours.period_s))
+            await within(self._soon, max(timeouts.HEADS_S, self._neighbours.period_s))
             self._soon.clear()
             if self._fault is not None:
                 raise self._fault
@@ -169,7 +169,7 @@ class OneHistory:
 
         async def ask(key: PublicKey, round_: int) -> None:
             with contextlib.suppress(Unreachable, RemoteFault):
-                data = await self._node.call(key, "commit-at", pack(AskRound(round_)), timeout_s=waits.PUSH_S)
+                data = await self._node.call(key, "commit-at", pack(AskRound(round_)), timeout_s=timeouts.PUSH_S)
                 self._check_against(self._log.open(data), other)
 
         await together(*(ask(key, round_) for key in self._neighbours.some(_ASKED) for round_ in rounds))
@@ -195,7 +195,7 @@ class OneHistory:
 
         async def push(key: PublicKey) -> None:
             with contextlib.suppress(MantaError):
-                await self._node.call(key, "histories", pack(proof), timeout_s=waits.PUSH_S)
+                await self._node.call(key, "histories", pack(proof), timeout_s=timeouts.PUSH_S)
 
         await together(*(push(key) for key in self._neighbours.mixed(_ASKED)))
 

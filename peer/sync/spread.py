@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from manta_swarm.codec.coding import group_sizes
 from manta_swarm.codec.vectors import vector_group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.gossip import Gossip, Spare
 from manta_swarm.network.log_client import AskRound
@@ -73,7 +73,7 @@ class Spread:
             neighbours,
             max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
             body_bytes=self._body_bytes,
-            near_timeout_s=waits.NEAR_GETS_S,
+            near_timeout_s=timeouts.NEAR_GETS_S,
         )
         self._book.budget_bytes = self._mean_bytes
         self._gossip = Gossip(context.node, self._book, context.blob_store, neighbours, body_sizes, clock=context.clock, rng=rng)
@@ -159,7 +159,7 @@ class Spread:
         Raises:
             Unreachable: nobody gives it.
         """
-        rest_s = 0.0 if may_be_old else waits.NEIGHBOURS_S
+        rest_s = 0.0 if may_be_old else timeouts.NEIGHBOURS_S
         others = [Spare(key, rest_s) for key in self._neighbours.mixed(_NEIGHBOURS_ASKED)]
         turn_s = self._turn_s(root, sum(sizes))
         logs = [Spare(key, turn_s, is_last=True) for key in self._log.line.in_turn]
@@ -204,13 +204,13 @@ class Spread:
     def _turn_s(self, root: bytes, num_bytes: int) -> float:
         """Return how long to wait before the log is asked for something: 0 for the few whose turn it is at once.
 
-        In each time ``waits.TURN_S`` after that, where nothing is given, twice as many come as came before. How many there are is what
+        In each time ``timeouts.TURN_S`` after that, where nothing is given, twice as many come as came before. How many there are is what
         announcements say, which cost nothing, but no more than the log's rounds bear out: else a stranger could make all of them wait.
         """
         first = max(LOG_FIRST, LOG_BYTES // max(num_bytes, 1))
         drawn = int.from_bytes(sha256(root + self._node.key)[:8], "big") / 2**64
         place = drawn * min(self._neighbours.size, CROWD_A_CONTRIBUTION * (self._contributions + 1))
-        return 0.0 if place < first else waits.TURN_S * (1 + math.log2(place / first))
+        return 0.0 if place < first else timeouts.TURN_S * (1 + math.log2(place / first))
 
     async def _on_weights(self, _caller: PublicKey, request: bytes) -> bytes:
         weights = self._weights.get(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)

@@ -17,7 +17,7 @@ from manta_swarm.automl.training.update import State, next_state, state_from_pie
 from manta_swarm.codec.coding import Body, body_num_bytes, group_sizes, parse
 from manta_swarm.codec.outcome import mean_of
 from manta_swarm.codec.vectors import joined, vector_group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.sync.spread import Spread
@@ -140,7 +140,7 @@ class States:
         knows_floors = target.round - 1 in floors
         problems = []
         try:
-            async with asyncio.timeout(waits.FETCH_S):
+            async with asyncio.timeout(timeouts.FETCH_S):
                 for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_floors):
                     try:
                         state, mean = await self._by(way, target, held, floors)
@@ -155,7 +155,7 @@ class States:
                     logger.error("the committed %s leads to another state here round=%d", way.name, target.round)
                     problems.append(f"by {way.name}: it leads to another state")
         except TimeoutError:
-            problems.append(f"not within {waits.FETCH_S:g} s")
+            problems.append(f"not within {timeouts.FETCH_S:g} s")
         self._no_way_to = max(self._no_way_to, target.round)
         raise Unreachable("; ".join(problems))
 

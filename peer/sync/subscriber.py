@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from types import TracebackType
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
@@ -128,7 +128,7 @@ class CommitSubscriber:
         Raises:
             OtherHistory: it does not go on from what it signed.
         """
-        pause_s = waits.LOG_AGAIN_S[0]
+        pause_s = timeouts.LOG_AGAIN_S[0]
         while True:
             try:
                 await self._check_whole()
@@ -139,7 +139,7 @@ class CommitSubscriber:
                 with contextlib.suppress(Unreachable):
                     await self._log.line.meet(self._node)
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
+                pause_s = min(2 * pause_s, timeouts.LOG_AGAIN_S[1])
                 continue
             self._tell_away(False)
             return
@@ -152,7 +152,7 @@ class CommitSubscriber:
         Raises:
             OtherHistory: the log does not go on from what it signed.
         """
-        pause_s, has_met, knows_time = waits.LOG_AGAIN_S[0], True, True
+        pause_s, has_met, knows_time = timeouts.LOG_AGAIN_S[0], True, True
         while True:
             if self._fault is not None:
                 raise self._fault
@@ -175,7 +175,7 @@ class CommitSubscriber:
                 await self._pass_on(told)
                 is_news = told.commitment is not None and told.commitment.proven.round.round > asked
                 if is_news or not knows_time:
-                    pause_s, knows_time = waits.LOG_AGAIN_S[0], True
+                    pause_s, knows_time = timeouts.LOG_AGAIN_S[0], True
                     self._tell_away(False)
                     continue
             except Unreachable as error:
@@ -191,7 +191,7 @@ class CommitSubscriber:
                 knows_time = knows_time and not isinstance(error, Refused)  # it may know less than it did: see which head it shows
                 self._log.line.turn_away(str(error))
             await asyncio.sleep(pause_s)  # also where it has nothing new to say: it may be finished, or have too many who wait
-            pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
+            pause_s = min(2 * pause_s, timeouts.LOG_AGAIN_S[1])
 
     async def _check_whole(self) -> None:
         """Look whether the log has all that it signed.
@@ -253,7 +253,7 @@ class CommitSubscriber:
 
     async def _push(self, key: PublicKey, receipt: bytes) -> None:
         try:
-            await self._node.call(key, "commit", receipt, timeout_s=waits.PUSH_S)
+            await self._node.call(key, "commit", receipt, timeout_s=timeouts.PUSH_S)
             self._neighbours.met(key)
         except MantaError:  # it hears of the commit at the log
             self._neighbours.forget(key)

@@ -5,7 +5,7 @@ then what was learnt is sealed.
 import asyncio
 import logging
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.cohort import Seat
 from manta_swarm.peer.contact.others import Others
 from manta_swarm.peer.context import Progress, RunContext
@@ -110,7 +110,7 @@ class TrainingLoop:
                 await self._progress.changed.wait()
                 continue
             left_ms = max(0, round(self._pace.left_ms(self._context.clock.now_ms())))
-            await within(self._progress.changed, waits.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
+            await within(self._progress.changed, timeouts.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
             if not self._progress.changed.is_set():
                 self._context.board.add(samples_lost=self._machine.discard())
                 return False
@@ -125,7 +125,7 @@ class TrainingLoop:
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
             self._context.board.wait_for(f"somebody who has the teacher, the state of round {self._context.course.plan.teacher_round}")
-            await within(self._progress.changed, waits.LOG_AGAIN_S[0])
+            await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return False
         if self._progress.leaving.is_set():
             return False

@@ -22,7 +22,7 @@ from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.automl.data.shards.layout import shard_name
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.farewells import Farewell, Farewells
 from manta_swarm.network.log_client import HandIn, LogClient, fetch_manifest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -80,7 +80,7 @@ class Program:
             return self.node
 
         patch.setattr(manta_swarm.aggregator.operator.Node, "start", start)
-        patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
+        patch.setattr(timeouts, "HEARD_S", 0.1)  # nobody here says which head it holds
         operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self)
         self.running = asyncio.create_task(operator.run())
         self.operator = operator

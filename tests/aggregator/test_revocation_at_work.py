@@ -10,7 +10,7 @@ from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.inviting import invitation
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.admission import AdmissionRule
@@ -33,7 +33,7 @@ async def typed(*words: object) -> tuple[int, str]:
 
 def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, told = tmp_path / "aggregator", []
-    monkeypatch.setattr(waits, "REVOKED_S", 0.05)
+    monkeypatch.setattr(timeouts, "REVOKED_S", 0.05)
 
     async def story(program: Program) -> None:
         told.append(invitation(directory, keys=2).text)

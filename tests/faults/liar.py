@@ -15,7 +15,7 @@ from manta_swarm.aggregator.follow.replay import SNAPSHOTS
 from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.codec.coding import body_groups, body_num_bytes, encode
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HeaderAnswer, LogClient
 from manta_swarm.network.node import Node
@@ -103,13 +103,13 @@ class Liar:
 
     async def bring(self, header: Header) -> HeaderAnswer:
         """Return the log's answer to a header."""
-        said = await self.node.call(self.log.operator, "header", pack(header), timeout_s=waits.HEADER_S)
+        said = await self.node.call(self.log.operator, "header", pack(header), timeout_s=timeouts.HEADER_S)
         return unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
 
     async def bring_part(self, made: Made, place: int = 0, data: bytes | memoryview | None = None) -> bytes:
         """Return the log's answer to a group of a body."""
         part = BodyPart(made.digest, place, made.groups[place] if data is None else data)
-        return await self.node.call(self.log.operator, "body", part.pack(), timeout_s=waits.BODY_S)
+        return await self.node.call(self.log.operator, "body", part.pack(), timeout_s=timeouts.BODY_S)
 
 
 @asynccontextmanager

@@ -337,7 +337,7 @@ def test_a_search_that_never_ends_finds_nothing(tmp_path: Path, monkeypatch: pyt
     async def whole() -> None:
         node = await start(tmp_path, 0)
         try:
-            monkeypatch.setattr("manta_swarm.network.waits.DHT_S", 0.1)
+            monkeypatch.setattr("manta_swarm.network.timeouts.DHT_S", 0.1)
             monkeypatch.setattr(node.dht, "get", never)
             monkeypatch.setattr(node.dht, "store", never)
             assert await node.lookup("members") == {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, BlobStore, PartialBlob, sizes_of
 from manta_swarm.network.fetch_calls import EXTRA_CALLS, PIECES_AT_ONCE
 from manta_swarm.network.fetching import fetch
@@ -389,7 +389,7 @@ def test_a_source_that_never_answers_costs_a_moment_only(blob: Blob) -> None:
 def test_three_that_stall_just_under_the_timeout_do_not_hold_up_the_one_that_works() -> None:
     async def work(sources: Sources) -> None:
         for _ in range(3):
-            await sources.add(BLOB, wrap=slow(waits.PIECE_S - 1, lambda place: place != HASHES))
+            await sources.add(BLOB, wrap=slow(timeouts.PIECE_S - 1, lambda place: place != HASHES))
         await sources.add(BLOB)
         await sources.fetch(deadline_s=300)
         assert now() < 8

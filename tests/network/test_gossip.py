@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import HASHES, METHOD, Ask, Blob, BlobStore
 from manta_swarm.network.gossip import MAX_REQUEST_BYTES, Gossip, Spare
 from manta_swarm.network.gossip import METHOD as OFFERS
@@ -63,7 +63,7 @@ class Crowd:
         for number, (key, cohort) in enumerate(self.cohorts.items()):
             endpoint, blob_store, rng = self.network.endpoint(key), BlobStore(max_bytes=10**6), random.Random(number)
             neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, rng=rng)
-            book = Book(RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_timeout_s=waits.NEAR_GETS_S)
+            book = Book(RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_timeout_s=timeouts.NEAR_GETS_S)
             book.budget_bytes = 10**9
             gossip = Gossip(endpoint, book, blob_store, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
             member = Member(endpoint, cohort, blob_store, neighbours, book, gossip)

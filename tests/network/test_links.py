@@ -19,7 +19,7 @@ import pytest
 
 from manta_swarm.network import link as link_module
 from manta_swarm.network import links as links_module
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
 from manta_swarm.network.links import Greeting, Links, _Certificate
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -172,7 +172,7 @@ def test_a_vector_that_is_over_is_dropped_and_the_link_stays(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_sends_what_nobody_waits_for_is_cut_off_and_counted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "LINK_CHUNK_S", 0.2)
+    monkeypatch.setattr(timeouts, "LINK_CHUNK_S", 0.2)
 
     async def story(pair: Pair) -> None:
         await pair.links[ANNA].send(BOB, TAG, 0, 0, vector_of(10).data.cast("B"), timeout_s=DEADLINE_S)
@@ -311,7 +311,7 @@ def test_a_greeting_with_nonsense_for_a_certificate_makes_no_link() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stranger_at_the_socket_is_sent_away(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "LINK_S", 0.3)
+    monkeypatch.setattr(timeouts, "LINK_S", 0.3)
 
     async def story(pair: Pair) -> None:
         listening = pair.links[BOB]._listening[0]

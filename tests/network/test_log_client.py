@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.codec.coding import group_sizes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import (
     GROUPS_IN_FLIGHT,
     MAX_CONTRIBUTIONS_BYTES,
@@ -297,7 +297,7 @@ def test_a_patient_caller_waits_for_the_commit_so_long_as_the_log_may_hold_it() 
         told = await asking
         assert told.commitment is not None
         assert told.commitment.proven.round == entry
-        assert waited == [waits.news_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
+        assert waited == [timeouts.news_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
 
     with_line(story)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from manta_swarm.network import neighbours, waits
+from manta_swarm.network import neighbours, timeouts
 from manta_swarm.network.dht_storage import MAX_NAMES_OF_AN_OWNER
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import JOIN, MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
@@ -104,7 +104,7 @@ def test_an_older_announcement_changes_nothing() -> None:
         for sequence in (20, 10):
             records_of(here)[other.key] = pack(Announcement(RUN, other.key, "here", 1, sequence))
             await known.look()
-            clock.advance(waits.ANNOUNCED_S - 1)
+            clock.advance(timeouts.ANNOUNCED_S - 1)
         clock.advance(2)
         assert known.members() == []
 
@@ -123,7 +123,7 @@ def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new
         await theirs.announce(cohort="here", round_=2)
         await known.look()
         assert known.members() == [other.key]
-        clock.advance(100 * waits.ANNOUNCED_S)
+        clock.advance(100 * timeouts.ANNOUNCED_S)
         assert known.members() == []
         known.forget(PEERS[5].public_key)  # nobody
 
@@ -139,11 +139,11 @@ def test_who_cannot_be_reached_does_not_come_back_by_its_old_announcement() -> N
         await known.look()
         known.forget(other.key)
         for _ in range(5):  # the DHT still has it
-            clock.advance(waits.ANNOUNCE_S[0])
+            clock.advance(timeouts.ANNOUNCE_S[0])
             await known.look()
             assert known.members() == []
         del records_of(here)[other.key]
-        clock.advance(waits.ANNOUNCED_S)
+        clock.advance(timeouts.ANNOUNCED_S)
         await known.look()
         assert known._known == {}
 
@@ -187,7 +187,7 @@ def test_at_most_so_many_are_chosen_and_known(monkeypatch: pytest.MonkeyPatch) -
 
 def test_in_a_larger_run_everybody_looks_less_often() -> None:
     known = Neighbours(endpoints(1)[0], RUN)
-    shortest_s, longest_s = waits.ANNOUNCE_S
+    shortest_s, longest_s = timeouts.ANNOUNCE_S
     assert known.period_s == shortest_s
     for number in range(neighbours.MAX_NEIGHBOURS):
         key = PublicKey(number.to_bytes(32, "big"))
@@ -307,7 +307,7 @@ class Crowd:
             for key, data in list(records.items()):
                 if before.get(name, {}).get(key) == data:
                     del records[key]
-        self.clock.advance(waits.ANNOUNCE_S[0])
+        self.clock.advance(timeouts.ANNOUNCE_S[0])
 
     def reached(self) -> int:
         """Return how many can be reached from one of them, from neighbour to neighbour; who calls another can be called by it."""
@@ -349,7 +349,7 @@ def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and_every
         assert max(counts) < 2 * SPLIT  # no name has everybody: who sees a larger run stands under the shorter prefix as well
         for size in (110, 20):
             crowd.leave(list(crowd.members)[size:])
-            crowd.clock.advance(waits.ANNOUNCE_S[1] * 2)  # who left is forgotten
+            crowd.clock.advance(timeouts.ANNOUNCE_S[1] * 2)  # who left is forgotten
             for _ in range(5):
                 await crowd.period()
             assert crowd.reached() == size

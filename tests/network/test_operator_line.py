@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.log_client import HandIn, LogClient
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -65,7 +65,7 @@ def in_town(story: Callable[[Town], Awaitable[None]], keys: tuple[PublicKey, ...
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPERATOR_LOOK_S", "OPERATOR_AWAY_S"):
-        monkeypatch.setattr(waits, name, 0.05)
+        monkeypatch.setattr(timeouts, name, 0.05)
 
 
 def test_it_stays_with_who_answers_and_goes_to_the_next_when_that_is_gone() -> None:
@@ -121,7 +121,7 @@ def test_one_that_falls_silent_during_an_upload_is_left_once_another_answers() -
         first, second, _ = town.line.in_turn
         town.silent.add(first)
         with town.line.uploading():
-            async with asyncio.timeout(waits.OPERATOR_BUSY_S / 2):
+            async with asyncio.timeout(timeouts.OPERATOR_BUSY_S / 2):
                 assert await town.ask() == second
 
     in_town(story)
@@ -150,7 +150,7 @@ def test_while_an_upload_fills_the_line_to_all_operators_none_is_left() -> None:
         with town.line.uploading():
             asking = asyncio.create_task(town.ask())
             await asked.wait()
-            await asyncio.wait((asking,), timeout=10 * waits.OPERATOR_AWAY_S)
+            await asyncio.wait((asking,), timeout=10 * timeouts.OPERATOR_AWAY_S)
             is_free.set()
             assert await asking == b"all of it"
         assert town.changes() == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.protocol.operators import Operators
@@ -17,8 +17,8 @@ METHOD = "what"
 
 
 def test_an_operator_that_is_killed_and_one_that_stands_still_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "OPERATOR_LOOK_S", 0.5)
-    monkeypatch.setattr(waits, "OPERATOR_AWAY_S", 2.0)
+    monkeypatch.setattr(timeouts, "OPERATOR_LOOK_S", 0.5)
+    monkeypatch.setattr(timeouts, "OPERATOR_AWAY_S", 2.0)
 
     async def story() -> None:
         async with nodes_of(tmp_path, 3) as nodes:

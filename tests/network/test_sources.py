@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BUSY, HASHES, Blob, BlobStore
 from manta_swarm.network.fetching import fetch, fetch_piece
 from manta_swarm.network.sources import CALLS_A_SOURCE, Sources
@@ -190,4 +190,4 @@ def test_what_a_blob_store_sent_is_counted() -> None:
 
 def test_a_near_one_gets_less_time_than_a_turn_at_the_log() -> None:
     """What is waited for first is over before the next resort is asked, and all of it long before the fetch itself."""
-    assert waits.NEIGHBOURS_S <= waits.NEAR_GETS_S <= waits.TURN_S < waits.FETCH_S / 10
+    assert timeouts.NEIGHBOURS_S <= timeouts.NEAR_GETS_S <= timeouts.TURN_S < timeouts.FETCH_S / 10

@@ -136,7 +136,7 @@ async def asks(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("method", "way"),
     [("echo", says_nothing), ("echo", trickles), ("large", asks), ("never", asks)],
-    ids=["nothing", "trickle", "does not read", "waits"],
+    ids=["nothing", "trickle", "does not read", "timeouts"],
 )
 def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
     tmp_path: Path, method: str, way: Callable[[Stream], Awaitable[None]]
@@ -263,7 +263,7 @@ def test_half_sent_requests_hold_no_more_than_their_bytes_and_give_way_to_others
 
 @pytest.mark.swarm
 def test_a_request_that_does_not_arrive_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manta_swarm.network.waits.STREAM_S", 0.2)
+    monkeypatch.setattr("manta_swarm.network.timeouts.STREAM_S", 0.2)
 
     async def work(a: Node, b: Node) -> None:
         await a.serve("echo", echo)
@@ -283,7 +283,7 @@ def test_an_answer_that_nobody_reads_is_given_up_with_its_stream(tmp_path: Path,
         assert await b.call(a.key, "echo", LARGE, timeout_s=30)
         this, request = psutil.Process(), bytes(MAX_MESSAGE_BYTES - 32)
         await until(lambda: len(a._streams.calls) == 0)
-        monkeypatch.setattr("manta_swarm.network.waits.STREAM_S", 1.0)
+        monkeypatch.setattr("manta_swarm.network.timeouts.STREAM_S", 1.0)
         num_files, places = this.num_fds(), a._streams.calls
         streams = [await b.p2p.call_binary_stream_handler(PeerID(peer_id(a.key)), "manta.echo.stream") for _ in range(4)]
         for _, _, writer in streams:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from manta_swarm.network import neighbours, waits
+from manta_swarm.network import neighbours, timeouts
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import METHOD, Neighbours
 from manta_swarm.network.rpc import Refused
@@ -108,6 +108,6 @@ def test_a_newcomer_of_a_large_run_remembers_others_for_as_long_as_these_take_to
         assert count > ROOM // 2
         clock.advance(neighbours._PERIODS_KNOWN * known.period_s - 1.0)
         assert len(known.members()) == count
-        assert known.period_s > waits.ANNOUNCE_S[0]
+        assert known.period_s > timeouts.ANNOUNCE_S[0]
 
     run(story(*crowd(40)))

@@ -6,7 +6,7 @@ Imports hivemind by the only door, which silences what hivemind's own code warns
 import pytest
 
 import manta_swarm.network.node  # noqa: F401
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from tests.command import environment, home
 
 __all__ = ["environment", "home"]
@@ -15,8 +15,8 @@ __all__ = ["environment", "home"]
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses before something that failed is tried again."""
-    monkeypatch.setattr(waits, "LOG_AGAIN_S", (0.01, 0.05))
-    monkeypatch.setattr(waits, "HAND_IN_AGAIN_S", (0.01, 0.05))
-    monkeypatch.setattr(waits, "PIECE_AGAIN_S", (0.01, 0.05))
-    monkeypatch.setattr(waits, "AWAY_S", 0.01)
-    monkeypatch.setattr(waits, "BROUGHT_S", (0.5, 0.5))
+    monkeypatch.setattr(timeouts, "LOG_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(timeouts, "HAND_IN_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(timeouts, "PIECE_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(timeouts, "AWAY_S", 0.01)
+    monkeypatch.setattr(timeouts, "BROUGHT_S", (0.5, 0.5))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.farewells import METHOD, Farewell
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
@@ -131,7 +131,7 @@ def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_p
 def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
         slow = await working_ahead(scene)
-        monkeypatch.setattr(waits, "news_s", lambda *_: 0.1)
+        monkeypatch.setattr(timeouts, "news_s", lambda *_: 0.1)
         await slow.leaves()
         assert [base for base, _ in handed_by(scene, slow)] == [1]
         assert slow.status.samples_lost == MICROBATCH
@@ -194,7 +194,7 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
         member.worker.may_go_on.clear()
         await until(lambda: len(member.worker.microbatches) == 1)
         farewell = Farewell(scene.log.ledger.run, 1, "all is learnt")
-        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(farewell), timeout_s=waits.PUSH_S)
+        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(farewell), timeout_s=timeouts.PUSH_S)
         scene.log.go_away()
         member.worker.may_go_on.set()
         await member.ends()

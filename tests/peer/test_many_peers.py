@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import defaultdict
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
@@ -57,7 +57,7 @@ class Region:
             if company.name != (before := self._told.get(key, "")):
                 changed |= {before, company.name}
                 self._told[key] = company.name
-        await asyncio.sleep(waits.ANNOUNCE_S[0])
+        await asyncio.sleep(timeouts.ANNOUNCE_S[0])
         return changed
 
     def views(self) -> dict[str, set[frozenset[PublicKey]]]:

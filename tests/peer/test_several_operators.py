@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.farewells import METHOD, Farewell
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.signing import Identity, peer_name
@@ -53,7 +53,7 @@ def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_
 
 def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPERATOR_LOOK_S", "OPERATOR_AWAY_S", "OPERATOR_BUSY_S"):
-        monkeypatch.setattr(waits, name, 0.3)
+        monkeypatch.setattr(timeouts, name, 0.3)
 
     async def story(scene: Scene) -> None:
         member = scene.join(0)

@@ -11,7 +11,7 @@ from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.worker import Worker
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError
@@ -91,7 +91,7 @@ class Coming:
 
     async def _ask(self, key: PublicKey) -> None:
         try:
-            answer = await self._endpoint.call(key, STANDING, b"", timeout_s=waits.CALL_S)
+            answer = await self._endpoint.call(key, STANDING, b"", timeout_s=timeouts.CALL_S)
             standing = unpack(Standing, answer, max_bytes=MAX_SMALL_BYTES)
         except MantaError as error:
             logger.info("an operator does not say where it stands reason=%s", error)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.intake.refusals import passed_on_by
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import AskAnother
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from manta_swarm.network.through import Through
@@ -131,7 +131,7 @@ class Switch(Through):
         forwarded = pack(Forwarded(caller, method, request))
         if len(forwarded) > MAX_MESSAGE_BYTES:
             raise EncodingError("too long a request to be passed on")
-        timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
+        timeout_s = timeouts.BODY_S if method == "body" else timeouts.CALL_S
         calling = asyncio.create_task(self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s))
         over = asyncio.create_task(another.wait())
         try:

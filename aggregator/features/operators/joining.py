@@ -15,7 +15,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.asked import AskedCourse
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.log_proofs import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
 from manta_swarm.network.node import Node, parse_address
@@ -70,7 +70,7 @@ async def _met(identity: Identity, path: Path, addresses: Sequence[str]) -> Node
         except Unreachable as error:
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise UserError(f"{error}: give the address of an operator of the run that is at work") from error
-            await asyncio.sleep(waits.RUN_AGAIN_S[0])
+            await asyncio.sleep(timeouts.RUN_AGAIN_S[0])
 
 
 async def join_from(
@@ -102,13 +102,13 @@ async def join_from(
 
 
 async def _log_of(endpoint: Endpoint, signed: SignedManifest, source: PublicKey) -> tuple[str, list[bytes]]:
-    answer = await endpoint.call(source, "tree-head", pack(HeldHead(())), timeout_s=waits.CALL_S)
+    answer = await endpoint.call(source, "tree-head", pack(HeldHead(())), timeout_s=timeouts.CALL_S)
     note = unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES).tree_head
     size = Operators.of_signed(signed).signers(note).head.size
     entries = list[bytes]()
     while len(entries) < size:
         ask = pack(AskEntries(len(entries), min(size, len(entries) + MAX_PAGE_ENTRIES)))
-        page = await endpoint.call(source, ENTRIES, ask, timeout_s=waits.BODY_S, large_answer=True)
+        page = await endpoint.call(source, ENTRIES, ask, timeout_s=timeouts.BODY_S, large_answer=True)
         found = unpack(Page, page, max_bytes=len(page)).entries
         if not found:
             raise EncodingError("fewer entries than the head says")

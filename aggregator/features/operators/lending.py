@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.intake.bodies import Kept
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -79,7 +79,7 @@ async def borrow(endpoint: Endpoint, key: PublicKey, digest: bytes, max_bytes: i
     parts, num_bytes = list[bytes](), 0
     while True:
         request, is_large = pack(AskPart(digest, num_bytes)), max_bytes > PART_BYTES // 16
-        part = await endpoint.call(key, LENT, request, timeout_s=waits.BODY_S, large_answer=is_large)
+        part = await endpoint.call(key, LENT, request, timeout_s=timeouts.BODY_S, large_answer=is_large)
         num_bytes += len(part)
         if num_bytes > max_bytes or len(part) > PART_BYTES:
             raise EncodingError("more is lent than there can be")

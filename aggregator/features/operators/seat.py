@@ -29,7 +29,7 @@ from manta_swarm.aggregator.follow.opening import put_state
 from manta_swarm.aggregator.follow.states_of_peers import take_states
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import body_num_bytes
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, StorageError, UserError
@@ -280,7 +280,7 @@ class Seat:
         entries = list[bytes]()
         while start + len(entries) < end:
             ask = pack(AskEntries(start + len(entries), min(end, start + len(entries) + MAX_PAGE_ENTRIES)))
-            answer = await self.endpoint.call(source, ENTRIES, ask, timeout_s=waits.BODY_S, large_answer=True)
+            answer = await self.endpoint.call(source, ENTRIES, ask, timeout_s=timeouts.BODY_S, large_answer=True)
             page = unpack(Page, answer, max_bytes=len(answer)).entries
             if not page:
                 raise EncodingError("fewer entries than were signed for")

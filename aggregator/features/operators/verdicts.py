@@ -13,7 +13,7 @@ from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_B
 from manta_swarm.aggregator.features.operators.lending import Page
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.protocol.ballots import NOBODY, Ballot
 from manta_swarm.protocol.encoding import pack, unpack
@@ -94,7 +94,7 @@ class KeptVerdicts:
         found, after = list[Signed[Verdict]](), b""
         while True:
             request = pack(AskWaiting(ballot, after))
-            answer = await self._endpoint.call(key, WAITING, request, timeout_s=waits.CALL_S, large_answer=True)
+            answer = await self._endpoint.call(key, WAITING, request, timeout_s=timeouts.CALL_S, large_answer=True)
             page = [_verdict_in(entry) for entry in unpack(Page, answer, max_bytes=MAX_FORWARDED_BYTES).entries]
             found += page
             if len(page) < MAX_VERDICTS_AT_ONCE or len(found) > _MAX_WAITING:
@@ -150,7 +150,7 @@ class KeptVerdicts:
         for start in range(0, len(lacking), MAX_VERDICTS_AT_ONCE):
             page = lacking[start : start + MAX_VERDICTS_AT_ONCE]
             try:
-                await self._endpoint.call(PublicKey(writer.writer), VERDICTS, self.request(page), timeout_s=waits.CALL_S)
+                await self._endpoint.call(PublicKey(writer.writer), VERDICTS, self.request(page), timeout_s=timeouts.CALL_S)
             except MantaError as error:
                 logger.info("verdicts not handed on reason=%s", error)
                 return

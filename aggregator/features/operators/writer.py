@@ -28,7 +28,7 @@ from manta_swarm.aggregator.features.operators.service import (
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake import bodies
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Busy, Refused
 from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
@@ -100,7 +100,7 @@ class Writer:
         takeover.add(seat.key, own)
 
         async def ask(key: PublicKey) -> None:
-            answer = await seat.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=waits.CALL_S, large_answer=True)
+            answer = await seat.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=timeouts.CALL_S, large_answer=True)
             said = unpack(Promised, answer, max_bytes=MAX_PROMISED_BYTES)
             if said.later:
                 raise Outdated(said.later)
@@ -169,7 +169,7 @@ class Writer:
         request = pack(AskKeep(tuple(kept for kept, _ in contributions)))
 
         async def ask(key: PublicKey) -> None:
-            await seat.endpoint.call(key, KEEP, request, timeout_s=waits.BODY_S)
+            await seat.endpoint.call(key, KEEP, request, timeout_s=timeouts.BODY_S)
             done.add(key)
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
@@ -189,7 +189,7 @@ class Writer:
         request = seat.verdicts.request(verdicts, self.ballot)
 
         async def ask(key: PublicKey) -> None:
-            await seat.endpoint.call(key, VERDICTS, request, timeout_s=waits.CALL_S)
+            await seat.endpoint.call(key, VERDICTS, request, timeout_s=timeouts.CALL_S)
             done.add(key)
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
@@ -267,7 +267,7 @@ class Writer:
         offer = pack(seat.offer(self.ballot, batch))
 
         async def ask_vote(key: PublicKey) -> None:
-            answer = await seat.endpoint.call(key, ACCEPT, offer, timeout_s=waits.BODY_S)
+            answer = await seat.endpoint.call(key, ACCEPT, offer, timeout_s=timeouts.BODY_S)
             voting.add(unpack(Vote, answer, max_bytes=MAX_SMALL_BYTES))
 
         await self._ask_all(ask_vote, lambda: voting.certificate is not None)
@@ -293,7 +293,7 @@ class Writer:
 
         async def ask(key: PublicKey) -> None:
             await have_accept(key)
-            note = (await seat.endpoint.call(key, SIGN, request, timeout_s=waits.CALL_S)).decode()
+            note = (await seat.endpoint.call(key, SIGN, request, timeout_s=timeouts.CALL_S)).decode()
             found = seat.operators.signers(note)
             if (found.head.size, found.head.root, found.keys) != (certificate.size, certificate.root, frozenset({key})):
                 raise EncodingError("the signature of another head, or by others")
@@ -324,7 +324,7 @@ class Writer:
                 told, news = self._told, self._news
                 try:
                     request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), seat.log.tree_head))
-                    await seat.endpoint.call(key, BEAT, request, timeout_s=waits.PUSH_S)
+                    await seat.endpoint.call(key, BEAT, request, timeout_s=timeouts.PUSH_S)
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)
                 if told == self._told:

@@ -25,7 +25,7 @@ from manta_swarm.aggregator.features.witness.entries import FOLDER, KeptEntries
 from manta_swarm.aggregator.features.witness.http import serving
 from manta_swarm.aggregator.features.witness.rule import PROOFS, Rule
 from manta_swarm.aggregator.log.storage import MANIFEST
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, Commitment, LogClient, fetch_manifest
 from manta_swarm.network.log_proofs import ask_consistency, ask_entries, bring_cosignature, departure_from, proof_between
 from manta_swarm.network.node import Node, parse_address
@@ -75,11 +75,11 @@ class Witness:
             OtherHistory: the log has two histories; the proof is kept.
             StorageError: what would be signed cannot be remembered.
         """
-        pause_s = waits.LOG_AGAIN_S[0]
+        pause_s = timeouts.LOG_AGAIN_S[0]
         while True:
             try:
                 if await self._once():
-                    pause_s = waits.LOG_AGAIN_S[0]
+                    pause_s = timeouts.LOG_AGAIN_S[0]
                     continue
             except Unreachable as error:
                 self._left_ms = None
@@ -92,7 +92,7 @@ class Witness:
                 self._log.line.turn_away(str(error))
                 await self._compare()
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
+            pause_s = min(2 * pause_s, timeouts.LOG_AGAIN_S[1])
 
     async def _once(self) -> bool:
         """Wait for a commit and cosign its head; return whether there was one."""
@@ -203,7 +203,7 @@ async def be_witness(asked: Asked, directory: Path, *, console: Console, stopped
 
 
 async def _be_witness(asked: Asked, directory: Path, identity: Identity, console: Console) -> None:
-    pause_s, said = waits.RUN_AGAIN_S[0], ""
+    pause_s, said = timeouts.RUN_AGAIN_S[0], ""
     while True:
         try:
             node, signed = await _met(asked, directory, identity)
@@ -213,7 +213,7 @@ async def _be_witness(asked: Asked, directory: Path, identity: Identity, console
                 said = str(error)
                 console.say(f"{said}; it is tried again until somebody answers (else check --of, and that the aggregator runs)")
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+        pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
     try:
         rule = Rule(directory, identity, signed)
         console.say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
@@ -174,7 +174,7 @@ class Auditor:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
         try:
             asked = pack(AskAssignments(self._host.newest_round))
-            answer = await self._line.call(ASSIGNMENTS, asked, timeout_s=waits.CALL_S, large_answer=True)
+            answer = await self._line.call(ASSIGNMENTS, asked, timeout_s=timeouts.CALL_S, large_answer=True)
             told = unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES)
             await self._tidy(told)
         except MantaError as error:
@@ -259,7 +259,7 @@ class Auditor:
             return False
         self._board.write()
         method = VERDICT if is_signed(one.said, Verdict) else FINDING
-        await self._line.call(method, pack(one.said), timeout_s=waits.CALL_S)
+        await self._line.call(method, pack(one.said), timeout_s=timeouts.CALL_S)
         return has_computed
 
     def _taken_over(self, assignment: Assignment) -> Signed[Verdict] | None:

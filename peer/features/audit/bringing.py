@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.auditing import (
@@ -214,7 +214,7 @@ class Bringing:
 
     async def _asked(self, operator: PublicKey, some: Sequence[_Open]) -> tuple[PublicKey, tuple[WantedOf, ...]]:
         request = pack(AskWanted(tuple(one.placed for one in some)))
-        answer = await self._endpoint.call(operator, WANTED, request, timeout_s=waits.CALL_S, large_answer=True)
+        answer = await self._endpoint.call(operator, WANTED, request, timeout_s=timeouts.CALL_S, large_answer=True)
         answers = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
         if len(answers) != len(some):
             raise EncodingError("answers about other contributions than were asked about")
@@ -258,12 +258,12 @@ class Bringing:
         for left in reversed(range(_TRIES)):
             try:
                 with self._line.uploading():
-                    await self._endpoint.call(operator, BRING, pack(page), timeout_s=waits.BODY_S)
+                    await self._endpoint.call(operator, BRING, pack(page), timeout_s=timeouts.BODY_S)
                 return
             except Unreachable:
                 if not left:
                     raise
-                await asyncio.sleep(waits.LOG_AGAIN_S[0])
+                await asyncio.sleep(timeouts.LOG_AGAIN_S[0])
 
     # What survives a restart.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.audit.bringing import Bringing
@@ -125,7 +125,7 @@ class Evidence(Feature):
 
     async def settle(self) -> None:
         """Stay until audits could ask for what was handed in, and bring it, within a bounded time."""
-        least_s, most_s = waits.BROUGHT_S
+        least_s, most_s = timeouts.BROUGHT_S
         limit_s = min(most_s, least_s + _ASKED_ROUNDS * self._progress.open_ms(self._context.manifest) / 1000)
         if self._progress.leaving.is_set() and self._is_waiting:
             words = "it stays until audits could ask for what that rests on"
@@ -148,7 +148,7 @@ class Evidence(Feature):
             async with asyncio.timeout(limit_s):
                 is_all = is_known() and await self._bring()
                 while not is_all:
-                    await asyncio.sleep(waits.LOG_AGAIN_S[0])
+                    await asyncio.sleep(timeouts.LOG_AGAIN_S[0])
                     is_all = is_known() and await self._bring()
                 return True
         return False

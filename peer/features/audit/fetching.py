@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.vectors import VectorPart, VectorsFolder
@@ -85,14 +85,14 @@ class Fetching:
         for operator in self._line.in_turn:
             if operator not in told:
                 try:
-                    await self._endpoint.call(operator, NEED, pack(Need(contribution, step)), timeout_s=waits.CALL_S)
+                    await self._endpoint.call(operator, NEED, pack(Need(contribution, step)), timeout_s=timeouts.CALL_S)
                     told.add(operator)
                 except (Weather, RemoteFault) as error:
                     logger.info("an operator was not told what is needed reason=%s", error)
 
     async def _ask_members(self, assignment: Assignment, claims: Sequence[Claim], lacking: list[bytes]) -> None:
         """Get of those who handed it in what they did not bring: it may have been the way to the operators that was at fault."""
-        async with asyncio.timeout(waits.LAST_ASKED_S):
+        async with asyncio.timeout(timeouts.LAST_ASKED_S):
             for claim in claims:
                 await self._fetch_from(PublicKey(claim.key), assignment, claim.base, lacking)
 
@@ -141,7 +141,7 @@ class Fetching:
             return self._fetched.begin(round_, digest, vector, self._vector_bytes)
 
     async def _page(self, source: PublicKey, ask: AskVector) -> bytes:
-        page = await self._endpoint.call(source, VECTOR, pack(ask), timeout_s=waits.PIECE_S, large_answer=True)
+        page = await self._endpoint.call(source, VECTOR, pack(ask), timeout_s=timeouts.PIECE_S, large_answer=True)
         if len(page) != min(PAGE_BYTES, self._vector_bytes - ask.first) and (page or ask.first):
             raise EncodingError("a page of a vector of another length")
         return page

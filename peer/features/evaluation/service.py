@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.features.evaluation.measurer import Measured
 from manta_swarm.protocol.encoding import pack, unpack
@@ -157,7 +157,7 @@ class EvaluationService:
             return pack(found)
         job = found
         job.asked_s = asyncio.get_running_loop().time()
-        await within(job.done, waits.EVALUATION_HELD_S)
+        await within(job.done, timeouts.EVALUATION_HELD_S)
         return pack(job.word or EvaluationWord(int(Fate.HELD), "", 0, ()))
 
     def _taken(self, caller: PublicKey, question: Question) -> "_Job | EvaluationWord":

@@ -5,7 +5,7 @@ What a gateway knows of who is in, it knows as every node does (``network.gate``
 
 from collections import OrderedDict
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.gate import NOT_ADMITTED, Known, NotAdmitted
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Refused
@@ -74,7 +74,7 @@ class Entrance:
         if digest in self._refused and self._clock.now_ms() < self._refused[digest][0] + _REFUSED_MS:
             raise NotAdmitted(self._refused[digest][1])
         try:
-            answer = await self._line.call(METHOD, pack(signed), timeout_s=waits.CALL_S)
+            answer = await self._line.call(METHOD, pack(signed), timeout_s=timeouts.CALL_S)
         except Refused as error:
             self._refused.pop(digest, None)
             self._refused[digest] = self._clock.now_ms(), str(error)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.light_pay import MAX_LIGHT_CLAIMS_BYTES, LightPay
 from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.protocol.earnings import RoundContributions
@@ -51,7 +51,7 @@ class Payroll:
         """Ask for no more claims; what is asked for already is waited for, but not for long."""
         tasks = [each.claims for each in self._counted.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=waits.LAST_ROUND_S)
+            await asyncio.wait(tasks, timeout=timeouts.LAST_ROUND_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

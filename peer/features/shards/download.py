@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
 from manta_swarm.automl.files import read_bounded, write_whole
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore, sizes_of
 from manta_swarm.network.fetching import fetch, fetch_file
 from manta_swarm.network.file_blobs import FileBlob, FileName
@@ -124,7 +124,7 @@ class Download:
     async def _fetch_list(self, root: bytes, list_bytes: int) -> bytes:
         async def attempt() -> Blob:
             sizes = sizes_of(list_bytes, PIECE_BYTES)
-            return await fetch(self._node, root, sizes, self._holders.sources(), deadline_s=waits.FETCH_S, judge=self._holders)
+            return await fetch(self._node, root, sizes, self._holders.sources(), deadline_s=timeouts.FETCH_S, judge=self._holders)
 
         return (await self._insist(attempt)).join()
 
@@ -133,7 +133,7 @@ class Download:
 
         async def attempt() -> None:
             sources, progress = self._holders.sources(), _Shard(self, name)
-            await fetch_file(self._node, name, sources, deadline_s=waits.FETCH_S, judge=self._holders, progress=progress)
+            await fetch_file(self._node, name, sources, deadline_s=timeouts.FETCH_S, judge=self._holders, progress=progress)
 
         await self._insist(attempt)
         self._coming_bytes = 0
@@ -148,7 +148,7 @@ class Download:
 
     async def _insist(self, attempt: Callable[[], Awaitable[Got]]) -> Got:
         """Return what an attempt gives, however many it takes."""
-        pause_s, is_said = waits.RUN_AGAIN_S[0], False
+        pause_s, is_said = timeouts.RUN_AGAIN_S[0], False
         while True:
             try:
                 return await attempt()
@@ -157,7 +157,7 @@ class Download:
                     self._board.say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
                 is_said = True
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+            pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
 
     def _have(self, name: FileName) -> None:
         self._done_bytes += name.size_bytes

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
@@ -47,7 +47,7 @@ class Holders:
 
     async def meet(self) -> None:
         """Say that this peer is one of them, and look for others, again and again; ends when it is cancelled."""
-        pause_s = waits.FIRST_LOOKS_S
+        pause_s = timeouts.FIRST_LOOKS_S
         while True:
             with contextlib.suppress(MantaError):  # they are looked for again
                 await self.look()
@@ -67,7 +67,7 @@ class Holders:
     async def withdraw(self) -> None:
         """Say that this peer leaves; what cannot be said in a moment expires."""
         with contextlib.suppress(MantaError, TimeoutError):
-            async with asyncio.timeout(waits.LEAVE_S):
+            async with asyncio.timeout(timeouts.LEAVE_S):
                 await self._neighbours.withdraw()
 
     def _may_be_asked(self, key: PublicKey) -> bool:

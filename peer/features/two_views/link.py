@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from concurrent.futures import CancelledError
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.runtime.tasks import unless
 
@@ -54,10 +54,10 @@ class Try(ABC):
 
     async def _bounded(self, part: bytes, size: int) -> bytes:
         try:
-            async with asyncio.timeout(waits.VIEWS_EXCHANGE_S):
+            async with asyncio.timeout(timeouts.VIEWS_EXCHANGE_S):
                 swapped = await unless(self.over, self.swap(part, size))
         except TimeoutError:
-            raise Unreachable(f"the other site said nothing for {waits.VIEWS_EXCHANGE_S:g} s") from None
+            raise Unreachable(f"the other site said nothing for {timeouts.VIEWS_EXCHANGE_S:g} s") from None
         if swapped is None:
             raise Unreachable(self.reason)
         self.place += 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from manta_swarm.automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.workers.pool import Changes
 from manta_swarm.protocol.encoding import encode, pack, unpack
@@ -143,7 +143,7 @@ class Partner:
         return pack(self._site)
 
     async def _look(self, near: Near) -> None:
-        shortest_s, longest_s = waits.VIEWS_AGAIN_S
+        shortest_s, longest_s = timeouts.VIEWS_AGAIN_S
         pause_s, microbatches = shortest_s, 0
         while True:
             self._lost.clear()
@@ -159,7 +159,9 @@ class Partner:
     async def _meet_any(self, near: Near) -> None:
         for cohort_peer in near.cohort_peers():
             try:
-                answer = await near.call_cohort_peer(cohort_peer, MEET, pack(self._site), timeout_s=waits.HELLO_S, largest=MAX_SMALL_BYTES)
+                answer = await near.call_cohort_peer(
+                    cohort_peer, MEET, pack(self._site), timeout_s=timeouts.HELLO_S, largest=MAX_SMALL_BYTES
+                )
                 self._met(cohort_peer, unpack(Site, answer, max_bytes=MAX_SMALL_BYTES))
             except OtherData as error:
                 self._tell(str(error))

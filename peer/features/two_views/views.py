@@ -19,7 +19,7 @@ from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.automl.training.vertical import SiteWorker
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
@@ -120,7 +120,7 @@ class _LeadingTry(Try):
     async def swap(self, part: bytes, size: int) -> bytes:
         """See ``Try``."""
         request = pack(Exchange(self.id, self.place, part))
-        return await self._near.call_cohort_peer(self._partner, EXCHANGE, request, timeout_s=waits.VIEWS_EXCHANGE_S, largest=size)
+        return await self._near.call_cohort_peer(self._partner, EXCHANGE, request, timeout_s=timeouts.VIEWS_EXCHANGE_S, largest=size)
 
 
 class SitePool(SingleWorker):
@@ -274,7 +274,7 @@ class SitePool(SingleWorker):
         return result
 
     async def _begin(self, partner: PublicKey, begin: Begin) -> None:
-        timeout_s = waits.VIEWS_MATCH_S + waits.NEAR_S
+        timeout_s = timeouts.VIEWS_MATCH_S + timeouts.NEAR_S
         try:
             answer = await self._cohort_peers().call_cohort_peer(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
         except TROUBLE as error:
@@ -292,14 +292,14 @@ class SitePool(SingleWorker):
         awaited: asyncio.Future[MicrobatchResult] = asyncio.get_running_loop().create_future()
         self._awaited[microbatch.index] = awaited
         try:
-            async with asyncio.timeout(waits.VIEWS_LOT_S):
+            async with asyncio.timeout(timeouts.VIEWS_LOT_S):
                 request = pack(self._name_of(microbatch))
-                answer = await near.call_cohort_peer(partner, LEAD, request, timeout_s=waits.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
+                answer = await near.call_cohort_peer(partner, LEAD, request, timeout_s=timeouts.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
                 if answer:
                     raise NotYet("the other site is at other weights")
                 return await awaited
         except TimeoutError:
-            self._partner.part(f"a microbatch was not done within {waits.VIEWS_LOT_S:g} s")
+            self._partner.part(f"a microbatch was not done within {timeouts.VIEWS_LOT_S:g} s")
             raise Unreachable("the other site did not do a microbatch in time") from None
         except NotYet:
             raise
@@ -354,10 +354,10 @@ class SitePool(SingleWorker):
                 raise EncodingError("an exchange out of turn")
             attempt.asked += 1
             attempt.taken.put_nowait(exchange.data)
-            async with asyncio.timeout(waits.VIEWS_EXCHANGE_S):
+            async with asyncio.timeout(timeouts.VIEWS_EXCHANGE_S):
                 given = await unless(attempt.over, attempt.given.get())
         except TimeoutError:
-            raise Unreachable(f"nothing to give within {waits.VIEWS_EXCHANGE_S:g} s") from None
+            raise Unreachable(f"nothing to give within {timeouts.VIEWS_EXCHANGE_S:g} s") from None
         except (asyncio.CancelledError, EncodingError):
             attempt.end("the other site hung up")
             raise
@@ -395,7 +395,7 @@ class SitePool(SingleWorker):
             NotYet: it has not.
         """
         try:
-            async with asyncio.timeout(waits.VIEWS_MATCH_S), self._ready:
+            async with asyncio.timeout(timeouts.VIEWS_MATCH_S), self._ready:
                 await self._ready.wait_for(lambda: self._weights == name.weights and not self._is_paused)
         except TimeoutError:
             raise NotYet("it is at other weights") from None

@@ -7,7 +7,7 @@ import pytest
 
 from manta_swarm.aggregator.follow.states_of_peers import lacking, take_states
 from manta_swarm.automl.training.update import state_pieces
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.errors import UserError
@@ -16,7 +16,7 @@ from tests.aggregator.real_run import PEERS, opened, play
 
 
 def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "FETCH_S", 5.0)
+    monkeypatch.setattr(timeouts, "FETCH_S", 5.0)
     directory = tmp_path / "run"
     run = opened(directory)
     with run.log:

@@ -9,7 +9,7 @@ import pytest
 
 from manta_swarm.aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_handed_over, mark_restored, refuse_handed_over
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound, open_round_receipt
@@ -73,7 +73,7 @@ def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "run"
     with create(directory, signed_manifest()) as log:
         grow(log, 3)
-    assert lifted_at(directory) == waits.HEARD_S
+    assert lifted_at(directory) == timeouts.HEARD_S
     assert (directory / PLACE).exists()
     return directory
 
@@ -85,7 +85,7 @@ def test_a_new_run_waits_for_nobody(tmp_path: Path) -> None:
 
 def test_a_restart_waits_for_those_of_the_last_table_but_not_for_long(directory: Path) -> None:
     assert lifted_at(directory, *((at, key, 3) for at, key in enumerate(KEYS, 1))) == len(KEYS)
-    assert lifted_at(directory, (1, KEYS[0], 3)) == waits.HEARD_S
+    assert lifted_at(directory, (1, KEYS[0], 3)) == timeouts.HEARD_S
     assert lifted_at(directory, (1, KEYS[0], 2), (1, KEYS[1], 3), (2, KEYS[2], 0)) == 2
 
 
@@ -95,27 +95,27 @@ def test_a_copy_of_the_folder_waits_for_a_word(directory: Path, tmp_path: Path) 
     assert lifted_at(copy) is None
     assert lifted_at(copy, (20, KEYS[1], 2), (30, PublicKey(STRANGER.public_key), 3)) is None
     assert lifted_at(copy, (20, KEYS[1], 3)) == 20
-    assert lifted_at(copy) == waits.HEARD_S  # it is the run's folder from then on
+    assert lifted_at(copy) == timeouts.HEARD_S  # it is the run's folder from then on
 
 
 def test_a_folder_from_a_backup_waits_for_a_word_also_after_more_starts(directory: Path) -> None:
     mark_restored(directory)
     assert lifted_at(directory) is None
     assert is_marked_restored(directory)
-    assert lifted_at(directory, (5, KEYS[0], 3)) == waits.HEARD_S  # the others are heard too, if they are there
+    assert lifted_at(directory, (5, KEYS[0], 3)) == timeouts.HEARD_S  # the others are heard too, if they are there
     assert not is_marked_restored(directory)
 
 
 def test_the_operators_word_is_one_too_but_peers_are_heard_first(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    assert lifted_at(copy, is_newest=True) == waits.HEARD_S
+    assert lifted_at(copy, is_newest=True) == timeouts.HEARD_S
     assert json.loads((copy / PLACE).read_text())["inode"] == (copy / "log.sqlite3").stat().st_ino
 
 
 def test_a_folder_of_before_there_were_marks_is_taken_as_it_is(directory: Path) -> None:
     (directory / PLACE).unlink()
-    assert lifted_at(directory) == waits.HEARD_S
+    assert lifted_at(directory) == timeouts.HEARD_S
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", '{"inode": null}', "\x00" * 20])
@@ -123,9 +123,9 @@ def test_a_folder_whose_mark_is_damaged_may_be_a_copy_and_waits_for_a_word(direc
     (directory / PLACE).write_text(damaged)
     assert lifted_at(directory) is None
     assert lifted_at(directory, (20, KEYS[1], 3)) == 20
-    assert lifted_at(directory) == waits.HEARD_S  # the mark is written anew
+    assert lifted_at(directory) == timeouts.HEARD_S  # the mark is written anew
     (directory / PLACE).write_text(damaged)
-    assert lifted_at(directory, is_newest=True) == waits.HEARD_S
+    assert lifted_at(directory, is_newest=True) == timeouts.HEARD_S
 
 
 def test_a_folder_whose_mark_is_damaged_is_refused_among_several_operators(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "LOOK_AT_COMPUTER_S", 0.01)
+    monkeypatch.setattr(timeouts, "LOOK_AT_COMPUTER_S", 0.01)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.submit.promises import Fate, Finding, Known, Listed, Outcome, Promises
@@ -179,7 +179,7 @@ def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
         await found.promises.settle()
-        assert now() == waits.LAST_ROUND_S
+        assert now() == timeouts.LAST_ROUND_S
 
     found = seen(story, *[Unreachable("away")] * 100)
     assert (found.kept, found.broken) == ([], [])

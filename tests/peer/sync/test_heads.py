@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
@@ -143,7 +143,7 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         assert await heads.compare()
         await MemoryLog(network).start()
         assert not await heads.compare()
-        clock.advance(waits.WENT_BACK_S)
+        clock.advance(timeouts.WENT_BACK_S)
         heads.check_timeout()
         clock.advance(1)
         with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):

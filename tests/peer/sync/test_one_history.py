@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.network import neighbours, waits
+from manta_swarm.network import neighbours, timeouts
 from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.newest_head import look_up_newest, name_of, publish_newest
@@ -30,7 +30,7 @@ LOG = PublicKey(OPERATOR.public_key)
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "HEADS_S", 0.05)
+    monkeypatch.setattr(timeouts, "HEADS_S", 0.05)
     monkeypatch.setattr(neighbours, "_period_s", lambda _known: 0.05)
 
 
@@ -105,7 +105,7 @@ def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(t
         one = scene.join(0)
         await commits(scene.log, one, 2)
         await until(lambda: one.loop._one_history.agreed is not None)
-        monkeypatch.setattr(waits, "HEADS_S", 600.0)
+        monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
         scene.network.lost = lambda _sender, _receiver, method: method == "commit"
         two = scene.join(1)
         await commits(other, two, 4)
@@ -155,7 +155,7 @@ def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path)
 
 
 def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "HEADS_S", 600.0)
+    monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
 
     async def story(scene: Scene) -> None:
         one = scene.join(0)
@@ -199,7 +199,7 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
 def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "HEADS_S", 600.0)
+    monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
 
     async def story(scene: Scene) -> None:
         one = scene.join(0)
@@ -215,7 +215,7 @@ def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_r
 
 
 def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "HEADS_S", 600.0)
+    monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
     operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
 
     async def story(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -234,7 +234,7 @@ def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(mo
         entry, began = scene.given.entry, now()
         (peer,) = scene.peers
         turn_s = peer.spread._turn_s(entry.mean, MEAN_BYTES)
-        assert waits.TURN_S <= turn_s <= waits.TURN_S * 20
+        assert timeouts.TURN_S <= turn_s <= timeouts.TURN_S * 20
         await peer.spread.blob(entry.mean, [len(piece) for piece in scene.given.mean.pieces], "mean")
         assert now() - began >= turn_s
         turn_s = peer.spread._turn_s(entry.weights, 3 * 128)
@@ -256,9 +256,9 @@ def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch:
         turns = [[peer.spread._turn_s(root, num_bytes) for root in roots] for peer in scene.peers]
         first = sum(turn == 0 for own in turns for turn in own) / len(scene.peers) / len(roots)
         assert 0.5 * spread.LOG_FIRST / size < first < 2 * spread.LOG_FIRST / size
-        assert max(map(max, turns)) <= waits.TURN_S * 9
+        assert max(map(max, turns)) <= timeouts.TURN_S * 9
         assert all(peer.spread._turn_s(roots[0], 100) == 0 for peer in scene.peers)  # of so little the log may give to all
-        assert sum(turn <= 2 * waits.TURN_S for turn in turns[0]) < 40
+        assert sum(turn <= 2 * timeouts.TURN_S for turn in turns[0]) < 40
 
     story(work, 8, size=1000)
 
@@ -271,7 +271,7 @@ def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
         peer.spread.committed(replace(scene.given.entry, contributions=3))
         after = max(peer.spread._turn_s(root, 2**20) for root in roots)
         # 8 who are in no table, 24 for three contributions; 4 ask at once.
-        assert waits.TURN_S * 1.5 < before <= waits.TURN_S * 2 < after <= waits.TURN_S * 4
+        assert timeouts.TURN_S * 1.5 < before <= timeouts.TURN_S * 2 < after <= timeouts.TURN_S * 4
 
     story(work, 1, size=10**6)
 

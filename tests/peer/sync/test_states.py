@@ -10,7 +10,7 @@ import torch
 
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import parse
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Ask, Blob, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
@@ -379,7 +379,7 @@ def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) ->
         states = await scene.at_the_start(LATE)
         target = scene.commit()
         await scene.log.endpoint.serve("blob", silence)
-        monkeypatch.setattr(waits, "FETCH_S", 0.3)
+        monkeypatch.setattr(timeouts, "FETCH_S", 0.3)
         started_s = asyncio.get_running_loop().time()
         with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
             await states.reach(target, scene.start, own_floors(scene))

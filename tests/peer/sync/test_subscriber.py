@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate, LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
@@ -127,7 +127,7 @@ class Script:
     # As the node.
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
-        assert (method, timeout_s) == ("commit", waits.PUSH_S)
+        assert (method, timeout_s) == ("commit", timeouts.PUSH_S)
         self.pushed.append((key, request))
         if isinstance(self._neighbours[key], Exception):
             raise self._neighbours[key]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.peer.store import VECTORS
 from manta_swarm.protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
 from manta_swarm.protocol.encoding import pack
@@ -258,7 +258,7 @@ def test_a_peer_whose_run_is_over_has_brought_what_is_wanted(tmp_path: Path) -> 
 def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(waits, "BROUGHT_S", (60.0, 60.0))
+    monkeypatch.setattr(timeouts, "BROUGHT_S", (60.0, 60.0))
     said = []
 
     def has_said(words: str) -> bool:
@@ -284,8 +284,8 @@ def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
 
 @pytest.mark.parametrize("is_away", [True, False])
 def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
-    monkeypatch.setattr(waits, "BROUGHT_S", (0.2, 0.2))
-    monkeypatch.setattr(waits, "LAST_ROUND_S", 0.1)
+    monkeypatch.setattr(timeouts, "BROUGHT_S", (0.2, 0.2))
+    monkeypatch.setattr(timeouts, "LAST_ROUND_S", 0.1)
 
     async def never(_caller: PublicKey, _request: bytes) -> bytes:
         await asyncio.Event().wait()

@@ -18,7 +18,7 @@ from manta_swarm.automl.spaces.space import STEREO_TINY
 from manta_swarm.automl.spaces.units import Layer
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.vertical import SiteWorker
-from manta_swarm.network import waits
+from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import Handler, Refused
 from manta_swarm.peer.config import PeerConfig, check_join, load_config
@@ -147,8 +147,8 @@ async def pair_of(of_right: StereoDataset | None = None) -> AsyncIterator[Pair]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "VIEWS_AGAIN_S", (0.01, 0.05))
-    monkeypatch.setattr(waits, "VIEWS_MATCH_S", 0.2)
+    monkeypatch.setattr(timeouts, "VIEWS_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(timeouts, "VIEWS_MATCH_S", 0.2)
 
 
 def pooled(microbatch: Microbatch) -> MicrobatchResult:
@@ -240,7 +240,7 @@ class Stuck(SiteWorker):
 
 
 def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "VIEWS_EXCHANGE_S", 0.1)
+    monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
 
     async def scenario() -> None:
         async with pair_of() as pair:
