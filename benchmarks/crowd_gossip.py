@@ -57,7 +57,7 @@ class Offers(Book):
     """A book whose offers are not signed."""
 
     def _opened(self, offer: Any) -> tuple[Any, Any]:
-        return offer.opened, offer.ticket
+        return offer.opened, offer.inclusion_promise
 
     def _size_of(self, shown: Shown) -> int:
         return shown.offer.num_bytes
@@ -335,7 +335,7 @@ def _offer_of(number: int, cohort_size: int) -> Any:
     return SimpleNamespace(
         contribution=SimpleNamespace(digest=sha256(name)),
         opened=SimpleNamespace(body=name),
-        ticket=SimpleNamespace(round=ROUND),
+        inclusion_promise=SimpleNamespace(round=ROUND),
         num_bytes=OFFER_BYTES + 34 * cohort_size,
     )
 

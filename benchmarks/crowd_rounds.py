@@ -20,7 +20,7 @@ from manta_swarm.protocol.closing import Closing, NotTaken
 from manta_swarm.protocol.exchange import MAX_AGE, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.pace import Pace
-from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Round, StepMean, Ticket
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise, Round, StepMean
 from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity, sha256
 
@@ -120,7 +120,7 @@ class Log:
         return len(self.tables) == self.manifest.num_rounds
 
     def header(self, header: Header) -> str:
-        """Return what is to be done next: "body", "ticket", "listed", "again", or why it is refused for good."""
+        """Return what is to be done next: "body", "inclusion promise", "listed", "again", or why it is refused for good."""
         opened = header.contribution.opened
         if (opened.founder, opened.base) in self.listed:
             return "listed"
@@ -136,10 +136,10 @@ class Log:
         finally:
             self.look()
         self.handed[header.contribution.digest] = header
-        return "ticket" if self.closing.is_good(header.contribution.digest) else "body"
+        return "inclusion_promise" if self.closing.is_good(header.contribution.digest) else "body"
 
     def body(self, contribution: bytes, answer: Callable[[int | None], None]) -> None:
-        """Take a body; ``answer`` gets the round of its ticket, or None."""
+        """Take a body; ``answer`` gets the round of its inclusion promise, or None."""
         try:
             self.closing.arrived(contribution, self.now)
         except NotTaken:
@@ -211,7 +211,7 @@ class Peer:
         self.is_gone = False
         self.is_awake = True  # else it waits for something that calls ``step``
         self.wakes_at = 0.0
-        self.sealed_at: float | None = None  # until it has a ticket
+        self.sealed_at: float | None = None  # until it has an inclusion promise
         self.open_ms = log.open_ms
         self.listed_in = 0  # the newest round whose table has this peer, as far as it knows
         self.microbatches = 0
@@ -238,8 +238,8 @@ class Peer:
         self.tally.lost["the run was over" if self.log.is_over else reason] += commit.samples_lost
         self.pace.opened(self.world.now, left_ms)
         self.open_ms = round_.open_ms
-        if commit.ticket is not None:
-            self.listed_in = commit.ticket.round
+        if commit.inclusion_promise is not None:
+            self.listed_in = commit.inclusion_promise.round
         self.microbatches = self.machine.samples // LOT_SAMPLES
         if round_.round + 1 == self.leaves_in:
             self.world.after(self.rng.uniform(0, left_ms), self.leave)
@@ -342,7 +342,7 @@ class Peer:
                 self.pace.header_took(self.world.now - self.sealed_at)
             self.then(self.varied(self.upload_ms) + self.varied(self.latency_ms), lambda: self.body_came(header))
             return
-        if answer == "ticket":
+        if answer == "inclusion_promise":
             self.ticketed(header, self.log.closing.round_of(header.contribution.digest))
         elif answer == "listed":
             self.machine.listed()
@@ -362,9 +362,9 @@ class Peer:
 
     def ticketed(self, header: Header, round_: int | None) -> None:
         if round_ is not None:
-            self.machine.ticketed(Ticket(RUN, round_, header.contribution.digest))
+            self.machine.ticketed(InclusionPromise(RUN, round_, header.contribution.digest))
             if self.sealed_at is not None and round_ == header.contribution.opened.round:
-                self.pace.ticket_took(self.world.now - self.sealed_at)
+                self.pace.inclusion_promise_took(self.world.now - self.sealed_at)
             self.sealed_at = None
         self.is_awake = True
         self.step()

@@ -39,7 +39,7 @@ class _Light:
     directory: Path
     group: Path | None
     started_s: float
-    first_ticket_s: float | None = None
+    first_inclusion_promise_s: float | None = None
     first_credit_s: float | None = None
     credit_round: int = 0
     status: dict[str, Any] = field(default_factory=dict)
@@ -145,9 +145,9 @@ class _Programs:
         for light in self.lights:
             light.status = _read_json(light.directory / "status.json") or light.status
             light.peak_bytes = max(light.peak_bytes, _resident_peak(light.child.process.pid))
-            if light.first_ticket_s is None and light.status.get("taken"):
-                light.first_ticket_s, light.credit_round = now_s - light.started_s, int(light.status["round"])
-            if light.first_credit_s is None and light.first_ticket_s is not None and round_ >= light.credit_round:
+            if light.first_inclusion_promise_s is None and light.status.get("taken"):
+                light.first_inclusion_promise_s, light.credit_round = now_s - light.started_s, int(light.status["round"])
+            if light.first_credit_s is None and light.first_inclusion_promise_s is not None and round_ >= light.credit_round:
                 light.first_credit_s = now_s - light.started_s
         return all(light.first_credit_s is not None for light in self.lights)
 
@@ -177,13 +177,15 @@ def _running(arguments: argparse.Namespace) -> Iterator[_Programs]:
 
 
 def _show(programs: _Programs) -> None:
-    print("contributor  first ticket  first credit  leases  taken  lost  down/lease  up/lease  resident  group's peak  killed for memory")
+    print(
+        "contributor  first inclusion promise  first credit  leases  taken  lost  down/lease  up/lease  resident  group's peak  killed for memory"
+    )
     for number, light in enumerate(programs.lights):
         status = light.status
         leases = max(1, int(status["leases"]))
         group = "-" if light.group is None else f"{_group_peak(light.group) / 2**20:.0f} MiB"
         print(
-            f"{number:11d}  {light.first_ticket_s:10.1f} s  {light.first_credit_s:10.1f} s  {leases:6d}"
+            f"{number:11d}  {light.first_inclusion_promise_s:10.1f} s  {light.first_credit_s:10.1f} s  {leases:6d}"
             f"  {status['taken']:5d}  {status['lost']:4d}"
             f"  {status['received_bytes'] / leases / 1e6:7.3f} MB  {status['sent_bytes'] / leases / 1e6:5.3f} MB"
             f"  {light.peak_bytes / 2**20:4.0f} MiB  {group:>12}  {'no' if light.child.returncode is None else 'yes'}"

@@ -8,8 +8,8 @@ SIGSTOP for 10 s: longer than its lease, so that it wakes up as a writer that ot
 operator, etcd and peer is on a host of its own, and a line may be cut silently in both directions for 15 s: that of the operator
 to everybody; of the operator and its etcd together; to the other operators only, while it reaches etcd and the peers; or to etcd only.
 
-Counted: tickets that were not kept, as the peers themselves find them out; operators' logs that are no prefix of each other; and the
-time from each fault to the next commit that the others know: where the writer failed, the first under another one's turn. The next
+Counted: inclusion promises that were not kept, as the peers themselves find them out; operators' logs that are no prefix of each other; and
+the time from each fault to the next commit that the others know: where the writer failed, the first under another one's turn. The next
 fault comes once all hear each other again: two at a time are more than four operators can bear. Everything runs on this computer, so the
 times are those of a busy one.
 """
@@ -173,7 +173,9 @@ def main() -> int:
     forks = sum(one != logs[-1][: len(one)] for one in logs)
     broken, lost, counted = (sum(status[name] for status in statuses) for name in ("promises_broken", "samples_lost", "rounds_counted"))
     print(f"faults {len(seen)}; rounds {num_rounds(logs[-1])}; contributions counted {counted}")
-    print(f"acknowledged tickets lost {broken}; operators' logs that fork {forks}; samples without a ticket in time {lost}")
+    print(
+        f"acknowledged inclusion promises lost {broken}; operators' logs that fork {forks}; samples without an inclusion promise in time {lost}"
+    )
     show(seen)
     return 1 if broken or forks else 0
 

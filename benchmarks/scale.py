@@ -79,7 +79,7 @@ LINES = {
     "log_daemon_cpu": Line("  its daemon, CPU s", "{:.3f}"),
     "log_mb": Line("  memory beside what all share, MB", "{:.0f}"),
     "digests": Line("different states at the end", "{:.0f}"),
-    "broken": Line("tickets not kept", "{:.0f}"),
+    "broken": Line("inclusion promises not kept", "{:.0f}"),
     "dropped": Line("contributions dropped", "{:.0f}"),
     "refused": Line("refused by the log", "{:.0f}"),
     "busy": Line("CPU of this computer, used %", "{:.0f}"),

@@ -126,7 +126,7 @@ def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], No
         lost = {name: swarm.peer(name) for name in struck.spared}
         promises = {name: status.promises_broken for name, status in struck.statuses().items() if status.promises_broken}
     logged, more = checked(swarm, struck.seen)
-    broken += [*more, *struck.seen.failures, *(f"{name}: {count} tickets not kept" for name, count in promises.items())]
+    broken += [*more, *struck.seen.failures, *(f"{name}: {count} inclusion promises not kept" for name, count in promises.items())]
     late = lateness(struck.seen.commits_s, logged.opens_ms)
     if late.percent < arguments.on_time:
         broken.append(f"{late.percent:.1f} % of the rounds are on time")

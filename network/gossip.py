@@ -119,17 +119,17 @@ class Gossip:
     # What happens here.
 
     def own(self, offer: BodyOffer, blob: Blob) -> None:
-        """Hand out a body that this node made, and tell of it, once the headers of its ticket's round are closed.
+        """Hand out a body that this node made, and tell of it, once the headers of its inclusion promise's round are closed.
 
         Raises:
-            RemoteFault: the ticket is not for it.
+            RemoteFault: the inclusion promise is not for it.
         """
         self._keep_own(blob)
         self._book.add_own(offer)
         self._go_on()
 
     def know(self, blob: Blob) -> None:
-        """A body of this node's cohort is here, without a ticket: when somebody offers it, it need not be got."""
+        """A body of this node's cohort is here, without an inclusion promise: when somebody offers it, it need not be got."""
         self._keep_own(blob)
         self._go_on()
 

@@ -1,4 +1,4 @@
-"""A peer's line to the operator's log: contributions go in, tickets and commits come out, believed only with their proofs.
+"""A peer's line to the operator's log: contributions go in, inclusion promises and commits come out, believed only with their proofs.
 
 Its requests and the log's answers stand here, beside the records that are signed or logged; those about the log's tree in
 ``network.log_proofs``.
@@ -20,7 +20,17 @@ from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.measures import Measure
 from manta_swarm.protocol.operators import MAX_COUNTED_BYTES, Operators
 from manta_swarm.protocol.receipts import ProvenRound, open_listed, open_round_receipt
-from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_SIGNED_BYTES, Contribution, Header, Included, Listing, Receipt, Round, Ticket
+from manta_swarm.protocol.records import (
+    MAX_ENTRY_BYTES,
+    MAX_SIGNED_BYTES,
+    Contribution,
+    Header,
+    Included,
+    InclusionPromise,
+    Listing,
+    Receipt,
+    Round,
+)
 from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -44,7 +54,7 @@ class HandIn(IntEnum):
     """What the log says to a header."""
 
     SEND_BODY = 0
-    HAVE_TICKET = 1  # the body is there, and here is the ticket
+    HAVE_TICKET = 1  # the body is there, and here is the inclusion promise
     LISTED = 2  # the contribution is in a table already
     LATER = 3  # the open round has no place for it: after the next commit again
     WITHOUT = 4  # a claim of several cannot stand: the others may be handed in without it
@@ -57,12 +67,12 @@ class HeaderAnswer:
     status: int  # of HandIn
     round: int  # that it counts in
     left_ms: int  # until the round's deadline
-    ticket: tuple[Signed[Ticket], ...]  # one with HAVE_TICKET, else none
+    inclusion_promise: tuple[Signed[InclusionPromise], ...]  # one with HAVE_TICKET, else none
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
     there: bytes = b""  # with SEND_BODY the groups of the body that came before: bit p % 8 of byte p // 8; empty: none
 
     def __post_init__(self) -> None:
-        if self.status not in tuple(HandIn) or len(self.ticket) != (self.status == HandIn.HAVE_TICKET):
+        if self.status not in tuple(HandIn) or len(self.inclusion_promise) != (self.status == HandIn.HAVE_TICKET):
             raise ValueError("an answer to a header without its meaning")
         if bool(self.blamed) != (self.status == HandIn.WITHOUT) or len(self.blamed) > MAX_COHORT:
             raise ValueError("an answer that blames nobody, or too many")
@@ -216,13 +226,13 @@ class HandedIn:
 
     status: HandIn
     round: int
-    signed: Signed[Ticket] | None  # with HAVE_TICKET
+    signed: Signed[InclusionPromise] | None  # with HAVE_TICKET
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
     header_ms: float | None = field(default=None, compare=False)  # from the call until the log had the header; None: it wants no body
 
     @property
-    def ticket(self) -> Ticket | None:
-        """The ticket, which was checked."""
+    def inclusion_promise(self) -> InclusionPromise | None:
+        """The inclusion promise, which was checked."""
         return None if self.signed is None else self.signed.unchecked()
 
 
@@ -247,16 +257,16 @@ async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
     await endpoint.serve("manifest", answer)
 
 
-def checked_ticket(signed: Signed[Ticket], operators: Operators, contribution: bytes) -> Ticket:
-    """Return the ticket that an operator gave for a contribution.
+def checked_inclusion_promise(signed: Signed[InclusionPromise], operators: Operators, contribution: bytes) -> InclusionPromise:
+    """Return the inclusion promise that an operator gave for a contribution.
 
     Raises:
-        RemoteFault: it is no such ticket.
+        RemoteFault: it is no such inclusion promise.
     """
-    ticket = signed.open_by(operators.keys)
-    if (ticket.run, ticket.contribution) != (operators.run, contribution):
-        raise EncodingError("a ticket for something else")
-    return ticket
+    inclusion_promise = signed.open_by(operators.keys)
+    if (inclusion_promise.run, inclusion_promise.contribution) != (operators.run, contribution):
+        raise EncodingError("an inclusion promise for something else")
+    return inclusion_promise
 
 
 class LogClient:
@@ -289,7 +299,7 @@ class LogClient:
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
         if answer.status == HandIn.HAVE_TICKET:
-            return self._with_ticket(answer.ticket[0], digest)
+            return self._with_inclusion_promise(answer.inclusion_promise[0], digest)
         if answer.status != HandIn.SEND_BODY:
             return HandedIn(HandIn(answer.status), answer.round, None, answer.blamed)
         header_ms = 1000 * (time.monotonic() - begun_s)
@@ -306,8 +316,10 @@ class LogClient:
             return HandedIn(HandIn.LATER, answer.round, None, header_ms=header_ms)
         packed = next((each for each in answers if each), None)
         if packed is None:
-            raise EncodingError("the log took all of a body and gave no ticket")
-        return replace(self._with_ticket(unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms)
+            raise EncodingError("the log took all of a body and gave no inclusion promise")
+        return replace(
+            self._with_inclusion_promise(unpack(Signed[InclusionPromise], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms
+        )
 
     async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
@@ -444,5 +456,5 @@ class LogClient:
         signed = open_listed(listing.contribution, proven).contribution
         return Counted(signed.digest, signed.open(), listing)
 
-    def _with_ticket(self, signed: Signed[Ticket], contribution: bytes) -> HandedIn:
-        return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self.operators, contribution).round, signed)
+    def _with_inclusion_promise(self, signed: Signed[InclusionPromise], contribution: bytes) -> HandedIn:
+        return HandedIn(HandIn.HAVE_TICKET, checked_inclusion_promise(signed, self.operators, contribution).round, signed)

@@ -86,7 +86,7 @@ class PeerStatus:
     earned_checked: bool = False  # computed here; else as the log says
     bytes_handed_in: int = 0  # of bodies that this peer brought to the log, its own or its cohort's
     dropped: Mapping[str, int] = field(default_factory=dict)  # contributions that came to nothing, by reason
-    promises_broken: int = 0  # tickets that the log gave and did not keep
+    promises_broken: int = 0  # inclusion promises that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
     finished: bool = False
     is_leaving: bool = False  # the person said so
@@ -111,7 +111,7 @@ class PeerStatus:
     leases_at: str = ""  # of a gateway: the address that light contributors are told
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet; None: it is none
     leases: int = 0  # of a light contributor
-    taken: int = 0  # of its claims, those that the log gave a ticket for
+    taken: int = 0  # of its claims, those that the log gave an inclusion promise for
     lost: int = 0  # of its leases, those that came to nothing
     data_bytes: int = 0  # of the data set that are here, while it is got from others
     data_size_bytes: int = 0  # of all that is wanted of it

@@ -1,4 +1,4 @@
-"""What nodes tell each other of bodies, and of other blobs that they hand out: offers with the log's tickets, and pushes of these."""
+"""What nodes tell each other of bodies, and of other blobs that they hand out: offers with the log's inclusion promises, and pushes of these."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.fields import check_digest
-from manta_swarm.protocol.records import Contribution, Ticket
+from manta_swarm.protocol.records import Contribution, InclusionPromise
 from manta_swarm.protocol.signed import Signed
 
 MAX_PUSH_BYTES = 48 * 1024  # of a push's offers: below what is worth a stream of its own
@@ -19,22 +19,22 @@ class BodyOffer:
     """What shows that a body is worth fetching: its contribution, and the log's word that it has both."""
 
     contribution: Signed[Contribution]
-    ticket: Signed[Ticket]
+    inclusion_promise: Signed[InclusionPromise]
 
-    def open(self, run: bytes, operators: Collection[bytes]) -> tuple[Contribution, Ticket]:
+    def open(self, run: bytes, operators: Collection[bytes]) -> tuple[Contribution, InclusionPromise]:
         """Return what was signed, the signatures checked.
 
         Raises:
             EncodingError: these do not belong together, or not to this run.
             SignatureError: its founder, or an operator, did not sign.
         """
-        ticket = self.ticket.open_by(operators)
-        if (ticket.run, ticket.contribution) != (run, self.contribution.digest):
-            raise EncodingError("a ticket of another run, or for another contribution")
+        inclusion_promise = self.inclusion_promise.open_by(operators)
+        if (inclusion_promise.run, inclusion_promise.contribution) != (run, self.contribution.digest):
+            raise EncodingError("an inclusion promise of another run, or for another contribution")
         contribution = self.contribution.open()
-        if contribution.run != run or not 0 <= ticket.round - contribution.round <= MAX_AGE:
-            raise EncodingError("a contribution of another run, or of another time than its ticket's")
-        return contribution, ticket
+        if contribution.run != run or not 0 <= inclusion_promise.round - contribution.round <= MAX_AGE:
+            raise EncodingError("a contribution of another run, or of another time than its inclusion promise's")
+        return contribution, inclusion_promise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Who has which bodies, whom to tell of them and whom to ask: the protocol by which bodies spread, without a clock and a network.
 
-A body spreads by offers, each with the log's ticket for its contribution, so that nobody can make anybody fetch what is not in the round.
-Nothing is shown before the headers of its round are closed. Who lacks a body that it is offered asks for it (``network.gossip``), and
-offers it on, to its *links*: a few neighbours, near ones among them, which change from round to round. What a link is known to have it is
-not told of. What is got from afar is said to near links at once, so that they wait for it a moment instead of getting it from afar too.
+A body spreads by offers, each with the log's inclusion promise for its contribution, so that nobody can make anybody fetch what is not in
+the round. Nothing is shown before the headers of its round are closed. Who lacks a body that it is offered asks for it
+(``network.gossip``), and offers it on, to its *links*: a few neighbours, near ones among them, which change from round to round. What a
+link is known to have it is not told of. What is got from afar is said to near links at once, so that they wait for it a moment instead of
+getting it from afar too.
 """
 
 from collections import Counter, OrderedDict
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from manta_swarm.network.pushes import MAX_HOPS, MAX_OFFERS, MAX_PUSH_BYTES, MAX_ROOTS, BodyOffer, Push, Shown
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.records import Contribution, Ticket
+from manta_swarm.protocol.records import Contribution, InclusionPromise
 from manta_swarm.protocol.signing import PublicKey
 
 MAX_LINKS = 16  # far ones, whoever began them
@@ -77,7 +78,7 @@ class Book:
 
         Args:
             run: its id.
-            operators: whose tickets count.
+            operators: whose inclusion promises count.
             places: of several that have a body the nearest is asked first.
             max_rows: bodies of a round that are remembered.
             body_bytes: of each.
@@ -146,7 +147,7 @@ class Book:
     # Bodies.
 
     def add_own(self, offer: BodyOffer) -> None:
-        """Hand out a body that this node made, once the headers of its ticket's round are closed.
+        """Hand out a body that this node made, once the headers of its inclusion promise's round are closed.
 
         Raises:
             EncodingError, SignatureError: see ``BodyOffer.open``.
@@ -353,15 +354,15 @@ class Book:
         known = self._roots.get(digest)
         if known is not None:
             return self._items[known]
-        contribution, ticket = self._opened(offer)
-        if not self._newest <= ticket.round <= self._newest + 2:
+        contribution, inclusion_promise = self._opened(offer)
+        if not self._newest <= inclusion_promise.round <= self._newest + 2:
             self.outside["another round"] += 1
         elif contribution.body in self._items:
             self.outside["a body twice"] += 1
-        elif self._of_round[ticket.round] >= self._max_rows:
+        elif self._of_round[inclusion_promise.round] >= self._max_rows:
             self.outside["too many"] += 1
         else:
-            item = _Item(contribution.body, ticket.round, offer, hops, self._size_of(shown))
+            item = _Item(contribution.body, inclusion_promise.round, offer, hops, self._size_of(shown))
             self._items[item.root] = item
             self._roots[digest] = item.root
             self._of_round[item.round] += 1
@@ -369,7 +370,7 @@ class Book:
             return item
         return None
 
-    def _opened(self, offer: BodyOffer) -> tuple[Contribution, Ticket]:
+    def _opened(self, offer: BodyOffer) -> tuple[Contribution, InclusionPromise]:
         return offer.open(self.run, self.operators)
 
     def _size_of(self, shown: Shown) -> int:

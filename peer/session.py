@@ -229,7 +229,7 @@ class Session:
         return self.progress.newest_round >= self.context.manifest.num_rounds
 
     async def run(self) -> None:
-        """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
+        """Take part until the run is finished, or ``leave`` was called and what was trained has an inclusion promise."""
         async with self.features.open(self):
             await self._take_part()
 
@@ -359,7 +359,7 @@ class Session:
             self.context.board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
             return False
         if attempt.brought is not None:
-            self._spread.own(attempt.brought.contribution, attempt.brought.ticket, attempt.brought.blob)
+            self._spread.own(attempt.brought.contribution, attempt.brought.inclusion_promise, attempt.brought.blob)
             self.context.board.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
         if attempt.result in (Result.REFUSED, Result.LEFT):
             show_lost(self.context.board, attempt, dict(self.machine.dropped))

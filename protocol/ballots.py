@@ -7,8 +7,9 @@ the batch. Once a quorum has signed, that head counts, and the batch is in the l
 Lamport, "Paxos Made Simple", 2001; the quorum is the manifest's.)
 
 Why nothing is lost: any two quorums have an operator in common. So a new writer hears of every batch that may have been decided, and
-proposes it again; and of every contribution that has a ticket, for a quorum *keeps* each before its ticket is given. A contribution is kept
-by a writer only once nothing was left to be proposed again: what was accepted under an older ballot than that can't have been decided.
+proposes it again; and of every contribution that has an inclusion promise, for a quorum *keeps* each before its inclusion promise is given.
+A contribution is kept by a writer only once nothing was left to be proposed again: what was accepted under an older ballot than that can't
+have been decided.
 
 Nothing here believes a clock, or a lease. That one operator signs no two roots of a size holds by itself (``aggregator.log``).
 No I/O: a method returns what has to be on the disk before its answer is given.
@@ -268,20 +269,21 @@ class Takeover:
         promises = self._promises.values()
         found = [each for promise in promises for each in promise.accepted if each.batch.first == longest.size]
         newest = max(found, key=lambda each: each.ballot, default=None)
-        # Proposing what was accepted before somebody wrote here would leave out of its round what that writer gave tickets for.
+        # Proposing what was accepted before somebody wrote here would leave out of its round what that writer gave inclusion promises for.
         kept = [kept for promise in promises for kept in promise.kept if kept.since <= longest.size]
         since = max((each.ballot for each in kept), default=NOBODY)
         return None if newest is None or newest.ballot < since else newest.batch
 
-    def may_have_ticket(self, holders: Collection[bytes]) -> bool:
+    def may_have_inclusion_promise(self, holders: Collection[bytes]) -> bool:
         """Return whether a contribution that these of the operators that promised keep may be kept by a quorum."""
         return len(holders) + self._num_operators - len(self._promises) >= self._quorum
 
     def kept(self) -> list[tuple[Kept, tuple[bytes, ...]]]:
         """Return all contributions that are kept, by the newest ballot first, each with the operators that have it for its round.
 
-        Of two that exclude each other the one that comes first may have a ticket. One that writers kept for several rounds comes once, as
-        its newest ballot has it: had an older writer's a ticket, the newer writer had taken that up. Old rounds may be among it.
+        Of two that exclude each other the one that comes first may have an inclusion promise. One that writers kept for several rounds
+        comes once, as its newest ballot has it: had an older writer's an inclusion promise, the newer writer had taken that up. Old rounds
+        may be among it.
         """
         newest: dict[bytes, Kept] = {}
         having: dict[tuple[int, bytes], list[bytes]] = {}

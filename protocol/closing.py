@@ -8,10 +8,10 @@ The caller says what happened (a header was checked, the last byte of a body cam
 means. Times are milliseconds of any clock that does not go back. What a header or body must be to count at all is not decided here
 (``protocol.ledger``, ``codec.coding``), nor are bytes kept.
 
-A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round.
-Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list
-them; whoever has a ticket for one is served by the cohort's contribution, which has the same claim. A key stands in no two others, but
-where local steps are audited: a member's second claim must not cost its cohort what they learnt together, so the round lists both.
+A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round. Once
+the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list them; whoever
+has an inclusion promise for one is served by the cohort's contribution, which has the same claim. A key stands in no two others, but where
+local steps are audited: a member's second claim must not cost its cohort what they learnt together, so the round lists both.
 
 What holds at every moment: a key stands so in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
 what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is
@@ -212,7 +212,7 @@ class Closing:
             self._start(now)
 
     def restore(self, founder: bytes, claims: Mapping[bytes, bytes], base_round: int, contribution: bytes, round: int, now: int) -> None:
-        """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash; see ``header``."""
+        """Take a contribution that has an inclusion promise for ``round``, this one or the next, from before a crash; see ``header``."""
         handed = _Handed(
             founder, frozenset(claims), frozenset(claims.values()), base_round, contribution, round, now, founder, body=_Body.GOOD
         )

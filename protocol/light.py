@@ -15,7 +15,7 @@ from manta_swarm.protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
 from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from manta_swarm.protocol.private import NO_LEASES
-from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.signed import Signed, Signing
 from manta_swarm.protocol.signing import Digest, sha256
 
@@ -174,7 +174,7 @@ class Fate(IntEnum):
     """What became of a return."""
 
     HELD = 0  # the gateway has it, and hands it in with its own
-    TAKEN = 1  # the log has it: the ticket says so
+    TAKEN = 1  # the log has it: the inclusion promise says so
     LOST = 2  # it counts for nothing
 
 
@@ -184,12 +184,12 @@ class LightWord:
 
     fate: int  # of Fate
     reason: str  # with LOST
-    contribution: tuple[Signed[Contribution], ...]  # with TAKEN: the one that lists the claim, and its ticket
-    ticket: tuple[Signed[Ticket], ...]
+    contribution: tuple[Signed[Contribution], ...]  # with TAKEN: the one that lists the claim, and its inclusion promise
+    inclusion_promise: tuple[Signed[InclusionPromise], ...]
     wait_ms: int  # with HELD: when to ask again
 
     def __post_init__(self) -> None:
-        if self.fate not in tuple(Fate) or not len(self.contribution) == len(self.ticket) == (self.fate == Fate.TAKEN):
+        if self.fate not in tuple(Fate) or not len(self.contribution) == len(self.inclusion_promise) == (self.fate == Fate.TAKEN):
             raise ValueError("a word without its meaning")
         _check_words(self.reason, self.wait_ms)
 

@@ -74,7 +74,7 @@ class Newcomer:
 
     @property
     def round(self) -> int:
-        """With this round the log has all that the old self kept and that has a ticket."""
+        """With this round the log has all that the old self kept and that has an inclusion promise."""
         return max((each.standing.round for each in self.heard), default=0) + _BEHIND + LATER
 
     @property

@@ -23,7 +23,7 @@ class Pace:
         self._on_base_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._by_worker: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._headers_ms: deque[float] = deque(maxlen=_REMEMBERED)
-        self._tickets_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._inclusion_promises_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self.duty = 1.0  # share of the time in which a worker computes; the rest follows its microbatches, and none is started meanwhile
 
     def opened(self, now: float, left_ms: float) -> None:
@@ -52,9 +52,9 @@ class Pace:
         """Note how long it took from the last microbatch until the log had the header."""
         self._headers_ms.append(duration_ms)
 
-    def ticket_took(self, duration_ms: float) -> None:
-        """Note how long it took from the last microbatch until the ticket."""
-        self._tickets_ms.append(duration_ms)
+    def inclusion_promise_took(self, duration_ms: float) -> None:
+        """Note how long it took from the last microbatch until the inclusion promise."""
+        self._inclusion_promises_ms.append(duration_ms)
 
     @property
     def microbatch_ms(self) -> int:
@@ -136,7 +136,7 @@ class Pace:
         return longest_last[max(len(longest_last) // 2, len(longest_last) - 3)] if longest_last else 0.0
 
     def _hand_in_ms(self, is_awaited: bool) -> float:
-        measured = self._headers_ms if is_awaited else self._tickets_ms
+        measured = self._headers_ms if is_awaited else self._inclusion_promises_ms
         return _median(measured) if measured else self._open_ms / _FIRST_PART
 
 

@@ -1,4 +1,4 @@
-"""The records that travel and that the log keeps: announcement, claim, contribution, ticket, round, receipt.
+"""The records that travel and that the log keeps: announcement, claim, contribution, inclusion promise, round, receipt.
 
 Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol.encoding``; ``__post_init__`` checks the ranges,
 so a decoded record is a valid one. Signatures are checked by ``open``, kind by kind. The manifest is in ``protocol.manifest``.
@@ -195,10 +195,10 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class InclusionPromise:
     """The log's word that a contribution and its body are on its disk, and will be in the table of a round."""
 
-    signing: ClassVar[Signing] = Signing("ticket", MAX_PAYLOAD_BYTES, by="")  # any operator of the run
+    signing: ClassVar[Signing] = Signing("inclusion_promise", MAX_PAYLOAD_BYTES, by="")  # any operator of the run
 
     run: bytes
     round: int  # that it counts in

@@ -1,16 +1,16 @@
 """The round as one peer sees it: a pure state machine.
 
-The caller says what happened (a microbatch trained, a contribution sealed, a ticket or a commit received), the answer says what it means.
-No I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
+The caller says what happened (a microbatch trained, a contribution sealed, an inclusion promise or a commit received), the answer says what
+it means. No I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
 
     BEHIND ──caught_up──> WORKING ──seal, restore──> SEALED ──ticketed, accepted──> TICKETED ──committed──> BEHIND of the next round
     FINISHED: the state of the last round is held
 
-A commit that comes while there is work that has no ticket takes nothing away: the work stays what it is, on its old base, and is handed in
-for a later round, until it is too old. So a slow peer's microbatches count too.
+A commit that comes while there is work that has no inclusion promise takes nothing away: the work stays what it is, on its old base, and is
+handed in for a later round, until it is too old. So a slow peer's microbatches count too.
 
 What is sealed is this peer's contribution alone, which nobody else is needed for. Its claim may stand in the cohort's as well, whatever the
-cohort does with it: the ticket of either is a promise that the claim is in a table, once (``accepted``).
+cohort does with it: the inclusion promise of either is a promise that the claim is in a table, once (``accepted``).
 
 What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a sealed
 contribution stays the same bytes until its claim is in the log or too old; no second one is made on its base, unless the log refused it for
@@ -28,7 +28,7 @@ from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import Contribution, Header, Round, Ticket, commit_digest, entry_of
+from manta_swarm.protocol.records import Contribution, Header, InclusionPromise, Round, commit_digest, entry_of
 from manta_swarm.protocol.signed import Signed
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
@@ -39,7 +39,7 @@ class Phase(Enum):
 
     BEHIND = "behind"  # the log has a commit whose state is not held yet: fetch what leads there
     WORKING = "working"
-    SEALED = "sealed"  # a contribution is ready and has no ticket: hand it in
+    SEALED = "sealed"  # a contribution is ready and has no inclusion promise: hand it in
     TICKETED = "ticketed"  # it has one, or is in a table already: wait for the commit
     FINISHED = "finished"  # the last round's state is held
 
@@ -73,11 +73,11 @@ class Sealed:
     opened: Contribution  # the header's
     claim: bytes  # digest of the one claim in it: whatever contribution lists that one counts this work
     samples: int
-    accepted: Signed[Contribution] | None = None  # its cohort's, if that has the ticket
+    accepted: Signed[Contribution] | None = None  # its cohort's, if that has the inclusion promise
 
     @property
     def handed_in(self) -> Signed[Contribution]:
-        """The contribution that has the ticket, as far as this peer knows."""
+        """The contribution that has the inclusion promise, as far as this peer knows."""
         return self.accepted or self.header.contribution
 
 
@@ -87,9 +87,9 @@ class Commit:
 
     is_news: bool  # else nothing changed
     standing: Standing
-    promised: Sealed | None  # its ticket was for this round or one before: its claim has to be in the log
+    promised: Sealed | None  # its inclusion promise was for this round or one before: its claim has to be in the log
     samples_lost: int  # of contributions and microbatches that no round can take any more
-    ticket: Ticket | None = None  # of what was promised
+    inclusion_promise: InclusionPromise | None = None  # of what was promised
 
 
 class RoundMachine:
@@ -114,7 +114,7 @@ class RoundMachine:
         self._fetch_took_long = False  # so long that there are newer commits than the one held: work on that one before the next fetch
         self._least_base = 0  # the round of a commit that the next contribution may stand on
         self._sealed: Sealed | None = None
-        self._ticket: Ticket | None = None
+        self._inclusion_promise: InclusionPromise | None = None
         self.dropped: Counter[str] = Counter()  # contributions that came to nothing, by reason, over the whole life
 
     # What is.
@@ -122,7 +122,7 @@ class RoundMachine:
     @property
     def phase(self) -> Phase:
         """What there is to do, the most urgent first."""
-        if self._sealed is not None and self._ticket is None:
+        if self._sealed is not None and self._inclusion_promise is None:
             return Phase.SEALED
         if self._sealed is None and (self.is_overdue or self._works_behind):
             return Phase.WORKING
@@ -178,13 +178,13 @@ class RoundMachine:
 
     @property
     def sealed(self) -> Sealed | None:
-        """The contribution that waits for its ticket or its commit."""
+        """The contribution that waits for its inclusion promise or its commit."""
         return self._sealed
 
     @property
-    def ticket(self) -> Ticket | None:
-        """Its ticket."""
-        return self._ticket
+    def inclusion_promise(self) -> InclusionPromise | None:
+        """Its inclusion promise."""
+        return self._inclusion_promise
 
     @property
     def may_work_ahead(self) -> bool:
@@ -251,13 +251,13 @@ class RoundMachine:
         base = (sealed.opened.round, sealed.opened.base)
         if base != (self._base.round + 1, self._base.commit) or sealed.samples != self._samples:
             raise RuntimeError("the contribution is not of the microbatches that were trained")
-        self._sealed, self._ticket, self._samples = sealed, None, 0
+        self._sealed, self._inclusion_promise, self._samples = sealed, None, 0
         self._least_base = self._base.round
         self._fetch_took_long = False
         return True
 
     def restore(self, header: Header) -> None:
-        """After a restart: the contribution of the store, which may be in the log, wait there with a ticket, or be unknown to it.
+        """After a restart: the contribution of the store, which may be in the log, wait there with an inclusion promise, or be unknown to it.
 
         One that no round can take any more, as far as is known, changes nothing.
 
@@ -268,28 +268,36 @@ class RoundMachine:
         if self._sealed is not None or self._samples:
             raise RuntimeError("a contribution is restored before microbatches are trained")
         if self._fits(sealed.opened.round):
-            self._sealed, self._ticket = sealed, None
+            self._sealed, self._inclusion_promise = sealed, None
         self._least_base = sealed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
 
-    def ticketed(self, ticket: Ticket) -> None:
-        """SEALED -> TICKETED: the log has it on its disk. A ticket for something else, or a late one, changes nothing."""
+    def ticketed(self, inclusion_promise: InclusionPromise) -> None:
+        """SEALED -> TICKETED: the log has it on its disk. An inclusion promise for something else, or a late one, changes nothing."""
         sealed = self._sealed.header.contribution.digest if self._sealed is not None else None
-        if (ticket.run, ticket.contribution) == (self._run, sealed) and ticket.round >= self.round and self._ticket is None:
-            self._ticket = ticket
+        if (
+            (inclusion_promise.run, inclusion_promise.contribution) == (self._run, sealed)
+            and inclusion_promise.round >= self.round
+            and self._inclusion_promise is None
+        ):
+            self._inclusion_promise = inclusion_promise
 
-    def accepted(self, contribution: Signed[Contribution], ticket: Ticket) -> None:
+    def accepted(self, contribution: Signed[Contribution], inclusion_promise: InclusionPromise) -> None:
         """SEALED -> TICKETED: the log has the cohort's contribution on its disk, which lists the sealed claim.
 
-        One that does not list it, or a ticket for something else or a late one, changes nothing; nor does any once there is a ticket.
+        One that does not list it, or an inclusion promise for something else or a late one, changes nothing; nor does any once there is an
+        inclusion promise.
 
         Raises:
             EncodingError, SignatureError: as ``Signed.open``.
         """
         sealed, opened = self._sealed, contribution.open()
-        if sealed is None or self._ticket is not None or opened.run != self._run or sealed.claim not in opened.claims:
+        if sealed is None or self._inclusion_promise is not None or opened.run != self._run or sealed.claim not in opened.claims:
             return
-        if (ticket.run, ticket.contribution) == (self._run, contribution.digest) and ticket.round >= self.round:
-            self._sealed, self._ticket = replace(sealed, accepted=contribution), ticket
+        if (inclusion_promise.run, inclusion_promise.contribution) == (
+            self._run,
+            contribution.digest,
+        ) and inclusion_promise.round >= self.round:
+            self._sealed, self._inclusion_promise = replace(sealed, accepted=contribution), inclusion_promise
 
     def listed(self) -> int:
         """The log says that the sealed claim is in a table already; return its samples. Its commit may still have to come."""
@@ -317,18 +325,18 @@ class RoundMachine:
         if standing.round <= self.newest.round:
             return Commit(False, standing, None, 0)
         self._missing = (*self._missing, standing)[-_MAX_MISSING:]
-        promised, ticket, lost = None, None, 0
+        promised, inclusion_promise, lost = None, None, 0
         if self._sealed is not None:
-            if self._ticket is not None and self._ticket.round <= standing.round:
-                promised, ticket = self._sealed, self._ticket
+            if self._inclusion_promise is not None and self._inclusion_promise.round <= standing.round:
+                promised, inclusion_promise = self._sealed, self._inclusion_promise
                 self.listed()
             elif self._is_over:
                 lost += self.refused("the run was over")
-            elif self._ticket is None and not self._fits(self._sealed.opened.round):
+            elif self._inclusion_promise is None and not self._fits(self._sealed.opened.round):
                 lost += self.refused("too old")
         if self._samples and self._base is not None and not self._fits(self._base.round + 1):
             lost += self.discard()
-        return Commit(True, standing, promised, lost, ticket)
+        return Commit(True, standing, promised, lost, inclusion_promise)
 
     def caught_up(self, state: bytes, *, took_long: bool = False) -> None:
         """BEHIND: the caller now holds ``state``, that of ``missing`` as it was when the caller began: the log may be further by now.
@@ -369,7 +377,7 @@ class RoundMachine:
 
     def _drop(self) -> int:
         samples = self._sealed.samples if self._sealed else 0
-        self._sealed, self._ticket = None, None
+        self._sealed, self._inclusion_promise = None, None
         return samples
 
     def _of(self, header: Header) -> Sealed:

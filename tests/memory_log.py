@@ -37,7 +37,7 @@ from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
-from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of
+from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, entry_of
 from manta_swarm.protocol.reputation import Reputation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -157,7 +157,7 @@ class MemoryLog:
         self.network.endpoints[key] = self.endpoints[key]
 
     def in_round(self) -> list[bytes]:
-        """Return the contributions that have tickets for the open round, but for those of members whose cohort's is in it too."""
+        """Return the contributions that have inclusion promises for the open round, but for those of members whose cohort's is in it too."""
         found = [each for each in self.handed if self.rounds[each] == self.ledger.round + 1 and each not in self.loses]
         keys = {each: {claim.open().key for claim in self.handed[each][0].claims} for each in found}
         return [each for each in found if not any(keys[each] < keys[other] for other in found)]
@@ -259,7 +259,9 @@ class MemoryLog:
             return pack(log_client.HeaderAnswer(int(log_client.HandIn.LATER), round_, self.left_ms, ()))
         self.rounds[digest] = round_
         if digest in self.handed:
-            return pack(log_client.HeaderAnswer(int(log_client.HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
+            return pack(
+                log_client.HeaderAnswer(int(log_client.HandIn.HAVE_TICKET), round_, self.left_ms, (self._inclusion_promise(digest),))
+            )
         self._bodies.setdefault(digest, [None] * len(group_sizes(self.manifest.exchange.codec, self.num_weights)))
         return pack(log_client.HeaderAnswer(int(log_client.HandIn.SEND_BODY), round_, self.left_ms, ()))
 
@@ -274,7 +276,7 @@ class MemoryLog:
         blob = Blob.of(whole)
         assert blob.root == header.contribution.open().body
         self.handed[part.contribution] = header, blob
-        return pack(self._ticket(part.contribution))
+        return pack(self._inclusion_promise(part.contribution))
 
     async def _on_commit_after(self, own: PublicKey, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(log_client.AfterRound, request, max_bytes=128)
@@ -331,8 +333,8 @@ class MemoryLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _ticket(self, contribution: bytes) -> Signed[Ticket]:
-        return Signed.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), self.operators[-1])
+    def _inclusion_promise(self, contribution: bytes) -> Signed[InclusionPromise]:
+        return Signed.sign(InclusionPromise(self.ledger.run, self.rounds[contribution], contribution), self.operators[-1])
 
     def _receipt(self, entry: bytes) -> Receipt:
         index = self._tree.size - 1

@@ -52,10 +52,10 @@ from manta_swarm.protocol.records import (
     ClaimStep,
     Contribution,
     Header,
+    InclusionPromise,
     Round,
     StepMean,
     Threshold,
-    Ticket,
     commit_digest,
     entry_of,
 )
@@ -98,7 +98,7 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
     "manta_swarm.peer.commands.tables": "TableOffer",
     "manta_swarm.protocol.private": "PrivateData",
     "manta_swarm.protocol.recipe": "Recipe",
-    "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round Ticket "
+    "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round InclusionPromise "
     "Receipt Included Listing",
     "manta_swarm.protocol.revocation": "Revocation",
     "manta_swarm.protocol.shards": "TravellingShards",
@@ -304,8 +304,8 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
     yield "header of the first contribution, with its claim: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
-    ticket = Signed.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
-    yield "signature of the ticket `[run, 1, digest of that first contribution]`", f"`{ticket.signature.hex()}`"
+    inclusion_promise = Signed.sign(InclusionPromise(RUN, 1, CONTRIBUTION.digest), KEY)
+    yield "signature of the inclusion promise `[run, 1, digest of that first contribution]`", f"`{inclusion_promise.signature.hex()}`"
     position = Position(1, b"h" * 16, b"", ((tag_of(COHORT_PEER.public_key), 3),))
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
     what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *cohort_peer*, 3]]], 4]`: SHA-256 of it packed'

@@ -85,7 +85,7 @@ def _role(one: "AmongOthers") -> str:
 @click.command()
 @DIRECTORY
 @_reason
-@click.option("--for-good", is_flag=True, help="The run will not go on: what has a ticket is committed first, and peers leave.")
+@click.option("--for-good", is_flag=True, help="The run will not go on: what has an inclusion promise is committed first, and peers leave.")
 def stop(directory: Path, reason: str, for_good: bool) -> None:
     """Stop the aggregator at work on a folder, and tell peers why. They wait for it, or with --for-good they leave."""
     with clear_errors():

@@ -56,7 +56,7 @@ class Timeline:
 
     def answered(self, method: str) -> None:
         """A call of ``method`` was answered."""
-        if method == "body" and self._current.closed_at is None:  # the answer to a body's last byte is its ticket
+        if method == "body" and self._current.closed_at is None:  # the answer to a body's last byte is its inclusion promise
             self._current.last_body_at = self._clock.unix_ms()
         if method in _FETCHES and self._committed:
             newest = self._committed[-1]

@@ -59,7 +59,7 @@ class Writing:
         await asyncio.Event().wait()
 
     async def begin(self, kept: Sequence[tuple[int, Kept]] | None = None) -> None:
-        """Open the next round, with what has a ticket, and answer from now on.
+        """Open the next round, with what has an inclusion promise, and answer from now on.
 
         Args:
             kept: contributions that operators kept, each with its round; None: those on the disk, from before the program's start.

@@ -1,8 +1,9 @@
-"""The contributions that were handed in, on the disk: one file a round, appended to, synced before anybody gets a ticket.
+"""The contributions that were handed in, on the disk: one file a round, appended to, synced before anybody gets an inclusion promise.
 
 DIR/bodies/round-00000012.bodies   contributions that count in round 12 (``runtime.appended_file``)
 
-What a crash tore off at the end, nobody has a ticket for. The files of the newest rounds stay, so that the run can be computed again.
+What a crash tore off at the end, nobody has an inclusion promise for. The files of the newest rounds stay, so that the run can be computed
+again.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the log takes from strangers: headers and bodies, checked, stored and synced before a ticket says so.
+"""What the log takes from strangers: headers and bodies, checked, stored and synced before an inclusion promise says so.
 
 Nothing here writes to the log. Bytes are gathered in memory, checked in a thread of their own, and stored by another, all that wait under
 one sync. Which contributions make a round is decided by ``protocol.closing``, for which the arrival of a body's last byte counts, not the
@@ -35,7 +35,7 @@ from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.ledger import KEPT_TABLES, Ledger
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import MAX_HEADER_BYTES, Claim, Header, Ticket, entry_of
+from manta_swarm.protocol.records import MAX_HEADER_BYTES, Claim, Header, InclusionPromise, entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 
@@ -142,7 +142,7 @@ class Intake:
     def restore(self, kept: Sequence[Kept], round: int) -> None:
         """Take contributions that were stored for ``round``, the next or the one after it, before this program's start.
 
-        They have tickets, or would have had one a moment later.
+        They have inclusion promises, or would have had one a moment later.
         """
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         over.set_result(None)
@@ -235,7 +235,7 @@ class Intake:
         self._forget_gone()
         self._changed.set()
         if self._is_stored(digest):
-            return self._answer(HandIn.HAVE_TICKET, round_, now, tickets=(self._ticket(round_, digest),))
+            return self._answer(HandIn.HAVE_TICKET, round_, now, inclusion_promises=(self._inclusion_promise(round_, digest),))
         upload = self._uploads.get(digest)
         assert upload is not None
         return self._answer(HandIn.SEND_BODY, round_, now, there=upload.there)
@@ -264,11 +264,11 @@ class Intake:
         round_: int,
         now: int,
         *,
-        tickets: tuple[Signed[Ticket], ...] = (),
+        inclusion_promises: tuple[Signed[InclusionPromise], ...] = (),
         blamed: tuple[bytes, ...] = (),
         there: bytes = b"",
     ) -> HeaderAnswer:
-        return HeaderAnswer(int(status), round_, self._closing.left_ms(now), tickets, blamed, there)
+        return HeaderAnswer(int(status), round_, self._closing.left_ms(now), inclusion_promises, blamed, there)
 
     def _is_stored(self, contribution: bytes) -> bool:
         synced = self._synced.get(contribution)
@@ -286,7 +286,7 @@ class Intake:
         round_ = self._closing.round_of(part.contribution)
         if round_ is None:  # the round was committed while this waited: the header's answer says the rest
             raise NotTaken("the round is over: send the header again to learn what became of it")
-        return pack(self._ticket(round_, part.contribution))
+        return pack(self._inclusion_promise(round_, part.contribution))
 
     def _take_part(self, caller: PublicKey, part: BodyPart) -> "asyncio.Future[None] | None":
         """Put a group in its place; return what is done once the body is on the disk, None while groups are missing.
@@ -385,8 +385,8 @@ class Intake:
         error = None if task.cancelled() else task.exception()
         self._broken.stop(None if isinstance(error, RemoteFault) else error)
 
-    def _ticket(self, round_: int, contribution: bytes) -> Signed[Ticket]:
-        return Signed.sign(Ticket(self._context.ledger.run, round_, contribution), self._identity)
+    def _inclusion_promise(self, round_: int, contribution: bytes) -> Signed[InclusionPromise]:
+        return Signed.sign(InclusionPromise(self._context.ledger.run, round_, contribution), self._identity)
 
 
 def go_beside(one: Listed, other: Listed, manifest: Manifest) -> bool:

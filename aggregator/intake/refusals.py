@@ -89,7 +89,7 @@ def check_lengths(header: Header, local_steps: int) -> None:
 
 
 def check_trusted(ledger: Ledger, header: Header, claims: Sequence[Claim]) -> None:
-    """Refuse new work of keys that audits found guilty, or an operator took back; what has a ticket is listed all the same.
+    """Refuse new work of keys that audits found guilty, or an operator took back; what has an inclusion promise is listed all the same.
 
     Where local steps are audited members' claims of that kind are listed, unpaid: the founder's key alone is looked at.
 

@@ -150,7 +150,7 @@ def make_report(
         _check_peers(peers),
         _check_states(status, peers),
         Check(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
-        _check_tickets(peers),
+        _check_inclusion_promises(peers),
         *_check_quality("largest", limits, limits.min_largest, status.quality, status.quality.largest if status.quality else None),
         *_check_quality("smallest", limits, limits.min_smallest, status.quality, status.quality.smallest if status.quality else None),
     )
@@ -208,9 +208,9 @@ def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Ch
     return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
 
 
-def _check_tickets(peers: tuple[PeerReport, ...]) -> Check:
+def _check_inclusion_promises(peers: tuple[PeerReport, ...]) -> Check:
     broken = sum(peer.promises_broken for peer in peers)
-    return Check(name="every ticket was kept", passed=not broken, detail=f"{broken} were not" if broken else "all of them")
+    return Check(name="every inclusion promise was kept", passed=not broken, detail=f"{broken} were not" if broken else "all of them")
 
 
 def _check_quality(which: str, limits: Limits, minimum: float | None, quality: Quality | None, value: float | None) -> tuple[Check, ...]:

@@ -413,7 +413,7 @@ class FounderSeat(Seat):
                 weights = tuple(self._service.weight_of(gift.samples) for gift in gifts.values())
             elif self._gathered_sum is not None:
                 digests, turn = self._gathered_sum.digests, self._gathered_sum.turn
-        return {key: Taken(accepted.contribution, accepted.ticket, weights, digests, turn) for key in gifts if key != self.key}
+        return {key: Taken(accepted.contribution, accepted.inclusion_promise, weights, digests, turn) for key in gifts if key != self.key}
 
     # Both.
 

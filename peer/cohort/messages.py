@@ -7,7 +7,7 @@ from manta_swarm.codec.residuals import DIGEST_BYTES
 from manta_swarm.network.links import MAX_LINKS
 from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
-from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, Ticket
+from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.signed import Signed
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods: a member calls its founder
@@ -235,7 +235,7 @@ class Taken:
     """The cohort's contribution is on the log's disk."""
 
     contribution: Signed[Contribution]
-    ticket: Signed[Ticket]
+    inclusion_promise: Signed[InclusionPromise]
     weights: tuple[int, ...]  # of the members listed, in order, where all gave the same vector: so each can tell its mean; else empty
     digests: bytes  # of the mean's parts, where they did not, and need it
     turn: int  # of the sums that have them

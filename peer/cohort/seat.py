@@ -38,7 +38,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
 from manta_swarm.protocol.rosters import Silence
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
@@ -58,7 +58,7 @@ class Accepted:
     """The log has the cohort's contribution, which lists this peer's claim, on its disk."""
 
     contribution: Signed[Contribution]
-    ticket: Signed[Ticket]
+    inclusion_promise: Signed[InclusionPromise]
     mean: Vector | None  # (N,): what was coded, where a member needs it for its residual; None: it does not, or it could not be had
 
 
@@ -400,7 +400,7 @@ class MemberSeat(Seat):
             self._go_alone(str(error))
             return None
         mean = await self._mean_of(word.taken[0], given) if service.tells_mean else None
-        return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
+        return Accepted(word.taken[0].contribution, word.taken[0].inclusion_promise, mean)
 
     def _check(self, taken: Taken, claim: Signed[Claim]) -> None:
         """Check that the log has a contribution that lists this claim.
@@ -408,14 +408,14 @@ class MemberSeat(Seat):
         Raises:
             RemoteFault: the founder's word does not show it.
         """
-        contribution, ticket = taken.contribution.open(), taken.ticket.open_by(self._service.manifest.operators)
+        contribution, inclusion_promise = taken.contribution.open(), taken.inclusion_promise.open_by(self._service.manifest.operators)
         base = (self._service.context.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")
         if claim.digest not in contribution.claims:
             raise EncodingError("the founder names a contribution that does not list this peer's claim")
-        if (ticket.run, ticket.contribution) != (self._service.context.run, taken.contribution.digest):
-            raise EncodingError("the founder shows a ticket for something else")
+        if (inclusion_promise.run, inclusion_promise.contribution) != (self._service.context.run, taken.contribution.digest):
+            raise EncodingError("the founder shows an inclusion promise for something else")
 
     async def _mean_of(self, taken: Taken, given: Vector) -> Vector | None:
         """Return the mean that was coded; None: it cannot be had, and the residual is lost."""

@@ -1,4 +1,4 @@
-"""What the log promised: a contribution with a ticket is looked for in the table of its round, until it is proven to be there.
+"""What the log promised: a contribution with an inclusion promise is looked for in the table of its round, until it is proven to be there.
 
 So is what this peer gave up, but gave to a founder before, who may hand it in later.
 """
@@ -18,7 +18,9 @@ from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
 
-_ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a contribution nor that there is none: its ticket is its word
+_ASKED_BEFORE_BELIEVED = (
+    3  # times that the log answers neither with a contribution nor that there is none: its inclusion promise is its word
+)
 _REMEMBERED = 64
 
 logger = logging.getLogger("manta.peer")
@@ -37,7 +39,7 @@ class Fate(Enum):
     COUNTED = "counted"  # it is in its table, or its claim is there in the cohort's
     COUNTED_AFTER_ALL = "counted after all"  # this peer had given it up
     BROKEN = "broken"  # the log said that it is in a table, and it is not
-    REPLACED = "replaced"  # it had no ticket, and other work of this peer on the same base is in the table
+    REPLACED = "replaced"  # it had no inclusion promise, and other work of this peer on the same base is in the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Outcome:
     fate: Fate
     round: int
     sealed: Sealed
-    found: Counted | None = None  # as the log proved it; None with COUNTED: the log shows that table no more, its ticket is believed
+    found: Counted | None = (
+        None  # as the log proved it; None with COUNTED: the log shows that table no more, its inclusion promise is believed
+    )
 
     @property
     def is_counted(self) -> bool:
@@ -90,7 +94,7 @@ class _Expected:
     """A contribution that has to be in a table."""
 
     sealed: Sealed
-    has_ticket: bool  # else the log says that some work of this peer is listed
+    has_inclusion_promise: bool  # else the log says that some work of this peer is listed
 
 
 class Promises:
@@ -146,12 +150,12 @@ class Promises:
         """
         sealed = machine.sealed
         if counted is not None and machine.phase is Phase.SEALED and sealed is not None and sealed.claim in counted.contribution.claims:
-            machine.listed()  # the commit came before the ticket
+            machine.listed()  # the commit came before the inclusion promise
             self.expect(entry.round, sealed)
         commit = machine.committed(entry)
         if commit.promised is not None:
-            assert commit.ticket is not None
-            self.expect(commit.ticket.round, commit.promised)
+            assert commit.inclusion_promise is not None
+            self.expect(commit.inclusion_promise.round, commit.promised)
         findings = [] if counted is None else self.see(entry.round, counted)
         if not commit.is_news:
             return None, findings
@@ -160,13 +164,13 @@ class Promises:
         return NewCommit(entry, is_counted, commit.samples_lost), findings
 
     def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
-        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late ticket.
+        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late inclusion promise.
 
         Not ``is_promised``: that some work of this peer on that base is.
         """
         if sealed.claim not in self._claims:
             before = self._expected.get(round_)
-            self._expected[round_] = _Expected(sealed, is_promised or (before is not None and before.has_ticket))
+            self._expected[round_] = _Expected(sealed, is_promised or (before is not None and before.has_inclusion_promise))
 
     def see(self, round_: int, found: Counted) -> list[Finding]:
         """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
@@ -264,7 +268,7 @@ class Promises:
         self._has_findings.set()
 
     def _believed(self, round_: int) -> Sequence[Finding]:
-        """Return what is found of a round that the log does not show: what has its ticket is in it."""
+        """Return what is found of a round that the log does not show: what has its inclusion promise is in it."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
         sealed = expected.sealed
@@ -274,7 +278,7 @@ class Promises:
         """Return what is found of a round that has not what was expected of it; ``is_counted``: it has other work of this peer."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
-        fate = Fate.REPLACED if is_counted and not expected.has_ticket else Fate.BROKEN
+        fate = Fate.REPLACED if is_counted and not expected.has_inclusion_promise else Fate.BROKEN
         if fate is Fate.BROKEN:
             self._dropped += {expected.sealed.header.contribution.digest, expected.sealed.handed_in.digest}
         return (Outcome(fate, round_, expected.sealed),)

@@ -10,7 +10,9 @@ def show_outcome(board: StatusBoard, outcome: Outcome) -> None:
     samples = outcome.sealed.samples
     if outcome.fate is Fate.BROKEN:
         board.add(promises_broken=1)
-        board.say(f"the log gave a ticket for round {outcome.round} and did not keep it: {samples} samples are not in its table")
+        board.say(
+            f"the log gave an inclusion promise for round {outcome.round} and did not keep it: {samples} samples are not in its table"
+        )
     elif outcome.fate is Fate.REPLACED:
         board.add(samples_lost=samples)
         board.say(f"{samples} samples do not count: other work of this peer on the same state does, which its cohort handed in")

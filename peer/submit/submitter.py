@@ -36,7 +36,7 @@ from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
-from manta_swarm.protocol.records import Contribution, Header, Ticket
+from manta_swarm.protocol.records import Contribution, Header, InclusionPromise
 from manta_swarm.protocol.rounds import Phase, Sealed
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -62,10 +62,10 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A body that is here, of a contribution with a ticket: others may have it once the headers of the ticket's round are closed."""
+    """A body that is here, of a contribution with an inclusion promise: others may have it once the headers of the inclusion promise's round are closed."""
 
     contribution: Signed[Contribution]
-    ticket: Signed[Ticket]
+    inclusion_promise: Signed[InclusionPromise]
     blob: Blob
 
 
@@ -126,7 +126,7 @@ class Submitter:
         self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
         self._residuals = Residuals(context)
         self._in_hand: InHand | None = None
-        self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has a ticket
+        self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has an inclusion promise
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
 
     # Sealing.
@@ -281,17 +281,17 @@ class Submitter:
             self._promises.expect(answer.round, sealed, is_promised=False)
             self._promises.look()
             return Attempt(Result.DONE, is_answered=True)
-        signed, ticket = answer.signed, answer.ticket
+        signed, inclusion_promise = answer.signed, answer.inclusion_promise
         assert signed is not None
-        assert ticket is not None
-        await self._features.on_handed_in(ticket.round, contribution.digest, contribution.unchecked().base)
-        if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
-            self._progress.pace.ticket_took(self._context.clock.now_ms() - self._sealing_ms)
+        assert inclusion_promise is not None
+        await self._features.on_handed_in(inclusion_promise.round, contribution.digest, contribution.unchecked().base)
+        if self._sealing_ms is not None and inclusion_promise.round == sealed.opened.round:  # else it waited for a round, or for the log
+            self._progress.pace.inclusion_promise_took(self._context.clock.now_ms() - self._sealing_ms)
         self._sealing_ms = None
         if contribution.digest == sealed.header.contribution.digest:
-            self._machine.ticketed(ticket)
+            self._machine.ticketed(inclusion_promise)
         else:
-            self._machine.accepted(contribution, ticket)
+            self._machine.accepted(contribution, inclusion_promise)
         self._progress.lap.mark("hand_in")
         return Attempt(Result.DONE, None if blob is None else Brought(contribution, signed, blob), is_answered=True)
 
@@ -332,7 +332,7 @@ class Submitter:
         return attempt
 
     async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
-        """Hand in what was gathered, without those whom the log blames; return what has a ticket then, None: nothing has."""
+        """Hand in what was gathered, without those whom the log blames; return what has an inclusion promise then, None: nothing has."""
         context, codec = self._context, self._context.manifest.exchange.codec
         made: Made | None = None
         answer: HandedIn | None = None
@@ -359,8 +359,8 @@ class Submitter:
         accepted = await soon_after(self._progress.changed, timeouts.WORD_S, handing_over)
         if accepted is None:
             return None
-        contribution, ticket = accepted.contribution, accepted.ticket.open_by(context.log.operators.keys)
-        if self._sealing_ms is not None and ticket.round == sealed.opened.round:
+        contribution, inclusion_promise = accepted.contribution, accepted.inclusion_promise.open_by(context.log.operators.keys)
+        if self._sealing_ms is not None and inclusion_promise.round == sealed.opened.round:
             pace.header_took(context.clock.now_ms() - self._sealing_ms)
         await self._keep_shown(accepted)
         coded = None
@@ -370,7 +370,7 @@ class Submitter:
         await self._residuals.sealed(contribution.digest, None if coded is None else coded[2])
         if coded is not None:
             self._states.keep_body(coded[0], coded[1])
-        answer = HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket)
+        answer = HandedIn(HandIn.HAVE_TICKET, inclusion_promise.round, accepted.inclusion_promise)
         done = await self._done(sealed, answer, contribution, None if coded is None else coded[0])
         return replace(done, is_answered=False)  # its founder was
 

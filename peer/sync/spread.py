@@ -24,7 +24,7 @@ from manta_swarm.network.rumours import Book
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError, Unreachable
-from manta_swarm.protocol.records import Contribution, Round, Ticket
+from manta_swarm.protocol.records import Contribution, InclusionPromise, Round
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.protocol.table import Weighed, open_weighed, weighed_bytes
@@ -94,16 +94,16 @@ class Spread:
 
     # What happens here.
 
-    def own(self, contribution: Signed[Contribution], ticket: Signed[Ticket], blob: Blob) -> None:
-        """Hand out the body of this peer's cohort from the close of the headers of its ticket's round on, and tell of it.
+    def own(self, contribution: Signed[Contribution], inclusion_promise: Signed[InclusionPromise], blob: Blob) -> None:
+        """Hand out the body of this peer's cohort from the close of the headers of its inclusion promise's round on, and tell of it.
 
         Raises:
-            RemoteFault: the ticket is not for it.
+            RemoteFault: the inclusion promise is not for it.
         """
-        self._gossip.own(BodyOffer(contribution, ticket), blob)
+        self._gossip.own(BodyOffer(contribution, inclusion_promise), blob)
 
     def know(self, blob: Blob) -> None:
-        """The body of this peer's cohort is here, but not its ticket: it is handed out once somebody with the ticket tells of it."""
+        """The body of this peer's cohort is here, but not its inclusion promise: it is handed out once somebody with the inclusion promise tells of it."""
         self._gossip.know(blob)
 
     def headers_open(self, round_: int, left_ms: float) -> None:
@@ -130,7 +130,7 @@ class Spread:
     # What it knows, and brings.
 
     def num_bodies(self, round_: int) -> int:
-        """Return how many bodies with tickets for a round are here."""
+        """Return how many bodies with inclusion promises for a round are here."""
         return self._book.num_held(round_)
 
     def sources(self, root: bytes) -> list[PublicKey]:

@@ -20,7 +20,7 @@ from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.tasks import within
 from tests.aggregator.contexts import context_of
@@ -94,11 +94,11 @@ class Aggregator:
         """Return what becomes of a contribution that is handed in."""
         return await self.client(made.peer).hand_in(made.header, made.groups)
 
-    async def ticket(self, made: Made) -> Ticket:
-        """Return the ticket for a contribution."""
-        ticket = (await self.hand_in(made)).ticket
-        assert ticket is not None
-        return ticket
+    async def inclusion_promise(self, made: Made) -> InclusionPromise:
+        """Return the inclusion promise for a contribution."""
+        inclusion_promise = (await self.hand_in(made)).inclusion_promise
+        assert inclusion_promise is not None
+        return inclusion_promise
 
     def pass_time(self, ms: int) -> None:
         """Let so much time go by."""

@@ -30,7 +30,7 @@ class Made:
 
     @property
     def digest(self) -> Digest:
-        """What tickets name it by."""
+        """What inclusion promises name it by."""
         return self.header.contribution.digest
 
     @property

@@ -23,7 +23,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.exchange import GROUP_VALUES
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests import contributions
@@ -153,13 +153,13 @@ class Service:
         data = made.groups[place] if data is None else data
         return await self.call(by or made.peer, "body", BodyPart(made.digest, place, data).pack())
 
-    async def body(self, made: Made) -> Ticket:
-        """Return the ticket for a body whose header was taken."""
+    async def body(self, made: Made) -> InclusionPromise:
+        """Return the inclusion promise for a body whose header was taken."""
         assert await self.part(made, 0) == b""
         return self.opened(await self.part(made, 1))
 
-    async def hand_in(self, made: Made) -> Ticket:
-        """Return the ticket for header and body."""
+    async def hand_in(self, made: Made) -> InclusionPromise:
+        """Return the inclusion promise for header and body."""
         answer = await self.header(made)
         assert answer.status == HandIn.SEND_BODY, answer
         return await self.body(made)
@@ -170,9 +170,9 @@ class Service:
         self.decider.close()
         await self.start()
 
-    def opened(self, packed: bytes) -> Ticket:
-        """Return the ticket in an answer, signed by the operator."""
-        return unpack(Signed[Ticket], packed, max_bytes=MAX_ANSWER_BYTES).open_by([OPERATOR.public_key])
+    def opened(self, packed: bytes) -> InclusionPromise:
+        """Return the inclusion promise in an answer, signed by the operator."""
+        return unpack(Signed[InclusionPromise], packed, max_bytes=MAX_ANSWER_BYTES).open_by([OPERATOR.public_key])
 
     def commit(self) -> tuple[bytes, ...]:
         """Let the round close now, commit it and open the next one; return what was in it."""

@@ -108,7 +108,7 @@ class Program:
         round_, contributions = ledger.round + 1, everybodys(ledger)[:num_peers]
         clients = [LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run) for one in contributions]
         handed = await asyncio.gather(*(client.hand_in(one.header, one.groups) for client, one in zip(clients, contributions, strict=True)))
-        assert all(each.ticket is not None for each in handed)
+        assert all(each.inclusion_promise is not None for each in handed)
         await self.says(f"round committed round={round_}")
         return contributions
 
@@ -199,8 +199,8 @@ def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path
     run(directory, monkeypatch, story, plain)
 
 
-def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tickets: list[tuple[Made, int]] = []
+def test_a_second_start_goes_on_and_keeps_the_inclusion_promises_of_the_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inclusion_promises: list[tuple[Made, int]] = []
 
     async def first(program: Program) -> None:
         await program.a_round()
@@ -208,11 +208,11 @@ def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Pa
         one = everybodys(ledger)[0]
         client = LogClient(program.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
         handed = await client.hand_in(one.header, one.groups)
-        tickets.append((one, handed.round))
+        inclusion_promises.append((one, handed.round))
         await ended_by_hand(program)
 
     async def second(program: Program) -> None:
-        (one, round_) = tickets[0]
+        (one, round_) = inclusion_promises[0]
         await program.says(f"round committed round={round_}")
         table = program.context.log.ledger.table_at(round_)
         assert table is not None
@@ -302,14 +302,14 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         await farewells.start(peer)
         program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
         client = LogClient(peer, ledger.manifest, ledger.run)
-        assert (await client.hand_in(made.header, made.groups)).ticket is not None
+        assert (await client.hand_in(made.header, made.groups)).inclusion_promise is not None
         reason = "the lab moves"
         assert await asyncio.to_thread(tell_to_stop, directory, is_over=True, reason=reason) == "stopping"
         assert (await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="")).startswith("it is stopping already")
         late = LogClient(program.network.endpoint(other.peer.public_key), ledger.manifest, ledger.run)
         assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
         await program.running
-        assert program.context.log.ledger.round == 1  # what had a ticket is in
+        assert program.context.log.ledger.round == 1  # what had an inclusion promise is in
         assert await farewells.next() == (program.node.key, Farewell(ledger.run, 1, reason))
         assert f"1 node was told that the log ends: {reason}" in program.lines
 

@@ -66,7 +66,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
                 await asyncio.sleep(0.05)
         await alice.publish("here", b"I am", ttl_s=60)
         assert await bob.lookup("here") == {}
-        await program.says("round committed round=1")  # what had a ticket is in it
+        await program.says("round committed round=1")  # what had an inclusion promise is in it
         code, output = await typed("--dir", directory, "--peer", peer_name(ALICE.public_key))
         assert (code, "not taken back: this key is not in, or was taken back before" in output) == (2, True), output
         keeping.cancel()

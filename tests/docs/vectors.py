@@ -32,7 +32,7 @@ from manta_swarm.protocol.draws import Candidate, auditor_of, drawn, number
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
-from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, open_entry
+from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, open_entry
 from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.rewards import share_out
 from manta_swarm.protocol.signed import Signed, is_signed
@@ -132,12 +132,12 @@ def receipts(log: Log) -> Iterator[tuple[str, object]]:
 
 
 def messages(log: Log) -> Iterator[tuple[str, object]]:
-    """Yield what is not in the log: tickets, passes, and what audits need."""
+    """Yield what is not in the log: inclusion promises, passes, and what audits need."""
     header = next(record for record in map(open_entry, log.entries) if isinstance(record, Header))
     digest, run = header.contribution.digest, log.ledger.run
     yield from (
-        ("Ticket", ticket := Ticket(run, 1, digest)),
-        ("SignedTicket", Signed.sign(ticket, OPERATOR)),
+        ("InclusionPromise", inclusion_promise := InclusionPromise(run, 1, digest)),
+        ("SignedInclusionPromise", Signed.sign(inclusion_promise, OPERATOR)),
         ("Pass", shown := Pass(run, OPERATOR.public_key, ONE.public_key, "member")),
         ("SignedPass", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),

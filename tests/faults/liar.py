@@ -45,7 +45,7 @@ class Made:
 
     @property
     def digest(self) -> bytes:
-        """What tickets name it by."""
+        """What inclusion promises name it by."""
         return self.header.contribution.digest
 
 

@@ -1,6 +1,6 @@
 """A real aggregator in which one function is another: ``python strange_log.py WHAT start ...``. It ends without a word, as by ``kill -9``:
 
-dies-open           while a round is open, two tickets of it given and not told yet
+dies-open           while a round is open, two inclusion promises of it given and not told yet
 dies-closed         when a round is closed, before anything of it is written
 dies-unsigned       when a round's entries are on the disk, before the tree head is signed
 dies-committed      when a round is committed, before anybody is told
@@ -33,13 +33,13 @@ from manta_swarm.aggregator.log.storage import DATABASE
 from manta_swarm.automl.training.update import State, next_state, state_pieces
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signed import Signed
 
 WHAT = sys.argv.pop(1)
 WRONG_ROUND = 3
 rounds = 0
-tickets: Counter[int] = Counter()
+inclusion_promises: Counter[int] = Counter()
 
 
 def die(what: str) -> NoReturn:
@@ -50,16 +50,16 @@ def die(what: str) -> NoReturn:
 
 
 def dies_open() -> None:
-    """Die when the second ticket of a round is signed, once a round was committed."""
-    true_ticket = Intake._ticket
+    """Die when the second inclusion promise of a round is signed, once a round was committed."""
+    true_inclusion_promise = Intake._inclusion_promise
 
-    def ticket(self: Intake, round_: int, contribution: bytes) -> Signed[Ticket]:
-        tickets[round_] += 1
-        if tickets[round_] >= 2 and rounds:
-            die(f"open round={self._context.ledger.round} tickets={tickets[round_]}")
-        return true_ticket(self, round_, contribution)
+    def inclusion_promise(self: Intake, round_: int, contribution: bytes) -> Signed[InclusionPromise]:
+        inclusion_promises[round_] += 1
+        if inclusion_promises[round_] >= 2 and rounds:
+            die(f"open round={self._context.ledger.round} inclusion promises={inclusion_promises[round_]}")
+        return true_inclusion_promise(self, round_, contribution)
 
-    Intake._ticket = ticket  # type: ignore[method-assign]
+    Intake._inclusion_promise = inclusion_promise  # type: ignore[method-assign]
 
 
 true_commit, true_store, true_sign = Log.commit, Log._store, Log._sign

@@ -3,14 +3,13 @@
 It ends without a word, as by ``kill -9``, in its third round:
     dies-working     in the middle of a microbatch
     dies-handing-in  when the log has its header, before it sends the body
-    dies-ticketed    when the log has given it a ticket
+    dies-ticketed    when the log has given it an inclusion promise
     dies-fetching    when it has asked for what leads to the next state
 Or, in a cohort, at its first chance, as its founder or as a member (``WHAT:founder``, ``WHAT:member``):
-    dies-joining     when it takes its place in a roster
-    dies-in-step     when a local step is to be averaged
-    dies-gathering   when what was learnt is gathered, or handed over
-    dies-with-header when the log has the cohort's header (a founder), or when its own vector is given (a member)
-    dies-untold      when the log has given a ticket that the members do not know yet (a founder), or when it is told of it (a member)
+    dies-joining     when it takes its place in a roster dies-in-step     when a local step is to be averaged dies-gathering   when what was
+    learnt is gathered, or handed over dies-with-header when the log has the cohort's header (a founder), or when its own vector is given (a
+    member) dies-untold      when the log has given an inclusion promise that the members do not know yet (a founder), or when it is told of
+    it (a member)
 Or it lives on:
     alone            it neither sees nor hears anybody but the log
     late             it begins only once it knows three others, whom it may ask for the state
@@ -53,7 +52,7 @@ from manta_swarm.peer.sync.check import Checker  # noqa: E402
 from manta_swarm.peer.sync.states import States  # noqa: E402
 from manta_swarm.peer.train.loop import TrainingLoop  # noqa: E402
 from manta_swarm.protocol.errors import Unreachable  # noqa: E402
-from manta_swarm.protocol.records import Ticket  # noqa: E402
+from manta_swarm.protocol.records import InclusionPromise  # noqa: E402
 from manta_swarm.protocol.rounds import RoundMachine  # noqa: E402
 from manta_swarm.protocol.signing import PublicKey  # noqa: E402
 
@@ -110,14 +109,14 @@ def dies_handing_in() -> None:
 
 
 def dies_ticketed() -> None:
-    """Die at the third ticket."""
+    """Die at the third inclusion promise."""
     true_ticketed = RoundMachine.ticketed
 
-    def ticketed(self: RoundMachine, ticket: Ticket) -> None:
+    def ticketed(self: RoundMachine, inclusion_promise: InclusionPromise) -> None:
         if is_third():
-            print(f"dies with a ticket for round {ticket.round}", flush=True)
+            print(f"dies with an inclusion promise for round {inclusion_promise.round}", flush=True)
             die()
-        true_ticketed(self, ticket)
+        true_ticketed(self, inclusion_promise)
 
     RoundMachine.ticketed = ticketed  # type: ignore[method-assign]
 
@@ -259,7 +258,7 @@ def dies_with_header() -> None:
 
 
 def dies_untold() -> None:
-    """Die with a ticket of the cohort's that the members, or this member's machine, do not know of."""
+    """Die with an inclusion promise of the cohort's that the members, or this member's machine, do not know of."""
     true_tell, true_hand_over = FounderSeat.tell, MemberSeat.hand_over
 
     async def tell(self: FounderSeat, accepted: Accepted | None) -> None:

@@ -57,7 +57,7 @@ def test_founders_that_are_killed_at_any_stage_cost_their_members_nothing(tmp_pa
         start_cohort(scene, honest, strange, "founder")
         all_died_as(scene, "founder")
         assert_nobody_lost(scene, honest)
-        # The ticket that the last one took with it is kept, with all members' claims.
+        # The inclusion promise that the last one took with it is kept, with all members' claims.
         key = strange["dies-untold"].public_key.hex()
         (last,) = [round_ for round_ in scene.rounds_with(key) if round_ == max(scene.rounds_with(key))]
         assert any(len(one.keys) > 1 and bytes.fromhex(key) in one.keys for one in scene.tables()[last].listed)

@@ -12,7 +12,7 @@ import pytest
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort import Accepted
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from tests.contributions import listing
@@ -168,8 +168,8 @@ async def as_founder(cohort_peer: CohortPeer) -> list[Made]:
     return [cohort_peer.made(gathered.claims[:count], cohort_peer.liar.vector()) for count in (3, 2)]
 
 
-async def ticket_of(cohort_peer: CohortPeer, made: Made) -> Signed[Ticket]:
-    """Hand a contribution in; return the log's ticket."""
+async def inclusion_promise_of(cohort_peer: CohortPeer, made: Made) -> Signed[InclusionPromise]:
+    """Hand a contribution in; return the log's inclusion promise."""
     handed = await cohort_peer.liar.log.hand_in(made.header, made.groups)
     while handed.signed is None:
         assert handed.status is HandIn.LATER
@@ -180,7 +180,9 @@ async def ticket_of(cohort_peer: CohortPeer, made: Made) -> Signed[Ticket]:
 def test_a_founder_that_leaves_a_member_out_costs_it_nothing(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
         _, without = await as_founder(cohort_peer)
-        await cohort_peer.seat.tell(Accepted(without.header.contribution, await ticket_of(cohort_peer, without), cohort_peer.liar.vector()))
+        await cohort_peer.seat.tell(
+            Accepted(without.header.contribution, await inclusion_promise_of(cohort_peer, without), cohort_peer.liar.vector())
+        )
         await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
@@ -189,8 +191,8 @@ def test_a_founder_that_leaves_a_member_out_costs_it_nothing(scene: Scene) -> No
 def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
         together, _ = await as_founder(cohort_peer)
-        ticket = Ticket(cohort_peer.liar.run, base_of(cohort_peer) + 1, together.header.contribution.digest)
-        await cohort_peer.seat.tell(Accepted(together.header.contribution, Signed.sign(ticket, cohort_peer.liar.identity), None))
+        inclusion_promise = InclusionPromise(cohort_peer.liar.run, base_of(cohort_peer) + 1, together.header.contribution.digest)
+        await cohort_peer.seat.tell(Accepted(together.header.contribution, Signed.sign(inclusion_promise, cohort_peer.liar.identity), None))
         await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
@@ -199,7 +201,7 @@ def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(sc
 def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
         together, _ = await as_founder(cohort_peer)
-        await ticket_of(cohort_peer, together)
+        await inclusion_promise_of(cohort_peer, together)
         await cohort_peer.seat.tell(None)
         # They hand in alone, too: what the cohort handed in stands, and nobody counts twice.
         await honest_are_listed(scene, base_of(cohort_peer), together=True)

@@ -38,8 +38,8 @@ def test_peers_that_are_killed_at_any_moment_cost_nobody_else_anything(tmp_path:
         last = max(scene.tables())
         counted = {name: scene.rounds_with(key) for name, key in keys.items()}
         assert {name: len(rounds) for name, rounds in counted.items() if len(rounds) > 2} == {"dies-ticketed": 3}
-        # A ticket is kept, though who has it is gone.
-        promised = scene.log("dies-ticketed").rpartition("dies with a ticket for round ")[2].split()[0]
+        # An inclusion promise is kept, though who has it is gone.
+        promised = scene.log("dies-ticketed").rpartition("dies with an inclusion promise for round ")[2].split()[0]
         assert counted["dies-ticketed"][-1] == int(promised)
 
         # And who comes back under its name takes part as before.

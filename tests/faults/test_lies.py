@@ -122,12 +122,12 @@ async def is_counted(liar: Liar, *reasons: str, times: int = 1) -> None:
 
 
 async def hand_in(scene: Scene, liar: Liar, made: Made) -> Played:
-    """Return the round in whose table a contribution is: the one that its ticket says."""
+    """Return the round in whose table a contribution is: the one that its inclusion promise says."""
     handed = await liar.log.hand_in(made.header, made.groups)
-    while (ticket := handed.ticket) is None:  # it came too late, and is handed in again
+    while (inclusion_promise := handed.inclusion_promise) is None:  # it came too late, and is handed in again
         handed = await liar.log.hand_in(made.header, made.groups)
-    await until(lambda: scene.status("aggregator")["round"] >= ticket.round)
-    played = scene.tables()[ticket.round]
+    await until(lambda: scene.status("aggregator")["round"] >= inclusion_promise.round)
+    played = scene.tables()[inclusion_promise.round]
     assert made.digest in [one.contribution for one in played.listed]
     return played
 

@@ -115,10 +115,10 @@ async def take_part(scene: Scene, identity: Identity) -> None:
         groups = body_groups("int16", body, scene.num_weights)
         header = header_of(ledger, identity, microbatches=(1, 1, 1, 1), body=Blob.of(groups).root)
         handed = await client.hand_in(header, groups)
-        while handed.ticket is None:
+        while handed.inclusion_promise is None:
             await asyncio.sleep(0.02)
             handed = await client.hand_in(header, groups)
-        while told < handed.ticket.round:
+        while told < handed.inclusion_promise.round:
             found = await client.news(client.operator, told, left_ms=ROUND_MS)
             told = found.commitment.proven.round.round if found.commitment is not None else told
 

@@ -173,7 +173,7 @@ def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> N
     story(work, alone(8))
 
 
-def test_a_body_with_a_ticket_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
+def test_a_body_with_a_inclusion_promise_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
     async def work(crowd: Crowd) -> None:
         crowd.close_headers()
         await asyncio.sleep(1)
@@ -183,7 +183,7 @@ def test_a_body_with_a_ticket_that_comes_after_the_headers_closed_is_shown_at_on
     story(work, alone(10))
 
 
-def test_a_member_without_the_ticket_hands_the_cohort_s_body_out_once_it_is_told_of() -> None:
+def test_a_member_without_the_inclusion_promise_hands_the_cohort_s_body_out_once_it_is_told_of() -> None:
     async def work(crowd: Crowd) -> None:
         founder, member, *far = crowd.members
         crowd.own(founder, 0)

@@ -71,7 +71,7 @@ def _check_report(directory: Path, printed: str, rounds: int) -> dict[str, Any]:
     }
     assert report["all_peers_agree"]
     assert {peer["state"] for peer in report["peers"] if peer["fate"] == "finished"} == {report["state"]}
-    assert {check["name"]: check["passed"] for check in report["checks"]}["every ticket was kept"]
+    assert {check["name"]: check["passed"] for check in report["checks"]}["every inclusion promise was kept"]
     assert report["quality"]["metric"] == "accuracy"
     assert 0 <= report["quality"]["smallest"] <= 1
     assert found.root.hex() in printed

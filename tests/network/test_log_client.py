@@ -31,7 +31,7 @@ from manta_swarm.protocol.errors import EncodingError, LedgerError, ProofError, 
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.receipts import ProvenRound
-from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, Ticket, entry_of, open_entry
+from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, entry_of, open_entry
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.protocol.table import MAX_WEIGHED_BYTES, TableError, weighed_bytes
@@ -66,9 +66,11 @@ class Line:
 
         await self.log.endpoint.serve(method, on_call)
 
-    def ticket(self, *, run_: bytes | None = None, contribution: bytes | None = None, signer: Identity = OPERATOR) -> Signed[Ticket]:
+    def inclusion_promise(
+        self, *, run_: bytes | None = None, contribution: bytes | None = None, signer: Identity = OPERATOR
+    ) -> Signed[InclusionPromise]:
         digest = self.header.contribution.digest if contribution is None else contribution
-        return Signed.sign(Ticket(self.log.ledger.run if run_ is None else run_, 1, digest), signer)
+        return Signed.sign(InclusionPromise(self.log.ledger.run if run_ is None else run_, 1, digest), signer)
 
 
 def with_line(story: Callable[[Line], Awaitable[Any]]) -> Any:
@@ -88,12 +90,12 @@ def with_line(story: Callable[[Line], Awaitable[Any]]) -> Any:
 class Taking:
     """The log's side of a contribution of several groups."""
 
-    def __init__(self, line: Line, ticket: bytes | None = None) -> None:
+    def __init__(self, line: Line, inclusion_promise: bytes | None = None) -> None:
         self.line = line
         self.parts: dict[int, bytes] = {}
         self.most_at_once = self._now = 0
         self.first_s = 0.0  # when the first group came
-        self._ticket = pack(line.ticket()) if ticket is None else ticket
+        self._inclusion_promise = pack(line.inclusion_promise()) if inclusion_promise is None else inclusion_promise
 
     async def body(self, request: bytes) -> bytes:
         self._now += 1
@@ -104,7 +106,7 @@ class Taking:
         assert part.contribution == self.line.header.contribution.digest
         self.parts[part.place] = bytes(part.data)
         self._now -= 1
-        return self._ticket if len(self.parts) == len(GROUPS) else b""
+        return self._inclusion_promise if len(self.parts) == len(GROUPS) else b""
 
     async def hand_in(self) -> HandedIn:
         await self.line.answers("header", pack(HeaderAnswer(int(HandIn.SEND_BODY), 1, 700, ())))
@@ -112,13 +114,13 @@ class Taking:
         return await self.line.client.hand_in(self.line.header, GROUPS)
 
 
-def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
+def test_a_header_then_its_body_in_groups_then_the_inclusion_promise() -> None:
     async def story(line: Line) -> None:
         taking = Taking(line)
         began_s = time.monotonic()
         found = await taking.hand_in()
-        assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.ticket())
-        assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
+        assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.inclusion_promise())
+        assert found.inclusion_promise == line.inclusion_promise().open_by([OPERATOR.public_key])
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
         assert found.header_ms is not None
         assert found.header_ms <= 1000 * (taking.first_s - began_s)  # the header was in before the first group left
@@ -151,13 +153,13 @@ def test_what_is_listed_is_said_with_its_round() -> None:
     with_line(story)
 
 
-def test_who_has_a_ticket_gets_it_again_and_sends_no_body() -> None:
+def test_who_has_a_inclusion_promise_gets_it_again_and_sends_no_body() -> None:
     async def story(line: Line) -> None:
-        await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.ticket(),))))
+        await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.inclusion_promise(),))))
         await line.answers("body", AssertionError("it is there"))
         found = await line.client.hand_in(line.header, GROUPS)
         assert found.header_ms is None
-        assert found.ticket == line.ticket().open_by([OPERATOR.public_key])
+        assert found.inclusion_promise == line.inclusion_promise().open_by([OPERATOR.public_key])
 
     with_line(story)
 
@@ -196,28 +198,30 @@ def test_a_log_that_goes_away_in_the_middle_of_a_body_is_weather() -> None:
     with_line(story)
 
 
-def test_all_of_a_body_without_a_ticket_is_no_answer() -> None:
+def test_all_of_a_body_without_a_inclusion_promise_is_no_answer() -> None:
     async def story(line: Line) -> None:
-        with pytest.raises(EncodingError, match="gave no ticket"):
-            await Taking(line, ticket=b"").hand_in()
+        with pytest.raises(EncodingError, match="gave no inclusion promise"):
+            await Taking(line, inclusion_promise=b"").hand_in()
 
     with_line(story)
 
 
-FALSE_TICKETS: list[tuple[Callable[[Line], Signed[Ticket]], type[RemoteFault]]] = [
-    (lambda line: line.ticket(run_=sha256(b"another run")), EncodingError),
-    (lambda line: line.ticket(contribution=sha256(b"another")), EncodingError),
-    (lambda line: line.ticket(signer=LIAR), SignatureError),
-    (lambda line: replace(line.ticket(), payload=b"garbage"), EncodingError),
+FALSE_TICKETS: list[tuple[Callable[[Line], Signed[InclusionPromise]], type[RemoteFault]]] = [
+    (lambda line: line.inclusion_promise(run_=sha256(b"another run")), EncodingError),
+    (lambda line: line.inclusion_promise(contribution=sha256(b"another")), EncodingError),
+    (lambda line: line.inclusion_promise(signer=LIAR), SignatureError),
+    (lambda line: replace(line.inclusion_promise(), payload=b"garbage"), EncodingError),
 ]
 
 
 @pytest.mark.parametrize(("forge", "error"), FALSE_TICKETS)
 @pytest.mark.parametrize("when", ["to the header", "to the body"])
-def test_a_false_ticket_is_refused(forge: Callable[[Line], Signed[Ticket]], error: type[RemoteFault], when: str) -> None:
+def test_a_false_inclusion_promise_is_refused(
+    forge: Callable[[Line], Signed[InclusionPromise]], error: type[RemoteFault], when: str
+) -> None:
     async def story(line: Line) -> None:
         if when == "to the body":
-            handing_in = Taking(line, ticket=pack(forge(line))).hand_in()
+            handing_in = Taking(line, inclusion_promise=pack(forge(line))).hand_in()
         else:
             await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 1, (forge(line),))))
             handing_in = line.client.hand_in(line.header, GROUPS)
@@ -234,7 +238,7 @@ def test_answers_that_mean_nothing_are_refused() -> None:
             with pytest.raises(EncodingError):
                 await line.client.hand_in(line.header, GROUPS)
             with pytest.raises(RemoteFault):
-                await Taking(line, ticket=garbage).hand_in()
+                await Taking(line, inclusion_promise=garbage).hand_in()
 
     with_line(story)
 
@@ -426,11 +430,11 @@ def test_groups_of_a_body_that_came_before_are_not_sent_again() -> None:
 
         async def body(request: bytes) -> bytes:
             sent.append(BodyPart.open(request).place)
-            return pack(line.ticket())
+            return pack(line.inclusion_promise())
 
         await line.answers("body", body)
         found = await line.client.hand_in(line.header, GROUPS)
-        assert found.signed == line.ticket()
+        assert found.signed == line.inclusion_promise()
         assert sorted(sent) == [place for place in range(len(GROUPS)) if place not in (0, 2)]
 
     with_line(story)

@@ -23,14 +23,14 @@ from manta_swarm.protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
 from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
-from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, Listing, Receipt, Ticket
+from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, InclusionPromise, Listing, Receipt
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.table import MAX_WEIGHED_BYTES, Weighed, weighed_bytes
 
 OPERATOR = Identity(b"\x01" * 32)
 DIGEST = sha256(b"any")
-TICKET = Signed.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
+INCLUSION_PROMISE = Signed.sign(InclusionPromise(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
 WEIGHED = Weighed(DIGEST, MAX_ROUND, 63 * "c", 2**16 - 1, 2**16 - 1)
 
 
@@ -67,8 +67,8 @@ def test_the_largest_messages_fit_their_bounds() -> None:
     assert len(pack(receipt)) <= MAX_RECEIPT_BYTES
     assert len(pack(Listing(receipt, included))) <= MAX_LISTING_BYTES
     assert len(pack(FeedAnswer((receipt,), (included,), 2**40))) <= MAX_NEWS_BYTES
-    assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (TICKET,)))) <= MAX_ANSWER_BYTES
-    assert len(pack(TICKET)) <= MAX_ANSWER_BYTES
+    assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (INCLUSION_PROMISE,)))) <= MAX_ANSWER_BYTES
+    assert len(pack(INCLUSION_PROMISE)) <= MAX_ANSWER_BYTES
     assert len(weighed_bytes([WEIGHED] * MAX_ROWS)) <= MAX_WEIGHED_BYTES
     most = RoundContributions((bytes(1000),) * 1047 + (bytes(MAX_ENTRY_BYTES - 1047),), (DIGEST,) * MAX_RANGE_HASHES)
     assert len(pack(most)) <= MAX_CONTRIBUTIONS_BYTES
@@ -76,26 +76,26 @@ def test_the_largest_messages_fit_their_bounds() -> None:
 
 
 @pytest.mark.parametrize("status", list(HandIn))
-def test_an_answer_to_a_header_has_a_ticket_if_that_is_what_it_says(status: HandIn) -> None:
+def test_an_answer_to_a_header_has_a_inclusion_promise_if_that_is_what_it_says(status: HandIn) -> None:
     blamed = (DIGEST,) if status is HandIn.WITHOUT else ()
-    for ticket in ((), (TICKET,), (TICKET, TICKET)):
-        if len(ticket) == (status is HandIn.HAVE_TICKET):
-            answer = HeaderAnswer(int(status), 1, 1, ticket, blamed)
+    for inclusion_promise in ((), (INCLUSION_PROMISE,), (INCLUSION_PROMISE, INCLUSION_PROMISE)):
+        if len(inclusion_promise) == (status is HandIn.HAVE_TICKET):
+            answer = HeaderAnswer(int(status), 1, 1, inclusion_promise, blamed)
             assert unpack(HeaderAnswer, pack(answer), max_bytes=MAX_ANSWER_BYTES) == answer
         else:
             with pytest.raises(ValueError, match="without its meaning"):
-                HeaderAnswer(int(status), 1, 1, ticket, blamed)
+                HeaderAnswer(int(status), 1, 1, inclusion_promise, blamed)
 
 
 @pytest.mark.parametrize("status", list(HandIn))
 def test_an_answer_to_a_header_blames_somebody_if_that_is_what_it_says(status: HandIn) -> None:
-    ticket = (TICKET,) if status is HandIn.HAVE_TICKET else ()
+    inclusion_promise = (INCLUSION_PROMISE,) if status is HandIn.HAVE_TICKET else ()
     for count in (0, 1, MAX_COHORT, MAX_COHORT + 1):
         if bool(count) == (status is HandIn.WITHOUT) and count <= MAX_COHORT:
-            assert len(pack(HeaderAnswer(int(status), MAX_ROUND, 2**40, ticket, (DIGEST,) * count))) <= MAX_ANSWER_BYTES
+            assert len(pack(HeaderAnswer(int(status), MAX_ROUND, 2**40, inclusion_promise, (DIGEST,) * count))) <= MAX_ANSWER_BYTES
         else:
             with pytest.raises(ValueError, match="blames"):
-                HeaderAnswer(int(status), 1, 1, ticket, (DIGEST,) * count)
+                HeaderAnswer(int(status), 1, 1, inclusion_promise, (DIGEST,) * count)
 
 
 def test_groups_that_are_there_are_said_of_a_body_that_is_asked_for_alone() -> None:

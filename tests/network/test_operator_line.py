@@ -245,7 +245,7 @@ def test_peers_spread_over_the_operators_and_meet_those_that_are_there() -> None
     in_town(story)
 
 
-def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_and_any_operators_ticket_counts() -> None:
+def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_and_any_operators_inclusion_promise_counts() -> None:
     async def play() -> None:
         network = MemoryNetwork()
         log = await MemoryLog(network, OPERATORS).start()

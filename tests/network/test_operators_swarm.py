@@ -53,7 +53,8 @@ def test_rounds_go_on_without_the_writer_stop_without_a_quorum_and_nothing_promi
             programs.interrupt(name)
         for name in ("peer-a", "peer-b"):
             programs.wait_for_end(name)
-            # What has no ticket may be too old, once its peer has found that the operator it talked to is gone: nobody promised it.
+            # What has no inclusion promise may be too old, once its peer has found that the operator it talked to is gone: nobody promised
+            # it.
             assert programs.status(name)["promises_broken"] == 0, name
         for place in range(4):
             programs.interrupt(name_of(place))
@@ -93,4 +94,6 @@ def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_
         before = programs.round(others)
         programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on with its vote")
         for name in ("peer-a", "peer-b"):
-            assert programs.status(name)["promises_broken"] == 0, name  # what has no ticket yet may be refused: nobody promised it
+            assert programs.status(name)["promises_broken"] == 0, (
+                name
+            )  # what has no inclusion promise yet may be refused: nobody promised it

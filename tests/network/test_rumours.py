@@ -12,7 +12,7 @@ from manta_swarm.network.rumours import MAX_LINKS, MAX_NEAR_LINKS, Book, Pull
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
-from manta_swarm.protocol.records import Contribution, StepMean, Ticket
+from manta_swarm.protocol.records import Contribution, InclusionPromise, StepMean
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 
@@ -29,14 +29,14 @@ def offer_with(
     founder: Identity,
     *,
     round_: int = 1,
-    ticket_round: int | None = None,
+    inclusion_promise_round: int | None = None,
     run: bytes = RUN,
     signer: Identity = OPERATOR,
 ) -> BodyOffer:
     """Return the offer of a founder's body for a round."""
     contribution = Contribution(run, round_, BASE, founder.public_key, (sha256(b"claim" + body),), 1, (StepMean(body, 1),), body, b"")
     signed = Signed.sign(contribution, founder)
-    return BodyOffer(signed, Signed.sign(Ticket(run, ticket_round or round_, signed.digest), signer))
+    return BodyOffer(signed, Signed.sign(InclusionPromise(run, inclusion_promise_round or round_, signed.digest), signer))
 
 
 def offer_of(number: int, *, round_: int = 1, name: str = "body", **changes: Any) -> BodyOffer:
@@ -301,17 +301,23 @@ def changed(offer: BodyOffer, **changes: object) -> BodyOffer:
 @pytest.mark.parametrize(
     ("offer", "error"),
     [
-        pytest.param(offer_of(1, signer=STRANGER), SignatureError, id="a ticket of a stranger"),
+        pytest.param(offer_of(1, signer=STRANGER), SignatureError, id="an inclusion promise of a stranger"),
         pytest.param(offer_of(1, run=sha256(b"another")), EncodingError, id="another run"),
-        pytest.param(changed(OFFERS[1], ticket=OFFERS[2].ticket), EncodingError, id="another's ticket"),
+        pytest.param(changed(OFFERS[1], inclusion_promise=OFFERS[2].inclusion_promise), EncodingError, id="another's inclusion promise"),
         pytest.param(
             changed(OFFERS[1], contribution=replace(OFFERS[1].contribution, signature=bytes(64))),
             EncodingError,
             id="no founder's signature",
         ),
-        pytest.param(offer_of(1, round_=9, ticket_round=1), EncodingError, id="a ticket for a round before its base"),
-        pytest.param(offer_of(1, round_=1, ticket_round=6), EncodingError, id="too old"),
-        pytest.param(changed(OFFERS[1], ticket=replace(OFFERS[1].ticket, payload=b"\x80")), EncodingError, id="no ticket"),
+        pytest.param(
+            offer_of(1, round_=9, inclusion_promise_round=1), EncodingError, id="an inclusion promise for a round before its base"
+        ),
+        pytest.param(offer_of(1, round_=1, inclusion_promise_round=6), EncodingError, id="too old"),
+        pytest.param(
+            changed(OFFERS[1], inclusion_promise=replace(OFFERS[1].inclusion_promise, payload=b"\x80")),
+            EncodingError,
+            id="no inclusion promise",
+        ),
     ],
 )
 def test_an_offer_that_proves_nothing_is_refused_and_what_came_before_it_counts(offer: BodyOffer, error: type[RemoteFault]) -> None:
@@ -322,12 +328,12 @@ def test_an_offer_that_proves_nothing_is_refused_and_what_came_before_it_counts(
     assert book.next_pull(0.0) is None
 
 
-def test_a_body_that_the_founder_did_not_sign_is_refused_even_with_a_ticket_for_it() -> None:
+def test_a_body_that_the_founder_did_not_sign_is_refused_even_with_a_inclusion_promise_for_it() -> None:
     offer = OFFERS[1]
     forged = replace(offer.contribution, signature=bytes(64))
-    ticket = Signed.sign(Ticket(RUN, 1, forged.digest), OPERATOR)
+    inclusion_promise = Signed.sign(InclusionPromise(RUN, 1, forged.digest), OPERATOR)
     with pytest.raises(SignatureError):
-        book_of(far=[A]).take(A, push_of(BodyOffer(forged, ticket)), 0.0)
+        book_of(far=[A]).take(A, push_of(BodyOffer(forged, inclusion_promise)), 0.0)
 
 
 def test_offers_of_other_rounds_bodies_twice_and_too_many_come_to_nothing_though_nobody_did_wrong() -> None:
@@ -340,7 +346,7 @@ def test_offers_of_other_rounds_bodies_twice_and_too_many_come_to_nothing_though
         book.take(A, push_of(offer_of(1, round_=round_)), 0.0)
     contribution = offer_of(1, round_=8).contribution.open()
     copied = Signed.sign(replace(contribution, founder=FOUNDERS[5].public_key), FOUNDERS[5])
-    book.take(A, push_of(BodyOffer(copied, Signed.sign(Ticket(RUN, 8, copied.digest), OPERATOR))), 0.0)
+    book.take(A, push_of(BodyOffer(copied, Signed.sign(InclusionPromise(RUN, 8, copied.digest), OPERATOR))), 0.0)
     assert book.outside == {"another round": 2, "a body twice": 1}
     book.take(A, push_of(*(offer_of(number, round_=8, name="flood") for number in range(30))), 0.0)
     assert book.outside["too many"] == 30 - 4

@@ -16,7 +16,7 @@ from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from manta_swarm.peer.cohort.company import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Ticket
+from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
@@ -163,7 +163,7 @@ class CohortPeer:
         counted = sum(1 << place for place, signed in enumerate(listed) if signed in gathered.claims)
         contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, counted, steps, sha256(b"body"), b"")
         signed = Signed.sign(replace(contribution, **changes), self.identity)
-        return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
+        return Accepted(signed, inclusion_promise_for(signed), gathered.mean if with_mean else None)
 
     async def found(
         self,
@@ -193,9 +193,9 @@ class CohortPeer:
         self.band.network.endpoints.pop(self.key, None)
 
 
-def ticket_for(signed: Signed[Contribution], operator: Identity = OPERATOR, **changes: Any) -> Signed[Ticket]:
-    """Return the log's ticket for a contribution."""
-    return Signed.sign(replace(Ticket(RUN, 1, signed.digest), **changes), operator)
+def inclusion_promise_for(signed: Signed[Contribution], operator: Identity = OPERATOR, **changes: Any) -> Signed[InclusionPromise]:
+    """Return the log's inclusion promise for a contribution."""
+    return Signed.sign(replace(InclusionPromise(RUN, 1, signed.digest), **changes), operator)
 
 
 class Band:

@@ -22,7 +22,7 @@ from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
-from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
@@ -96,7 +96,7 @@ class Gateway:
             residual=b"",
         )
         contribution = Signed.sign(opened, GATEWAY)
-        return Accepted(contribution, Signed.sign(Ticket(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
+        return Accepted(contribution, Signed.sign(InclusionPromise(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
 
 
 class Light:

@@ -114,7 +114,7 @@ def test_the_residual_survives_a_restart(tmp_path: Path) -> None:
         await rounds(scene, 1, 1)
         await member.reaches(1)
         await scene.log.wait_for(1)
-        await scene.end()  # as kill -9 does, with a ticket for the second round
+        await scene.end()  # as kill -9 does, with an inclusion promise for the second round
         again = scene.join(0)
         await until(lambda: again.phase is Phase.TICKETED)
         scene.log.commit()
@@ -132,7 +132,7 @@ def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_count
         scene.join(0)
         await rounds(scene, 1, 1)
         await scene.log.wait_for(1)
-        await scene.end()  # as kill -9 does, with a ticket for the second round, which leaves another residual
+        await scene.end()  # as kill -9 does, with an inclusion promise for the second round, which leaves another residual
         scene.log.commit()
         other = scene.join(1)
         for round_ in range(3, MAX_AGE + 5):

@@ -156,14 +156,14 @@ def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Pat
     play(tmp_path, story)
 
 
-def test_the_last_commit_may_overtake_the_ticket_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         answer, may_answer = scene.log.endpoint.handlers["body"], asyncio.Event()
 
         async def hold_back(caller: PublicKey, request: bytes) -> bytes:
-            ticket = await answer(caller, request)
+            inclusion_promise = await answer(caller, request)
             await may_answer.wait()
-            return ticket
+            return inclusion_promise
 
         await scene.log.endpoint.serve("body", hold_back)
         member = scene.join(0)
@@ -240,7 +240,7 @@ def test_a_microbatch_begun_ahead_is_sealed_after_the_commit_of_the_one_before(t
         slow.worker.may_go_on.set()
         await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
         assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
-        assert slow.loop.machine.ticket is not None
+        assert slow.loop.machine.inclusion_promise is not None
         await scene.log.wait_for(2)
         scene.log.commit()
         await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
@@ -299,7 +299,7 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, ca
     assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
 
 
-def test_a_log_that_goes_away_with_the_ticket_given_is_said_too(tmp_path: Path) -> None:
+def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await until(lambda: member.phase is Phase.TICKETED)
@@ -311,17 +311,17 @@ def test_a_log_that_goes_away_with_the_ticket_given_is_said_too(tmp_path: Path) 
     play(tmp_path, story)
 
 
-def test_a_ticket_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         answer, lost = scene.log.endpoint.handlers["body"], []
 
         async def lose(caller: PublicKey, request: bytes) -> bytes:
-            ticket = await answer(caller, request)
+            inclusion_promise = await answer(caller, request)
             if not lost:
-                lost.append(ticket)
+                lost.append(inclusion_promise)
                 scene.log.go_away()
                 asyncio.get_running_loop().call_later(0.05, scene.log.come_back)
-            return ticket
+            return inclusion_promise
 
         await scene.log.endpoint.serve("body", lose)
         member = scene.join(0)
@@ -352,7 +352,7 @@ def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_s
     assert "without this peer" not in line
 
 
-def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
+def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         quick = scene.join(1)
         await scene.log.wait_for(1)
@@ -366,10 +366,10 @@ def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_ro
         answer = scene.log.endpoint.handlers["body"]
 
         async def lose(caller: PublicKey, request: bytes) -> bytes:
-            ticket = await answer(caller, request)
+            inclusion_promise = await answer(caller, request)
             if caller != member.endpoint.key or sent:
-                return ticket
-            sent.append(ticket)
+                return inclusion_promise
+            sent.append(inclusion_promise)
             raise StorageError("its answer does not arrive")
 
         await scene.log.endpoint.serve("body", lose)
@@ -412,7 +412,7 @@ def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_a_ticket_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story(scene: Scene) -> None:
         cheated, other = scene.join(0), scene.join(1)
         await scene.log.wait_for(2)
@@ -425,7 +425,7 @@ def test_a_ticket_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.Captur
 
     play(tmp_path, story)
     assert (
-        f"the log gave a ticket for round 1 and did not keep it: {MICROBATCHES * MICROBATCH} samples are not in its table"
+        f"the log gave an inclusion promise for round 1 and did not keep it: {MICROBATCHES * MICROBATCH} samples are not in its table"
         in capsys.readouterr().out
     )
 

@@ -1,7 +1,7 @@
 """A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
 
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Ticket
+from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round
 from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
@@ -57,8 +57,8 @@ def together_of(base: Standing = START, microbatches: int = 1, founder: Identity
     return listing([claim_of(base, microbatches), claim_of(base, 3, OTHER, founder=founder)], founder)
 
 
-def ticket_of(header: Header, round: int, run: bytes = RUN) -> Ticket:
-    return Ticket(run, round, header.contribution.digest)
+def inclusion_promise_of(header: Header, round: int, run: bytes = RUN) -> InclusionPromise:
+    return InclusionPromise(run, round, header.contribution.digest)
 
 
 def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
@@ -81,16 +81,16 @@ def sealed(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] 
 
 def ticketed(round: int = 1, held: Standing = START) -> RoundMachine:
     one = sealed(held=held)
-    one.ticketed(ticket_of(header_of(held), round))
+    one.ticketed(inclusion_promise_of(header_of(held), round))
     return one
 
 
 def aged(round: int = 3) -> RoundMachine:
-    """With work of round 1 that has a ticket for ``round``, and the state of round 2."""
+    """With work of round 1 that has an inclusion promise for ``round``, and the state of round 2."""
     one = sealed()
     for number in (1, 2):
         learn(one, number)
-    one.ticketed(ticket_of(header_of(), round))
+    one.ticketed(inclusion_promise_of(header_of(), round))
     one.caught_up(STANDINGS[2].state)
     return one
 

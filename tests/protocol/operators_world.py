@@ -282,7 +282,7 @@ class Operator:
         self.restore(writing)
 
     def restore(self, writing: Writing) -> None:
-        """Take up what has, or may have, a ticket."""
+        """Take up what has, or may have, an inclusion promise."""
         clients = dict[tuple[int, int], bytes]()
         for kept, _ in writing.takeover.kept():
             if kept.round > self.round:
@@ -357,7 +357,7 @@ class Operator:
             return
         writing.having[digest].add(sender)
         if len(writing.having[digest]) >= self.world.quorum and writing.stage in ("open", "propose"):
-            self.world.tickets.add((digest, writing.rounds[digest]))
+            self.world.inclusion_promises.add((digest, writing.rounds[digest]))
 
     def on_accepted(self, _sender: int, ballot: Ballot, vote: Vote) -> None:
         writing = self.writing
@@ -466,7 +466,7 @@ class World:
         self.crash_rate, self.loss = crash, loss
         self.unrest = self.rng.choice((0.0015, 0.004, 0.009))  # how often somebody new writes
         self.messages: list[tuple[int, int, tuple[Any, ...]]] = []
-        self.tickets: set[tuple[bytes, int]] = set()
+        self.inclusion_promises: set[tuple[bytes, int]] = set()
         self.published: tuple[bytes, ...] = ()  # the longest log that was told
         self.signed: dict[int, dict[bytes, set[int]]] = {}  # size -> root -> who signed it
         self.last_signed: dict[int, tuple[bytes, ...]] = {}
@@ -538,8 +538,8 @@ class World:
         for operator in self.operators:
             assert longest[: operator.size] == operator.disk.entries, "two logs do not agree"
         tables = self.tables(longest)
-        for digest, round_ in self.tickets:
-            assert round_ not in tables or digest in tables[round_], f"a ticket for round {round_} is not in its table"
+        for digest, round_ in self.inclusion_promises:
+            assert round_ not in tables or digest in tables[round_], f"an inclusion promise for round {round_} is not in its table"
         seen = [digest for table in tables.values() for digest in table]
         assert len(seen) == len(set(seen))
 

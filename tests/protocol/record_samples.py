@@ -16,10 +16,10 @@ from manta_swarm.protocol.records import (
     ClaimStep,
     Contribution,
     Header,
+    InclusionPromise,
     Round,
     StepMean,
     Threshold,
-    Ticket,
 )
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
@@ -47,7 +47,7 @@ CONTRIBUTION = Contribution(
 )
 SIGNED_CONTRIBUTION = Signed.sign(CONTRIBUTION, ALICE)
 HEADER = Header(SIGNED_CONTRIBUTION, (SIGNED_CLAIM,))
-TICKET = Ticket(RUN, 4, SIGNED_CONTRIBUTION.digest)
+INCLUSION_PROMISE = InclusionPromise(RUN, 4, SIGNED_CONTRIBUTION.digest)
 THRESHOLD = Threshold(1, 12_345, 640)
 ROUND = Round(
     run=RUN,

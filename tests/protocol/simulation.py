@@ -13,7 +13,7 @@ from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import open_ms_after, weighed_in
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Ticket, entry_of
+from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round, entry_of
 from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed, Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, sha256
@@ -78,7 +78,7 @@ class Answer:
     """What the log says to a header or a body."""
 
     contribution: bytes
-    ticket: Ticket | None = None
+    inclusion_promise: InclusionPromise | None = None
     wants_body: bool = False
     listed_in: int | None = None
     without: tuple[bytes, ...] = ()  # whose claims are to be left out
@@ -98,7 +98,7 @@ class Kept:
 class Books:
     """The test's own record of what the log did over all its lives; the log never looks at it."""
 
-    tickets: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # contribution -> rounds
+    inclusion_promises: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # contribution -> rounds
     headers: dict[bytes, Header] = field(default_factory=dict)  # of those
 
 
@@ -156,7 +156,7 @@ class Log:
         except NotTaken as error:
             return Answer(digest, without=() if sender in error.keys else error.keys)
         if self.closing.is_good(digest) and digest not in self.unsynced:
-            return self.ticket(digest)
+            return self.inclusion_promise(digest)
         if digest not in self.handed or not self.handed[digest].body:
             self.handed[digest] = Kept(round_, header, b"")
         return Answer(digest, wants_body=True)
@@ -172,7 +172,7 @@ class Log:
         if not kept.body:
             kept.body = body
             self.checking.append(digest)
-        return Answer(digest)  # the ticket follows after the sync
+        return Answer(digest)  # the inclusion promise follows after the sync
 
     def check(self, place: int) -> None:
         """A body's check is over."""
@@ -186,7 +186,7 @@ class Log:
             del self.handed[digest]
 
     def sync(self) -> list[bytes]:
-        """A sync is over: what waited is durable from here on, and has a ticket."""
+        """A sync is over: what waited is durable from here on, and has an inclusion promise."""
         synced, self.unsynced = self.unsynced, []
         for digest in synced:
             round_ = self.closing.round_of(digest)
@@ -195,12 +195,12 @@ class Log:
             self.stored.append(self.handed[digest])
         return synced
 
-    def ticket(self, digest: bytes) -> Answer:
+    def inclusion_promise(self, digest: bytes) -> Answer:
         round_ = self.closing.round_of(digest)
         assert round_ is not None
-        self.books.tickets[digest].add(round_)
+        self.books.inclusion_promises[digest].add(round_)
         self.books.headers[digest] = self.handed[digest].header
-        return Answer(digest, Ticket(RUN, round_, digest))
+        return Answer(digest, InclusionPromise(RUN, round_, digest))
 
     def tick(self) -> None:
         closed = self.closing.tick(self.now)
@@ -390,14 +390,14 @@ class Peer:
             return  # of something that is settled
         if of_cohort is not None and sealed.claim not in opened(of_cohort[0]).claims:
             return
-        if answer.ticket is not None and of_cohort is not None:
-            self.machine.accepted(of_cohort[0].contribution, answer.ticket)
-        elif answer.ticket is not None:
-            self.machine.ticketed(answer.ticket)
+        if answer.inclusion_promise is not None and of_cohort is not None:
+            self.machine.accepted(of_cohort[0].contribution, answer.inclusion_promise)
+        elif answer.inclusion_promise is not None:
+            self.machine.ticketed(answer.inclusion_promise)
         elif answer.listed_in is not None:
             self.settle(sealed, answer.listed_in, log)
             self.machine.listed()
-        elif answer.refused and of_cohort is None and self.machine.ticket is None:
+        elif answer.refused and of_cohort is None and self.machine.inclusion_promise is None:
             self.history.refused.add(answer.contribution)
             assert "commits old" in answer.refused or "another order" in answer.refused
             self.machine.refused(answer.refused)
@@ -412,17 +412,17 @@ class Peer:
 
     def learn(self, round_: Round, log: Log) -> None:
         """Take a commit that was checked against the log."""
-        samples, ticket, sealed = self.machine.samples, self.machine.ticket, self.machine.sealed
+        samples, inclusion_promise, sealed = self.machine.samples, self.machine.inclusion_promise, self.machine.sealed
         commit = self.machine.committed(round_)
         if not commit.is_news:
             return
         assert self.machine.newest == log.standing(round_.round)
         if commit.promised is not None:
-            assert ticket is not None
-            assert (commit.promised, commit.ticket) == (sealed, ticket)
-            self.settle(commit.promised, ticket.round, log)
-        if ticket is not None:
-            assert commit.promised is not None or self.machine.ticket == ticket
+            assert inclusion_promise is not None
+            assert (commit.promised, commit.inclusion_promise) == (sealed, inclusion_promise)
+            self.settle(commit.promised, inclusion_promise.round, log)
+        if inclusion_promise is not None:
+            assert commit.promised is not None or self.machine.inclusion_promise == inclusion_promise
             assert commit.samples_lost <= samples
         if not self.machine.samples:
             self.microbatches = []

@@ -41,7 +41,9 @@ def ballot(term: int, place: int = 0) -> Ballot:
 @settings(max_examples=120)
 @given(st.integers(0, 10**9), st.sampled_from([(3, 2), (4, 3)]))
 @example(122634, (3, 2))  # two writers keep a contribution for two rounds
-def test_whatever_happens_no_ticket_is_lost_and_no_two_histories_begin_and_a_majority_goes_on(seed: int, sizes: tuple[int, int]) -> None:
+def test_whatever_happens_no_inclusion_promise_is_lost_and_no_two_histories_begin_and_a_majority_goes_on(
+    seed: int, sizes: tuple[int, int]
+) -> None:
     n, quorum = sizes
     world = run(seed, n=n, quorum=quorum, steps=1500)
     world.go_on(world.rng.sample(range(n), world.rng.randint(quorum, n)))
@@ -70,20 +72,20 @@ def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_o
     assert takeover.to_propose() == newer.batch
 
 
-def test_what_was_accepted_before_a_later_writer_kept_tickets_is_not_proposed_again() -> None:
-    """That writer had a quorum's word that nothing was decided; proposing it now would leave its tickets out of their round."""
+def test_what_was_accepted_before_a_later_writer_kept_inclusion_promises_is_not_proposed_again() -> None:
+    """That writer had a quorum's word that nothing was decided; proposing it now would leave its inclusion promises out of their round."""
     takeover = Takeover(ballot(3), 3, 2)
     takeover.add(KEYS[0], Promise(0, (Accepted(ballot(1), batch_of(b"a")),), ()))
-    takeover.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 1, sha256(b"ticket")),)))
+    takeover.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 1, sha256(b"inclusion_promise")),)))
     assert takeover.to_propose() is None
     early = Takeover(ballot(3), 3, 2)  # what was kept by the writer of the batch, or one before it, says nothing against it
     early.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), ()))
-    early.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 2, sha256(b"ticket")),)))
+    early.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 2, sha256(b"inclusion_promise")),)))
     assert early.to_propose() == batch_of(b"a")
     behind = Takeover(
         ballot(5), 3, 2
     )  # nor what was kept by a writer that began after this batch: it was decided, and this one missed that
-    behind.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), (Kept(ballot(3), 1, 2, sha256(b"ticket")),)))
+    behind.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), (Kept(ballot(3), 1, 2, sha256(b"inclusion_promise")),)))
     behind.add(KEYS[1], NOTHING)
     assert behind.to_propose() == batch_of(b"a")
 

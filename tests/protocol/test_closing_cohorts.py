@@ -51,7 +51,7 @@ def test_both_may_be_in_and_the_cohort_s_stands() -> None:
         assert [closing.is_superseded(one) for one in (work(A), work(B), together)] == [True, True, False]
         assert closing.tick(DEADLINE) == (together,)
         assert (closing.take_gone(), closing.dropped) == ([], {})
-        assert closing.round_of(work(B)) == 7  # whoever has a ticket for it still hears so
+        assert closing.round_of(work(B)) == 7  # whoever has an inclusion promise for it still hears so
         closing.open(8, OPEN_MS, frozenset({A, B, C}), DEADLINE)
         assert closing.round_of(work(B)) is None
 
@@ -141,7 +141,7 @@ def test_work_on_two_bases_is_not_in_one_round() -> None:
 
 
 @pytest.mark.parametrize("is_good", [False, True])
-def test_a_ticket_for_another_claim_on_the_same_base_keeps_the_cohorts_out(is_good: bool) -> None:
+def test_a_inclusion_promise_for_another_claim_on_the_same_base_keeps_the_cohorts_out(is_good: bool) -> None:
     """The cohort's row would not keep it: that has the claim of other work."""
     closing = opened()
     closing.header(B, claims(B, number=1), 7, work(B), START)

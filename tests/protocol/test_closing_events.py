@@ -321,7 +321,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def the_log_crashes(self, data: st.DataObject) -> None:
-        """What was found good has tickets; all else is forgotten."""
+        """What was found good has inclusion promises; all else is forgotten."""
         round_, self.closing = self.closing.round, Closing(self.max_rows)
         self.promised = {one: its for one, its in self.promised.items() if one in self.good}
         self.checking, self.closed = set(), None

@@ -19,7 +19,7 @@ from manta_swarm.protocol.light import (
     LightWord,
     max_return_bytes,
 )
-from manta_swarm.protocol.records import Claim, Contribution, Ticket
+from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 
@@ -81,11 +81,16 @@ def test_a_request_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> N
         replace(REQUEST, **change)
 
 
-def test_a_word_has_the_ticket_exactly_if_the_log_has_the_claim() -> None:
-    contribution, ticket = Signed(Contribution, b"c" * 4000, b"s" * 64), Signed(Ticket, b"t" * 100, b"s" * 64)
-    taken = LightWord(int(Fate.TAKEN), "", (contribution,), (ticket,), 0)
+def test_a_word_has_the_inclusion_promise_exactly_if_the_log_has_the_claim() -> None:
+    contribution, inclusion_promise = Signed(Contribution, b"c" * 4000, b"s" * 64), Signed(InclusionPromise, b"t" * 100, b"s" * 64)
+    taken = LightWord(int(Fate.TAKEN), "", (contribution,), (inclusion_promise,), 0)
     assert unpack(LightWord, pack(taken), max_bytes=MAX_WORD_BYTES) == taken
-    for wrong in ((Fate.HELD, (contribution,), (ticket,)), (Fate.TAKEN, (), ()), (Fate.LOST, (), (ticket,)), (3, (), ())):
+    for wrong in (
+        (Fate.HELD, (contribution,), (inclusion_promise,)),
+        (Fate.TAKEN, (), ()),
+        (Fate.LOST, (), (inclusion_promise,)),
+        (3, (), ()),
+    ):
         with pytest.raises(ValueError, match="without its meaning"):
             LightWord(int(wrong[0]), "", wrong[1], wrong[2], 0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be shown"):

@@ -14,7 +14,7 @@ KEYS = [identity.public_key for identity in IDENTITIES]
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**9), st.sampled_from([(3, 2), (4, 3)]))
-def test_whatever_disk_is_lost_no_ticket_is_and_no_two_histories_begin(seed: int, sizes: tuple[int, int]) -> None:
+def test_whatever_disk_is_lost_no_inclusion_promise_is_and_no_two_histories_begin(seed: int, sizes: tuple[int, int]) -> None:
     n, quorum = sizes
     run(seed, n=n, quorum=quorum, steps=3000, loses_disks=True)
 

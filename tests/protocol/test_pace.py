@@ -18,7 +18,7 @@ def pace_of(*, left_ms: float, microbatches_ms: list[float], hand_ins_ms: list[f
     for duration in microbatches_ms:
         pace.microbatch_took(duration)
     for duration in hand_ins_ms:
-        pace.ticket_took(duration)
+        pace.inclusion_promise_took(duration)
     return pace
 
 

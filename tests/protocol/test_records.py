@@ -30,11 +30,11 @@ from manta_swarm.protocol.records import (
     Contribution,
     Entry,
     Header,
+    InclusionPromise,
     Receipt,
     Round,
     StepMean,
     Threshold,
-    Ticket,
     commit_digest,
     entry_of,
     open_entry,
@@ -50,6 +50,7 @@ from tests.protocol.record_samples import (
     CLAIM,
     CONTRIBUTION,
     HEADER,
+    INCLUSION_PROMISE,
     LARGEST_ANNOUNCEMENT,
     LARGEST_CLAIM,
     LARGEST_CONTRIBUTION,
@@ -62,7 +63,6 @@ from tests.protocol.record_samples import (
     SIGNED_CLAIM,
     SIGNED_CONTRIBUTION,
     THRESHOLD,
-    TICKET,
     VERDICT,
 )
 from tests.runs import EXCHANGE, manifest_of
@@ -78,8 +78,8 @@ RECORDS: list[Any] = [
     SIGNED_CONTRIBUTION,
     HEADER,
     LARGEST_HEADER,
-    TICKET,
-    Signed.sign(TICKET, BOB),
+    INCLUSION_PROMISE,
+    Signed.sign(INCLUSION_PROMISE, BOB),
     THRESHOLD,
     ROUND,
     LARGEST_ROUND,
@@ -189,7 +189,7 @@ positions = st.builds(
     st.dictionaries(tags, st.integers(0, NUM_STEPS - 1), max_size=MAX_DISTANCES).map(lambda found: tuple(sorted(found.items()))),
 )
 others = st.one_of(
-    st.builds(Ticket, run=digests, round=rounds, contribution=digests),
+    st.builds(InclusionPromise, run=digests, round=rounds, contribution=digests),
     st.builds(Announcement, digests, digests, names, st.integers(0, MAX_ROUND), st.integers(0, 2**62 - 1), positions),
 )
 
@@ -362,9 +362,9 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (CONTRIBUTION, {"claims": (RUN,) * (MAX_COHORT + 1)}),
     (CONTRIBUTION, {"residual": SHORT}),
     (CONTRIBUTION, {"residual": LONG}),
-    *((TICKET, {field: wrong}) for field in ("run", "contribution") for wrong in (b"", SHORT, LONG)),
-    (TICKET, {"round": 0}),
-    (TICKET, {"round": MAX_ROUND + 1}),
+    *((INCLUSION_PROMISE, {field: wrong}) for field in ("run", "contribution") for wrong in (b"", SHORT, LONG)),
+    (INCLUSION_PROMISE, {"round": 0}),
+    (INCLUSION_PROMISE, {"round": MAX_ROUND + 1}),
     (THRESHOLD, {"role": -1}),
     (THRESHOLD, {"role": MAX_ROLES}),
     (THRESHOLD, {"norm": -1}),

@@ -7,7 +7,7 @@ import pytest
 from manta_swarm.protocol.admission import Admission, AdmissionRule, Invitation, Pass, role_shown
 from manta_swarm.protocol.errors import EncodingError, RemoteFault
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.records import Ticket, entry_of
+from manta_swarm.protocol.records import InclusionPromise, entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
@@ -76,9 +76,9 @@ def test_a_pass_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
         shown(sha256(b"run"))
 
 
-def test_a_ticket_of_one_kind_of_promise_is_none_of_another() -> None:
-    ticket = Signed.sign(Ticket(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
-    taken_for_a_pass = Signed(Pass, ticket.payload, ticket.signature)
+def test_a_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> None:
+    inclusion_promise = Signed.sign(InclusionPromise(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
+    taken_for_a_pass = Signed(Pass, inclusion_promise.payload, inclusion_promise.signature)
     with pytest.raises(RemoteFault):
         role_shown(taken_for_a_pass, sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
 

@@ -39,11 +39,11 @@ def test_a_key_that_is_taken_back_is_out_for_good_and_keeps_what_it_earned() -> 
     refused(ledger, admission(invitation(ledger, secret=OTHER_SECRET), ALICE, OTHER_SECRET), match="took this key's admission back")
 
 
-def test_what_it_has_tickets_for_is_kept_and_nothing_after_that() -> None:
+def test_what_it_has_inclusion_promises_for_is_kept_and_nothing_after_that() -> None:
     ledger = invited_run()
     ledger.append(admission(invitation(ledger), ALICE))
     ledger.append(admission(invitation(ledger), BOB))
-    ledger.append(of_peer(ledger, ALICE))  # while round 1 is open: a ticket is for that one, or the next
+    ledger.append(of_peer(ledger, ALICE))  # while round 1 is open: an inclusion promise is for that one, or the next
     for _ in range(2):
         commit(ledger, [header_of(ledger, ALICE)])
     with pytest.raises(ClaimError, match=NOT_ADMITTED):

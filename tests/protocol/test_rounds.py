@@ -24,10 +24,10 @@ from tests.protocol.machines import (
     finished,
     header_of,
     history,
+    inclusion_promise_of,
     learn,
     machine,
     sealed,
-    ticket_of,
     ticketed,
     trained,
 )
@@ -59,16 +59,16 @@ def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
         assert one.samples == microbatches * MICROBATCH
     header = header_of(microbatches=3)
     assert one.seal(header)
-    assert (one.phase, one.samples, one.ticket) == (Phase.SEALED, 0, None)
+    assert (one.phase, one.samples, one.inclusion_promise) == (Phase.SEALED, 0, None)
     assert one.sealed is not None
     assert (one.sealed.header, one.sealed.opened, one.sealed.samples) == (header, header.contribution.open(), 3 * MICROBATCH)
-    one.ticketed(ticket_of(header, 1))
-    assert (one.phase, one.ticket, one.may_work_ahead) == (Phase.TICKETED, ticket_of(header, 1), False)
+    one.ticketed(inclusion_promise_of(header, 1))
+    assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.TICKETED, inclusion_promise_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
     assert (commit.is_news, commit.standing, commit.samples_lost) == (True, STANDINGS[1], 0)
     assert commit.promised is not None
-    assert (commit.promised.header, commit.ticket) == (header, ticket_of(header, 1))
-    assert (one.phase, one.sealed, one.ticket, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
+    assert (commit.promised.header, commit.inclusion_promise) == (header, inclusion_promise_of(header, 1))
+    assert (one.phase, one.sealed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
     one.caught_up(ROUNDS[0].state)
     assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[1], None)
     assert one.microbatch_started() == STANDINGS[1]
@@ -181,29 +181,29 @@ def test_nothing_is_sealed_while_a_microbatch_is_under_way_which_would_be_a_seco
         one.seal(header_of())
 
 
-# Tickets.
+# Inclusion promises.
 
 
-def test_tickets_of_something_else_or_too_late_change_nothing() -> None:
+def test_inclusion_promises_of_something_else_or_too_late_change_nothing() -> None:
     header = header_of()
-    for one, ticket in (
-        (sealed(), ticket_of(header_of(STANDINGS[1]), 1)),
-        (sealed(), ticket_of(header, 1, run=sha256(b"other"))),
-        (machine(), ticket_of(header, 1)),
+    for one, inclusion_promise in (
+        (sealed(), inclusion_promise_of(header_of(STANDINGS[1]), 1)),
+        (sealed(), inclusion_promise_of(header, 1, run=sha256(b"other"))),
+        (machine(), inclusion_promise_of(header, 1)),
     ):
         before = one.phase
-        one.ticketed(ticket)
-        assert (one.phase, one.ticket) == (before, None)
+        one.ticketed(inclusion_promise)
+        assert (one.phase, one.inclusion_promise) == (before, None)
     late = sealed()
     learn(late, 1)
-    late.ticketed(ticket_of(header, 1))  # it may be in that table: handed in again, the log says so
-    assert (late.phase, late.ticket) == (Phase.SEALED, None)
-    late.ticketed(ticket_of(header, 2))
-    late.ticketed(ticket_of(header, 2))
-    assert (late.phase, late.ticket) == (Phase.BEHIND, ticket_of(header, 2))
+    late.ticketed(inclusion_promise_of(header, 1))  # it may be in that table: handed in again, the log says so
+    assert (late.phase, late.inclusion_promise) == (Phase.SEALED, None)
+    late.ticketed(inclusion_promise_of(header, 2))
+    late.ticketed(inclusion_promise_of(header, 2))
+    assert (late.phase, late.inclusion_promise) == (Phase.BEHIND, inclusion_promise_of(header, 2))
 
 
-def test_a_ticket_for_a_later_round_waits_for_that_round() -> None:
+def test_a_inclusion_promise_for_a_later_round_waits_for_that_round() -> None:
     one = ticketed(2)
     assert one.committed(ROUNDS[0]).promised is None
     one.caught_up(ROUNDS[0].state)
@@ -213,10 +213,10 @@ def test_a_ticket_for_a_later_round_waits_for_that_round() -> None:
     assert promised.header == header_of()
 
 
-def test_a_commit_after_the_ticket_s_round_keeps_the_promise_too() -> None:
+def test_a_commit_after_the_inclusion_promise_s_round_keeps_the_promise_too() -> None:
     commit = ticketed(1).committed(ROUNDS[2])
     assert commit.promised is not None
-    assert (commit.promised.header, commit.ticket, commit.samples_lost) == (header_of(), ticket_of(header_of(), 1), 0)
+    assert (commit.promised.header, commit.inclusion_promise, commit.samples_lost) == (header_of(), inclusion_promise_of(header_of(), 1), 0)
 
 
 def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_made_on_its_base() -> None:
@@ -264,7 +264,7 @@ def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_sealed_
         one.microbatch_started()
     assert one.seal(header_of(microbatches=2))
     assert (one.phase, one.is_overdue, one.round) == (Phase.SEALED, False, 2)
-    one.ticketed(ticket_of(header_of(microbatches=2), 2))
+    one.ticketed(inclusion_promise_of(header_of(microbatches=2), 2))
     assert one.phase is Phase.BEHIND
     one.caught_up(ROUNDS[0].state)
     assert one.phase is Phase.TICKETED
@@ -298,7 +298,7 @@ def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> Non
 def test_a_commit_while_nothing_is_ticketed_leaves_the_contribution_to_be_handed_in_again() -> None:
     one = sealed()
     commit = one.committed(ROUNDS[0])
-    assert (commit.promised, commit.ticket, commit.samples_lost) == (None, None, 0)
+    assert (commit.promised, commit.inclusion_promise, commit.samples_lost) == (None, None, 0)
     assert (one.phase, one.missing) == (Phase.SEALED, STANDINGS[1])
 
 
@@ -365,13 +365,13 @@ def test_the_state_is_fetched_while_a_contribution_waits() -> None:
 # Too old.
 
 
-def test_a_contribution_without_a_ticket_is_dropped_when_no_round_can_take_it_any_more() -> None:
+def test_a_contribution_without_a_inclusion_promise_is_dropped_when_no_round_can_take_it_any_more() -> None:
     one = sealed(2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
     assert (one.phase, one.sealed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
 
 
-def test_a_contribution_with_a_ticket_is_never_too_old() -> None:
+def test_a_contribution_with_a_inclusion_promise_is_never_too_old() -> None:
     one = ticketed(MAX_AGE + 2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * (MAX_AGE + 1)
     assert one.sealed is not None
@@ -412,7 +412,7 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
 # Working ahead.
 
 
-def test_a_peer_with_a_ticket_for_aged_work_may_work_on_the_newest_base() -> None:
+def test_a_peer_with_a_inclusion_promise_for_aged_work_may_work_on_the_newest_base() -> None:
     one = aged()
     assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
     assert one.microbatch_started() == STANDINGS[2]
@@ -474,10 +474,10 @@ def test_a_microbatch_under_way_at_the_last_commit_is_not_counted() -> None:
 def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None:
     one = machine()
     one.restore(header_of(microbatches=2))
-    assert (one.phase, one.ticket) == (Phase.SEALED, None)
+    assert (one.phase, one.inclusion_promise) == (Phase.SEALED, None)
     assert one.sealed is not None
     assert (one.sealed.header, one.sealed.samples) == (header_of(microbatches=2), 2 * MICROBATCH)
-    one.ticketed(ticket_of(header_of(microbatches=2), 1))
+    one.ticketed(inclusion_promise_of(header_of(microbatches=2), 1))
     assert one.committed(ROUNDS[0]).promised is not None
 
 
@@ -486,7 +486,7 @@ def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_no
     for settle in (
         lambda one: one.listed(),
         lambda one: one.refused("no"),
-        lambda one: one.ticketed(ticket_of(header, 4)),
+        lambda one: one.ticketed(inclusion_promise_of(header, 4)),
     ):
         one = machine(STANDINGS[1])
         one.restore(header)

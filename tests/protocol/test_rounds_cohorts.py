@@ -25,11 +25,11 @@ from tests.protocol.machines import (
     finished,
     header_of,
     history,
+    inclusion_promise_of,
     learn,
     listing,
     machine,
     sealed,
-    ticket_of,
     ticketed,
     together_of,
     trained,
@@ -39,15 +39,15 @@ from tests.runs import FixedCourse
 # With a cohort.
 
 
-def test_the_ticket_of_a_contribution_that_lists_the_sealed_claim_is_as_good_as_its_own() -> None:
+def test_the_inclusion_promise_of_a_contribution_that_lists_the_sealed_claim_is_as_good_as_its_own() -> None:
     one, together = sealed(), together_of()
-    one.accepted(together.contribution, ticket_of(together, 1))
-    assert (one.phase, one.ticket) == (Phase.TICKETED, ticket_of(together, 1))
+    one.accepted(together.contribution, inclusion_promise_of(together, 1))
+    assert (one.phase, one.inclusion_promise) == (Phase.TICKETED, inclusion_promise_of(together, 1))
     commit = one.committed(ROUNDS[0])
     assert commit.promised is not None
     assert (commit.promised.header, commit.promised.accepted) == (header_of(), together.contribution)
     assert commit.promised.claim in together.contribution.open().claims
-    assert (commit.ticket, commit.samples_lost, one.phase) == (ticket_of(together, 1), 0, Phase.BEHIND)
+    assert (commit.inclusion_promise, commit.samples_lost, one.phase) == (inclusion_promise_of(together, 1), 0, Phase.BEHIND)
 
 
 def test_what_is_sealed_names_its_claim() -> None:
@@ -56,48 +56,48 @@ def test_what_is_sealed_names_its_claim() -> None:
     assert (one.sealed.claim, one.sealed.accepted) == (header_of(microbatches=2).claims[0].digest, None)
 
 
-def test_a_cohort_s_contribution_without_the_claim_or_without_its_ticket_changes_nothing() -> None:
+def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_promise_changes_nothing() -> None:
     together, without = together_of(), header_of(peer=OTHER)
     other_work = together_of(microbatches=2)
     elsewhere = listing([claim_of(run=sha256(b"other")), claim_of(run=sha256(b"other"), peer=OTHER)], OTHER)
-    for header, ticket in (
-        (without, ticket_of(without, 1)),
-        (other_work, ticket_of(other_work, 1)),
-        (elsewhere, ticket_of(elsewhere, 1)),
-        (together, ticket_of(header_of(), 1)),
-        (together, ticket_of(together, 1, run=sha256(b"other"))),
-        (together, ticket_of(together, 0 + 1)),
+    for header, inclusion_promise in (
+        (without, inclusion_promise_of(without, 1)),
+        (other_work, inclusion_promise_of(other_work, 1)),
+        (elsewhere, inclusion_promise_of(elsewhere, 1)),
+        (together, inclusion_promise_of(header_of(), 1)),
+        (together, inclusion_promise_of(together, 1, run=sha256(b"other"))),
+        (together, inclusion_promise_of(together, 0 + 1)),
     ):
         one = sealed()
-        if header == together and ticket == ticket_of(together, 1):
+        if header == together and inclusion_promise == inclusion_promise_of(together, 1):
             learn(one, 1)  # too late
         before = one.phase
-        one.accepted(header.contribution, ticket)
-        assert (one.phase, one.ticket) == (before, None)
+        one.accepted(header.contribution, inclusion_promise)
+        assert (one.phase, one.inclusion_promise) == (before, None)
     for one in (machine(), behind()):
-        one.accepted(together.contribution, ticket_of(together, 2))
-        assert (one.sealed, one.ticket) == (None, None)
+        one.accepted(together.contribution, inclusion_promise_of(together, 2))
+        assert (one.sealed, one.inclusion_promise) == (None, None)
     with pytest.raises(SignatureError):
-        sealed().accepted(replace(together.contribution, signature=bytes(64)), ticket_of(together, 1))
+        sealed().accepted(replace(together.contribution, signature=bytes(64)), inclusion_promise_of(together, 1))
 
 
-def test_the_first_ticket_stays() -> None:
+def test_the_first_inclusion_promise_stays() -> None:
     together = together_of()
     one = ticketed()
-    one.accepted(together.contribution, ticket_of(together, 1))
-    assert one.ticket == ticket_of(header_of(), 1)
+    one.accepted(together.contribution, inclusion_promise_of(together, 1))
+    assert one.inclusion_promise == inclusion_promise_of(header_of(), 1)
     assert one.sealed is not None
     assert one.sealed.accepted is None
     one = sealed()
-    one.accepted(together.contribution, ticket_of(together, 1))
-    one.ticketed(ticket_of(header_of(), 1))
-    assert one.ticket == ticket_of(together, 1)
+    one.accepted(together.contribution, inclusion_promise_of(together, 1))
+    one.ticketed(inclusion_promise_of(header_of(), 1))
+    assert one.inclusion_promise == inclusion_promise_of(together, 1)
 
 
 def test_what_the_cohort_handed_in_aged_may_be_worked_ahead_of_too() -> None:
     one, together = sealed(), together_of()
     learn(one, 1)
-    one.accepted(together.contribution, ticket_of(together, 2))
+    one.accepted(together.contribution, inclusion_promise_of(together, 2))
     one.caught_up(ROUNDS[0].state)
     assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
 
@@ -117,7 +117,7 @@ def test_only_what_a_peer_hands_in_alone_is_sealed_or_restored(header: Header) -
 def test_after_a_restart_the_cohort_s_contribution_is_asked_for_by_the_claim() -> None:
     one, together = machine(), together_of()
     one.restore(header_of())
-    one.accepted(together.contribution, ticket_of(together, 1))
+    one.accepted(together.contribution, inclusion_promise_of(together, 1))
     assert one.phase is Phase.TICKETED
     one.committed(ROUNDS[0])
     assert one.phase is Phase.BEHIND
@@ -127,7 +127,7 @@ def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
     one = machine(STANDINGS[1])
     one.restore(header_of(STANDINGS[2]))  # the state of round 2 was lost with the machine
     learn(one, 2)
-    one.ticketed(ticket_of(header_of(STANDINGS[2]), 3))
+    one.ticketed(inclusion_promise_of(header_of(STANDINGS[2]), 3))
     learn(one, 3)
     one.caught_up(ROUNDS[1].state, took_long=True)
     assert one.phase is Phase.BEHIND
@@ -189,7 +189,7 @@ def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again(
     assert one.base == STANDINGS[1]
     header = header_of(STANDINGS[1], 2)
     assert one.seal(header)
-    one.ticketed(ticket_of(header, 3))
+    one.ticketed(inclusion_promise_of(header, 3))
     assert (one.phase, one.missing) == (Phase.BEHIND, STANDINGS[2])  # once
     learn(one, 3)
     one.caught_up(ROUNDS[2].state, took_long=True)
@@ -236,7 +236,7 @@ def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
     learn(one, 1, 2)
     one.caught_up(ROUNDS[0].state, took_long=True)
     assert one.phase is Phase.SEALED
-    one.ticketed(ticket_of(header_of(), 3))
+    one.ticketed(inclusion_promise_of(header_of(), 3))
     assert one.phase is Phase.BEHIND
 
 
@@ -274,7 +274,7 @@ def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_
         assert one.microbatch_trained(MICROBATCH)
         header = header_of(target)
         assert one.seal(header)
-        one.ticketed(ticket_of(header, one.round))
+        one.ticketed(inclusion_promise_of(header, one.round))
         promised = one.committed(next(commits)).promised
         done += promised is not None
     assert done == 10

@@ -250,12 +250,12 @@ class Swarm(RuleBasedStateMachine):
 
     def a_sync_is_over(self, data: st.DataObject) -> None:
         if self.log.alive:
-            self.tell_tickets(self.log.sync())
+            self.tell_inclusion_promises(self.log.sync())
 
-    def tell_tickets(self, digests: Sequence[bytes]) -> None:
+    def tell_inclusion_promises(self, digests: Sequence[bytes]) -> None:
         """To whoever handed these in, and, as their founder would, to the members."""
         for digest in digests:
-            answer = self.log.ticket(digest)
+            answer = self.log.inclusion_promise(digest)
             header = self.log.handed[digest].header
             for peer in self.peers:
                 if peer.kept is not None and peer.kept[0].claims[0].digest in opened(header).claims:
@@ -269,7 +269,7 @@ class Swarm(RuleBasedStateMachine):
 
     def commit(self) -> None:
         if self.log.closed is not None:
-            self.tell_tickets(self.log.sync())  # no table has what is not on the disk
+            self.tell_inclusion_promises(self.log.sync())  # no table has what is not on the disk
             self.announce(self.log.commit())
             self.log.after_commit()
 
@@ -348,7 +348,7 @@ class Swarm(RuleBasedStateMachine):
         if self.log.alive:
             self.log.crash()
 
-    def the_log_crashes_between_a_sync_and_its_tickets(self, data: st.DataObject) -> None:
+    def the_log_crashes_between_a_sync_and_its_inclusion_promises(self, data: st.DataObject) -> None:
         if self.log.alive and self.log.unsynced:
             self.log.sync()
             self.log.crash()
@@ -430,7 +430,7 @@ class Swarm(RuleBasedStateMachine):
         """What is in the log does not change: it is looked at when there is more of it."""
         if len(self.log.tables) > self.num_checked:
             self.a_key_s_work_on_a_base_is_in_the_log_once_and_a_key_in_a_table()
-            self.every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names()
+            self.every_claim_of_what_has_a_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names()
             self.honest_residuals_follow_each_other()
             self.num_checked = len(self.log.tables)
 
@@ -439,8 +439,8 @@ class Swarm(RuleBasedStateMachine):
         assert all(count == 1 for count in Counter((claim.key, claim.base) for table in tables for claim in table).values())
         assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
 
-    def every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names(self) -> None:
-        for contribution, rounds in self.log.books.tickets.items():
+    def every_claim_of_what_has_a_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names(self) -> None:
+        for contribution, rounds in self.log.books.inclusion_promises.items():
             (round_,) = rounds
             header = self.log.books.headers[contribution]
             if not self.num_checked < round_ <= len(self.log.tables):
@@ -531,7 +531,7 @@ class Swarm(RuleBasedStateMachine):
                 self.deliver(self.mail.pop(0))
             while self.log.checking:
                 self.log.check(0)
-            self.tell_tickets(self.log.sync())
+            self.tell_inclusion_promises(self.log.sync())
         self.log.tick()
         self.commit()
 
@@ -553,7 +553,7 @@ FAULTS = (
     Swarm.a_peer_crashes,
     Swarm.a_peer_crashes_before_its_contribution_is_stored,
     Swarm.the_log_crashes,
-    Swarm.the_log_crashes_between_a_sync_and_its_tickets,
+    Swarm.the_log_crashes_between_a_sync_and_its_inclusion_promises,
     Swarm.the_log_crashes_between_a_commit_and_its_news,
 )
 CHEATS = (Swarm.a_cheat_hands_in, Swarm.a_cheat_s_body_comes, Swarm.a_cheat_joins_cohorts, Swarm.a_cheat_founds_a_cohort) * 2

@@ -31,13 +31,13 @@ from tests.protocol.record_samples import (
     CLAIM,
     CONTRIBUTION,
     HEADER,
+    INCLUSION_PROMISE,
     LARGEST_CLAIM,
     LARGEST_HEADER,
     LARGEST_ROUND,
     ROUND,
     SIGNED_CLAIM,
     SIGNED_CONTRIBUTION,
-    TICKET,
 )
 from tests.runs import manifest_of
 
@@ -82,7 +82,7 @@ Sign, Open = Callable[[Any, Identity], Any], Callable[[Any], Any]
 SIGNED: list[tuple[str, Any, Sign, Open, dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
     ("claim", CLAIM, Signed.sign, Signed.open, {"work": (2, 1, 0)}),
     ("contribution", CONTRIBUTION, Signed.sign, Signed.open, {"body": sha256(b"another")}),
-    ("ticket", TICKET, Signed.sign, lambda signed: signed.open_by([ALICE.public_key]), {"round": 5}),
+    ("inclusion_promise", INCLUSION_PROMISE, Signed.sign, lambda signed: signed.open_by([ALICE.public_key]), {"round": 5}),
     ("manifest", manifest_of(ALICE), SignedManifest.sign, SignedManifest.open, {"seed": 8}),
 ]
 

@@ -113,7 +113,7 @@ def test_keys_and_signatures_are_those_of_rfc_8032() -> None:
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign_note("text\n"), b"text\n")
 
 
-@pytest.mark.parametrize("kind", ["manifest", "claim", "ticket", "a kind to come"])
+@pytest.mark.parametrize("kind", ["manifest", "claim", "inclusion_promise", "a kind to come"])
 def test_a_signature_of_any_kind_is_of_the_protocol_s_version(kind: str) -> None:
     key = Ed25519PublicKey.from_public_bytes(ALICE.public_key)
     key.verify(ALICE.sign(kind, b"payload"), f"manta/{kind}/v{PROTOCOL}\npayload".encode())
@@ -154,7 +154,7 @@ def test_a_second_signature_cannot_be_made_from_the_first_without_the_key() -> N
     [
         "manta/claim/v1\n",
         "manta/claim/v5\n",
-        "manta/ticket/v1\nanything\n",
+        "manta/inclusion_promise/v1\nanything\n",
         "manta/a kind to come/v1\n",
         "manta/claim/v10\n",
         "manta//v3\n",

@@ -74,14 +74,14 @@ class Writer:
         """See ``Decider``; its threads are the seat's."""
 
     def end(self) -> None:
-        """Promise nothing any more: whoever waits for a ticket, or for an entry, is told to try again."""
+        """Promise nothing any more: whoever waits for an inclusion promise, or for an entry, is told to try again."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     # Taking over.
 
     async def take_over(self) -> list[tuple[Kept, bodies.Kept]]:
-        """Have all that was decided, or has a ticket; return the contributions for the rounds to come, kept by a quorum.
+        """Have all that was decided, or has an inclusion promise; return the contributions for the rounds to come, kept by a quorum.
 
         Of some that exclude each other the first one counts. ``beat`` has to run beside it.
 
@@ -139,8 +139,8 @@ class Writer:
             stored = await seat.contributions.found(kept, [PublicKey(key) for key in holders if key != seat.key])
             if stored is not None:
                 found.append((Kept(self.ballot, self._since, kept.round, kept.contribution), stored))
-            elif takeover.may_have_ticket(holders):
-                raise Unreachable("who keeps a contribution that may have a ticket does not give it")
+            elif takeover.may_have_inclusion_promise(holders):
+                raise Unreachable("who keeps a contribution that may have an inclusion promise does not give it")
         if found:
             await self._keep(found)
         return found

@@ -40,7 +40,7 @@ class Returns:
             if reason:
                 self._remember(name, lost(reason))
             else:
-                self._remember(name, LightWord(int(Fate.TAKEN), "", (accepted.contribution,), (accepted.ticket,), 0))
+                self._remember(name, LightWord(int(Fate.TAKEN), "", (accepted.contribution,), (accepted.inclusion_promise,), 0))
                 self.num_taken += 1
         self._rosters[accepted.contribution.digest] = keys
         if len(self._rosters) > _REMEMBERED_ROSTERS:

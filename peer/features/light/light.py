@@ -294,7 +294,7 @@ class Contributor:
         try:
             self._check(pending, word)
         except RemoteFault as error:
-            self._lost(pending, f"its gateway shows a ticket that does not hold: {error}")
+            self._lost(pending, f"its gateway shows an inclusion promise that does not hold: {error}")
             return True
         done = pending.done
         if self._pay is not None:
@@ -315,12 +315,12 @@ class Contributor:
             RemoteFault: it does not.
         """
         assert self._manifest is not None
-        contribution, ticket = word.contribution[0].open(), word.ticket[0].open_by(self._manifest.operators)
+        contribution, inclusion_promise = word.contribution[0].open(), word.inclusion_promise[0].open_by(self._manifest.operators)
         run = bytes.fromhex(self._board.status.run)
-        if (ticket.run, ticket.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
-            raise EncodingError("a ticket for something else")
+        if (inclusion_promise.run, inclusion_promise.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
+            raise EncodingError("an inclusion promise for something else")
         if pending.done.back.claim.digest not in contribution.claims:
-            raise EncodingError("a ticket for a contribution that does not list this claim")
+            raise EncodingError("an inclusion promise for a contribution that does not list this claim")
 
     def _lost(self, pending: _Pending, reason: str) -> None:
         self._board.add(lost=1)

@@ -1,4 +1,4 @@
-"""Rounds of a whole aggregator in memory: headers and bodies in, tickets and commits out; and a disk that refuses."""
+"""Rounds of a whole aggregator in memory: headers and bodies in, inclusion promises and commits out; and a disk that refuses."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Stage
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
-from manta_swarm.protocol.records import Header, Ticket, open_entry
+from manta_swarm.protocol.records import Header, InclusionPromise, open_entry
 from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened
 from tests.contributions import PEERS as MANY_PEERS
@@ -47,7 +47,7 @@ def listed_in(log: Aggregator, round_: int) -> list[bytes]:
 async def a_round(log: Aggregator) -> None:
     """Have everybody's contributions committed."""
     for one in everybodys(log.ledger):
-        await log.ticket(one)
+        await log.inclusion_promise(one)
     await log.finish_round()
 
 
@@ -58,7 +58,7 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
         client = log.client(A)
         waiting = asyncio.create_task(client.news(client.operator, 0, left_ms=OPEN_MS))
         for one in contributions:
-            assert await log.ticket(one) == Ticket(log.ledger.run, 1, one.digest)
+            assert await log.inclusion_promise(one) == InclusionPromise(log.ledger.run, 1, one.digest)
         log.pass_time(OPEN_MS - 1)
         await asyncio.sleep(0)
         assert (log.ledger.round, waiting.done()) == (0, False)
@@ -112,7 +112,7 @@ def test_a_cohorts_contribution_stands_in_the_log_and_not_what_its_member_handed
         log = await world.start()
         whole, alone, other = made_together(log.ledger, [B, A]), made(log.ledger, A, founder=B.public_key), made(log.ledger, C)
         for one in (alone, whole, other):
-            await log.ticket(one)
+            await log.inclusion_promise(one)
         await log.finish_round()
         assert set(listed_in(log, 1)) == {whole.digest, other.digest}
         records = [open_entry(entry) for entry in log.run.log.entries(0, 100)]
@@ -122,11 +122,11 @@ def test_a_cohorts_contribution_stands_in_the_log_and_not_what_its_member_handed
             assert found is not None
             assert found.contribution == whole.header.contribution.open()
         assert (await log.hand_in(alone)).status is HandIn.LISTED
-        await log.ticket(made(log.ledger, A))  # and goes on as it likes
+        await log.inclusion_promise(made(log.ledger, A))  # and goes on as it likes
         await log.finish_round()
         await log.commits.close()
         assert replay_directory(log.directory).rounds == 2
-        assert len(log.run.bodies.read(1)) == 3  # what had a ticket stays as long as the others
+        assert len(log.run.bodies.read(1)) == 3  # what had an inclusion promise stays as long as the others
 
     play(story)
 
@@ -136,7 +136,7 @@ def test_bodies_are_shown_to_nobody_before_the_commit(play: Play) -> None:
         log = await world.start()
         one = made(log.ledger, A)
         root = one.header.contribution.open().body
-        await log.ticket(one)
+        await log.inclusion_promise(one)
         with pytest.raises(Refused, match="not here"):
             await log.call(B, "blob", pack(Ask(root, 0)))
         await log.finish_round()
@@ -157,11 +157,11 @@ def test_after_its_time_a_round_closes_as_soon_as_all_are_in_whom_it_waits_for(p
         log = await world.start()
         await a_round(log)
         contributions = everybodys(log.ledger)
-        await log.ticket(contributions[0])
+        await log.inclusion_promise(contributions[0])
         for one in contributions[1:]:
             assert (await log.header(one)).status == HandIn.SEND_BODY
         log.pass_time(log.ledger.open_ms)
-        await log.ticket(contributions[1])
+        await log.inclusion_promise(contributions[1])
         assert log.ledger.round == 1
         await log.hand_in(contributions[2])
         await log.round(2)  # though no more time went by
@@ -177,11 +177,11 @@ def test_whose_body_misses_the_grace_is_in_the_next_table_with_less_weight(play:
         contributions = everybodys(log.ledger)
         await log.header(contributions[0])
         for one in contributions[1:]:
-            await log.ticket(one)
+            await log.inclusion_promise(one)
         log.pass_time(log.ledger.open_ms + GRACE_MS)
         await log.round(2)
         assert listed_in(log, 2) == [one.digest for one in contributions[1:]]
-        assert (await log.ticket(contributions[0])).round == 3
+        assert (await log.inclusion_promise(contributions[0])).round == 3
         await log.finish_round()
         table = log.ledger.table_at(3)
         assert table is not None
@@ -194,10 +194,10 @@ def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes(play:
     async def story(world: World) -> None:
         log = await world.start()
         first, second = made(log.ledger, A), made(log.ledger, B)
-        await log.ticket(first)
+        await log.inclusion_promise(first)
         lets, append = threading.Event(), log.run.bodies.append
         monkeypatch.setattr(log.run.bodies, "append", lambda kept: (lets.wait(60), append(kept)))
-        handing_in = asyncio.create_task(log.ticket(second))
+        handing_in = asyncio.create_task(log.inclusion_promise(second))
         await log.until(lambda: log.closing.is_good(second.digest))
         early = made(log.ledger, C)
         log.pass_time(OPEN_MS + GRACE_MS)
@@ -208,7 +208,7 @@ def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes(play:
         assert (await handing_in).round == 1
         await log.round(1)
         assert listed_in(log, 1) == [first.digest, second.digest]
-        await log.ticket(early)
+        await log.inclusion_promise(early)
         await log.finish_round()
         assert listed_in(log, 2) == [early.digest]
 
@@ -237,17 +237,17 @@ def test_everything_is_on_the_disk_before_anybody_relies_on_it(play: Play, monke
             monkeypatch.setattr(owner, name, noting)
 
         note(log.run.bodies, "append", "body stored")
-        note(log.intake, "_ticket", "ticket", first=True)
+        note(log.intake, "_inclusion_promise", "inclusion_promise", first=True)
         note(log.run.log, "_store", "transaction")
         note(log.run.log, "_sign", "head")
         note(log.closing, "open", "next round open")
         note(log.news, "committed", "told", first=True)
         note(log.run.follower, "save", "snapshot", first=True)
         note(log.run.bodies, "prune", "pruned", first=True)
-        await log.ticket(made(log.ledger, A))
+        await log.inclusion_promise(made(log.ledger, A))
         await log.finish_round()
         await log.commits.close()
-        assert happened == ["body stored", "ticket", "transaction", "head", "next round open", "told", "snapshot", "pruned"]
+        assert happened == ["body stored", "inclusion_promise", "transaction", "head", "next round open", "told", "snapshot", "pruned"]
 
     play(story)
 
@@ -268,7 +268,7 @@ def test_a_disk_that_refuses_stops_the_program(
         log = await world.start()
         contributions = everybodys(log.ledger)
         for one in contributions:
-            await log.ticket(one)
+            await log.inclusion_promise(one)
         owner, name = part
         monkeypatch.setattr(getattr(log.run, owner), name, refuse)
         log.pass_time(OPEN_MS + GRACE_MS)
@@ -294,7 +294,7 @@ def test_a_disk_that_refuses_stops_the_program(
 def test_a_machine_that_computes_wrongly_commits_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        await log.ticket(made(log.ledger, A))
+        await log.inclusion_promise(made(log.ledger, A))
 
         def fail(*_: object) -> None:
             raise OwnFault("this machine is wrong")
@@ -318,7 +318,7 @@ def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(play: Play, monkeyp
         await a_round(log)
         assert len(log.commits._saving) == manta_swarm.aggregator.commit.commits._MAX_SAVING + 1
         for one in everybodys(log.ledger):  # a fourth round may come in, but is not committed
-            await log.ticket(one)
+            await log.inclusion_promise(one)
         log.pass_time(log.ledger.open_ms + GRACE_MS)
         for _ in range(20):
             await asyncio.sleep(0)

@@ -40,7 +40,7 @@ async def to_the_end(log: Aggregator) -> None:
     """Have the rounds of the run committed."""
     for _ in range(ROUNDS):
         for one in everybodys(log.ledger):
-            await log.ticket(one)
+            await log.inclusion_promise(one)
         await log.finish_round()
     assert log.ledger.finished
 

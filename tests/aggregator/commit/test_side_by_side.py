@@ -9,16 +9,16 @@ from tests.aggregator.service import PEERS, Play, Service
 A, B = PEERS[:2]
 
 
-def test_a_header_and_its_groups_side_by_side_make_one_contribution_and_one_ticket(play: Play) -> None:
+def test_a_header_and_its_groups_side_by_side_make_one_contribution_and_one_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made(A)
         answers = await asyncio.gather(*(service.header(made) for _ in range(4)))
         assert {answer.status for answer in answers} == {HandIn.SEND_BODY}
         parts = await asyncio.gather(*(service.part(made, place) for place in (0, 1, 0, 1, 1, 0)))
-        tickets = [part for part in parts if part]
-        assert len(tickets) >= 1
-        assert len(set(tickets)) == 1
-        assert service.opened(tickets[0]).contribution == made.digest
+        inclusion_promises = [part for part in parts if part]
+        assert len(inclusion_promises) >= 1
+        assert len(set(inclusion_promises)) == 1
+        assert service.opened(inclusion_promises[0]).contribution == made.digest
         assert service.intake.faults.by_reason == {}
         assert service.commit() == (made.digest,)
         assert len(service.bodies.read(1, mend=False)) == 1

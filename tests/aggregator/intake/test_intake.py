@@ -1,4 +1,4 @@
-"""What the log takes and refuses, over an in-memory network: headers, bodies, tickets, and what a stranger can do to it."""
+"""What the log takes and refuses, over an in-memory network: headers, bodies, inclusion promises, and what a stranger can do to it."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from manta_swarm.network.log_client import BodyPart, HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.exchange import CHUNK
 from manta_swarm.protocol.ledger import KEPT_TABLES
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.service import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Play, Service, SlowDisk, says_no
@@ -24,15 +24,15 @@ A, B, C = PEERS[:3]
 # A contribution on its way in.
 
 
-def test_header_and_body_make_a_ticket_and_are_on_the_disk_by_then(play: Play) -> None:
+def test_header_and_body_make_a_inclusion_promise_and_are_on_the_disk_by_then(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made(A)
         answer = await service.header(made)
-        assert (answer.status, answer.round, answer.left_ms, answer.ticket) == (HandIn.SEND_BODY, 1, OPEN_MS, ())
+        assert (answer.status, answer.round, answer.left_ms, answer.inclusion_promise) == (HandIn.SEND_BODY, 1, OPEN_MS, ())
         assert await service.part(made, 0) == b""
         assert service.bodies.read(1) == []
-        ticket = service.opened(await service.part(made, 1))
-        assert ticket == Ticket(service.ledger.run, 1, made.digest)
+        inclusion_promise = service.opened(await service.part(made, 1))
+        assert inclusion_promise == InclusionPromise(service.ledger.run, 1, made.digest)
         assert service.bodies.read(1) == [made.kept]
         assert service.changes >= 2
         assert service.commit() == (made.digest,)
@@ -46,9 +46,9 @@ def test_groups_may_come_in_any_order_and_again(play: Play) -> None:
         await service.header(made)
         assert await service.part(made, 1) == b""
         assert await service.part(made, 1) == b""
-        ticket = service.opened(await service.part(made, 0))
+        inclusion_promise = service.opened(await service.part(made, 0))
         for place in (0, 1):
-            assert service.opened(await service.part(made, place)) == ticket
+            assert service.opened(await service.part(made, place)) == inclusion_promise
         assert service.bodies.read(1) == [made.kept]
 
     play(story)
@@ -65,33 +65,35 @@ def test_the_first_group_that_comes_for_a_place_stays(play: Play) -> None:
     play(story)
 
 
-def test_a_header_that_comes_again_is_welcome_and_brings_the_ticket_once_there_is_one(play: Play) -> None:
+def test_a_header_that_comes_again_is_welcome_and_brings_the_inclusion_promise_once_there_is_one(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made(A)
         assert (await service.header(made)).status == HandIn.SEND_BODY
         await service.part(made, 0)
         assert (await service.header(made)).status == HandIn.SEND_BODY  # what has come of it stays
-        ticket = service.opened(await service.part(made, 1))
+        inclusion_promise = service.opened(await service.part(made, 1))
         answer = await service.header(made)
         assert answer.status == HandIn.HAVE_TICKET
-        assert answer.ticket[0].open_by(service.ledger.manifest.operators) == ticket
+        assert answer.inclusion_promise[0].open_by(service.ledger.manifest.operators) == inclusion_promise
         assert service.refused(A) == {}
 
     play(story)
 
 
-def test_a_peers_own_client_gets_its_ticket(play: Play) -> None:
+def test_a_peers_own_client_gets_its_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made(A)
         for _ in range(2):  # the second time the answer is in the header's
             handed = await service.client(A).hand_in(made.header, made.groups)
             assert handed.status is HandIn.HAVE_TICKET
-            assert handed.ticket == Ticket(service.ledger.run, 1, made.digest)
+            assert handed.inclusion_promise == InclusionPromise(service.ledger.run, 1, made.digest)
 
     play(story)
 
 
-def test_there_is_no_ticket_before_the_sync_and_one_sync_covers_all_that_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_inclusion_promise_before_the_sync_and_one_sync_covers_all_that_wait(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(service: Service) -> None:
         disk = SlowDisk(service, monkeypatch)
         made = [service.made(peer) for peer in (A, B, C)]
@@ -353,7 +355,7 @@ def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, how: s
     play(story)
 
 
-def test_two_contributions_may_name_one_body_and_each_has_its_ticket(play: Play) -> None:
+def test_two_contributions_may_name_one_body_and_each_has_its_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
         made, vector = service.made(A), service.vector(A)
         twin = made_of(service.ledger, B, vector)

@@ -177,7 +177,7 @@ def test_with_both_in_the_cohorts_stands_and_nobody_is_blamed(play: Play) -> Non
         assert (await service.header(alone)).status == HandIn.HAVE_TICKET
         assert service.commit() == (whole.digest, other.digest)
         answer = await service.header(alone)
-        assert (answer.status, answer.round) == (HandIn.LISTED, 1)  # its work is: its ticket is kept
+        assert (answer.status, answer.round) == (HandIn.LISTED, 1)  # its work is: its inclusion promise is kept
         assert service.intake.faults.by_reason == {}
 
     play(story)
@@ -197,7 +197,7 @@ def test_a_member_that_comes_after_its_cohort_hears_that_its_work_is_listed(play
     play(story)
 
 
-def test_a_ticket_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
+def test_a_inclusion_promise_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
     async def story(service: Service) -> None:
         alone, whole = service.made(B), service.made_together(A, B, C)
         await service.hand_in(alone)
@@ -438,7 +438,7 @@ def test_what_came_of_a_body_stays_over_the_close_for_who_was_in_the_last_table(
 
         service.intake._uploads.part = taken  # type: ignore[method-assign]
         handed = await service.client(A).hand_in(slow.header, slow.groups)
-        assert (handed.ticket is not None, sent) == (True, [1])  # the rest of it, and no more
+        assert (handed.inclusion_promise is not None, sent) == (True, [1])  # the rest of it, and no more
         assert service.commit() == (slow.digest,)
 
     play(story)
@@ -462,7 +462,9 @@ def test_whose_body_misses_round_after_round_without_more_of_it_is_blamed(play: 
     play(story)
 
 
-def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_ticket(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_inclusion_promise(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(service: Service) -> None:
         disk = SlowDisk(service, monkeypatch)
         made = service.made_together(A, B)
@@ -472,7 +474,7 @@ def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_ticket(p
         assert (answer.status, answer.has(0), answer.has(1)) == (HandIn.SEND_BODY, True, False)
         again = asyncio.create_task(service.client(B).hand_in(made.header, made.groups))
         turn.set()
-        assert (await again).ticket == await first
+        assert (await again).inclusion_promise == await first
 
     play(story)
 
@@ -540,7 +542,7 @@ def test_new_work_of_a_guilty_key_is_refused_and_its_cohort_peers_go_on_without_
         await says_no(service.header(service.made(B)), "guilty")
         assert await blamed(service, service.made_together(A, B)) == {B.public_key}
         await service.hand_in(service.made(A))
-        assert set(service.commit()) >= {ticketed.digest}  # what has a ticket is listed all the same
+        assert set(service.commit()) >= {ticketed.digest}  # what has an inclusion promise is listed all the same
 
     play(story)
 

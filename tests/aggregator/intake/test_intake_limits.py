@@ -236,7 +236,7 @@ def test_the_end_waits_for_what_is_being_stored_and_takes_nothing_more(play: Pla
 # A start on what an earlier one left.
 
 
-def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: Play) -> None:
+def test_all_inclusion_promises_hold_after_a_restart_for_the_open_round_and_the_next(play: Play) -> None:
     async def story(service: Service) -> None:
         now, early, headed = service.made(A), service.made(B), service.made(C)
         await service.hand_in(now)
@@ -248,7 +248,7 @@ def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: 
         for made, round_ in ((now, 1), (early, 2)):
             answer = await service.header(made)
             assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
-            assert answer.ticket[0].open_by(service.ledger.manifest.operators).contribution == made.digest
+            assert answer.inclusion_promise[0].open_by(service.ledger.manifest.operators).contribution == made.digest
             for place in (0, 1):
                 assert service.opened(await service.part(made, place)).round == round_
         await says_no(service.part(headed, 1), "hand it in again")  # that was in memory only
@@ -274,7 +274,7 @@ def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> No
     play(story)
 
 
-def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_ticket(play: Play) -> None:
+def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
         for peer in (A, B):
             await service.hand_in(service.made(peer))

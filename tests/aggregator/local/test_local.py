@@ -295,9 +295,9 @@ def test_a_ledger_that_does_not_verify_fails() -> None:
     assert failed(report(verified=False)) == ["ledger verifies"]
 
 
-def test_a_ticket_that_was_not_kept_fails() -> None:
+def test_a_inclusion_promise_that_was_not_kept_fails() -> None:
     made = report(peer("peer-0"), peer("peer-1", broken=1))
-    assert failed(made) == ["every ticket was kept"]
+    assert failed(made) == ["every inclusion promise was kept"]
 
 
 def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> None:

@@ -54,7 +54,7 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
     with run.log as log:
         play(run, 2)
         commit(run, everybodys(log.ledger), is_saved=False)  # its state is to be computed again from the bodies
-        run.bodies.append([(4, one.kept) for one in everybodys(log.ledger)])  # of the open round: they have tickets
+        run.bodies.append([(4, one.kept) for one in everybodys(log.ledger)])  # of the open round: they have inclusion promises
         put_key(tmp_path / "run" / IDENTITY)
         copied = back_up(tmp_path / "run", tmp_path / "backup", with_key=False)
         assert (copied.log.rounds, copied.log.size, copied.log.root) == (3, log.head.size, log.head.root)
@@ -69,7 +69,7 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
         assert (log.ledger.round, log.ledger.state) == (3, state)
         assert again.follower.state is not None
         assert state_digest(again.follower.state) == state
-        assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no ticket is lost
+        assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no inclusion promise is lost
         assert RollbackGuard(tmp_path / "again", log, Lines()).why == "was made from a backup"
 
 

@@ -1,4 +1,4 @@
-"""An aggregator that is killed: what it gave a ticket for is in the table that the ticket names, and its states are those of the log."""
+"""An aggregator that is killed: what it gave an inclusion promise for is in the table that the inclusion promise names, and its states are those of the log."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.log_client import HandIn
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import PEERS, everybodys, made, made_together
@@ -28,30 +28,30 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return lambda story: at_work(tmp_path / "aggregator", monkeypatch, story)
 
 
-async def check_tickets(log: Aggregator, tickets: dict[bytes, Ticket], contributions: list[Made]) -> None:
-    """Check that what has a ticket is in the table that it names, once that is committed, and that the log says so."""
+async def check_inclusion_promises(log: Aggregator, inclusion_promises: dict[bytes, InclusionPromise], contributions: list[Made]) -> None:
+    """Check that what has an inclusion promise is in the table that it names, once that is committed, and that the log says so."""
     for one in contributions:
-        ticket = tickets.get(one.digest)
-        if ticket is None:
+        inclusion_promise = inclusion_promises.get(one.digest)
+        if inclusion_promise is None:
             continue
         answer = await log.header(one)
-        assert answer.round == ticket.round
-        if ticket.round > log.ledger.round:
+        assert answer.round == inclusion_promise.round
+        if inclusion_promise.round > log.ledger.round:
             assert answer.status == HandIn.HAVE_TICKET
-            assert answer.ticket[0].open_by(log.ledger.manifest.operators) == ticket
+            assert answer.inclusion_promise[0].open_by(log.ledger.manifest.operators) == inclusion_promise
         else:
             assert answer.status == HandIn.LISTED
 
 
-async def check_life(log: Aggregator, tickets: dict[bytes, Ticket], contributions: list[Made]) -> None:
-    """Check a life after a kill: every ticket is kept, the state is the log's, rounds go on, and all of it can be computed again."""
-    await check_tickets(log, tickets, contributions)
-    last = max(ticket.round for ticket in tickets.values())
+async def check_life(log: Aggregator, inclusion_promises: dict[bytes, InclusionPromise], contributions: list[Made]) -> None:
+    """Check a life after a kill: every inclusion promise is kept, the state is the log's, rounds go on, and all of it can be computed again."""
+    await check_inclusion_promises(log, inclusion_promises, contributions)
+    last = max(inclusion_promise.round for inclusion_promise in inclusion_promises.values())
     while log.ledger.round < last:
         await log.finish_round()
         assert log.run.follower.state is not None
         assert state_digest(log.run.follower.state) == log.ledger.state
-    await check_tickets(log, tickets, contributions)
+    await check_inclusion_promises(log, inclusion_promises, contributions)
     for one in everybodys(log.ledger, seed=5):
         await log.hand_in(one)
     await log.finish_round()
@@ -63,32 +63,32 @@ async def check_life(log: Aggregator, tickets: dict[bytes, Ticket], contribution
 def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds of three contributions, and one that comes for the next round while the first one is waited for."""
     fsync, mutex = os.fsync, threading.Lock()
-    tickets: dict[bytes, Ticket] = {}
-    images: list[tuple[Path, dict[bytes, Ticket]]] = []
+    inclusion_promises: dict[bytes, InclusionPromise] = {}
+    images: list[tuple[Path, dict[bytes, InclusionPromise]]] = []
 
     async def story(world: World) -> None:
         def filmed(file: int) -> None:
             with mutex:
                 for sync in (lambda _: None, fsync):
                     sync(file)
-                    given = dict(tickets)
+                    given = dict(inclusion_promises)
                     images.append((world.image(), given))
 
         log = await world.start()
         contributions = [*everybodys(log.ledger), made(log.ledger, STRANGER)]
         monkeypatch.setattr(os, "fsync", filmed)
         for one in contributions[:3]:
-            tickets[one.digest] = await log.ticket(one)
+            inclusion_promises[one.digest] = await log.inclusion_promise(one)
         log.clock.now += OPEN_MS  # nobody is told: the round closes at the next event
-        tickets[contributions[3].digest] = await log.ticket(contributions[3])
+        inclusion_promises[contributions[3].digest] = await log.inclusion_promise(contributions[3])
         await log.round(1)  # which needs no more time: all are in
         for one in everybodys(log.ledger):
-            tickets[one.digest] = await log.ticket(one)
+            inclusion_promises[one.digest] = await log.inclusion_promise(one)
             contributions.append(one)
         await log.finish_round()
         await log.commits.close()
         monkeypatch.setattr(os, "fsync", fsync)
-        assert sorted(ticket.round for ticket in tickets.values()) == [1, 1, 1, 2, 2, 2, 2]
+        assert sorted(inclusion_promise.round for inclusion_promise in inclusion_promises.values()) == [1, 1, 1, 2, 2, 2, 2]
         for image, given in images[:: len(images) // 9]:
             if given:
                 await check_life(await world.start(image), given, contributions)
@@ -114,7 +114,7 @@ def images_of_the_transaction(world: World, log: Aggregator, patch: pytest.Monke
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_one_row(
+def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_inclusion_promises_by_one_row(
     play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     async def story(world: World) -> None:
@@ -125,7 +125,7 @@ def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_o
             made_together(log.ledger, PEERS[:2]),
             made(log.ledger, PEERS[2]),
         ]
-        tickets = {one.digest: await log.ticket(one) for one in contributions}
+        inclusion_promises = {one.digest: await log.inclusion_promise(one) for one in contributions}
         await log.finish_round()
         expected = log.run.log.entries(0, 100)
         again = await world.start(images[0])
@@ -134,7 +134,7 @@ def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_o
         assert again.run.log.entries(0, 100) == expected
         table = again.ledger.table_at(1) or ()
         assert {one.contribution for one in table} == {one.digest for one in contributions[1:]}
-        await check_life(again, tickets, contributions)
+        await check_life(again, inclusion_promises, contributions)
 
     play(story)
 
@@ -147,31 +147,31 @@ def test_killed_around_the_transaction_it_comes_to_the_same_log_state_and_table(
         log = await world.start()
         images = images_of_the_transaction(world, log, monkeypatch, moment)
         contributions = everybodys(log.ledger)
-        tickets = {one.digest: await log.ticket(one) for one in contributions}
+        inclusion_promises = {one.digest: await log.inclusion_promise(one) for one in contributions}
         await log.finish_round()
         expected = log.run.log.entries(0, 100)
         again = await world.start(images[0])
         assert again.ledger.round == (0 if moment == "before" else 1)
         if moment == "before":
-            assert again.closing.left_ms(again.clock.now) == OPEN_MS  # all of its time once more, for those without a ticket
+            assert again.closing.left_ms(again.clock.now) == OPEN_MS  # all of its time once more, for those without an inclusion promise
             await again.finish_round()
         assert again.run.log.entries(0, 100) == expected
         assert opened_head(again.run.log).size == len(expected)
-        await check_life(again, tickets, contributions)
+        await check_life(again, inclusion_promises, contributions)
 
     play(story)
 
 
-def test_killed_again_and_again_before_a_round_closes_it_keeps_every_ticket(play: Play) -> None:
+def test_killed_again_and_again_before_a_round_closes_it_keeps_every_inclusion_promise(play: Play) -> None:
     async def story(world: World) -> None:
-        tickets: dict[bytes, Ticket] = {}
+        inclusion_promises: dict[bytes, InclusionPromise] = {}
         contributions: list[Made] = []
         for peer in PEERS:
             log = await world.start(world.image() if world.lives else None)
             contributions.append(made(log.ledger, peer))
-            tickets[contributions[-1].digest] = await log.ticket(contributions[-1])
+            inclusion_promises[contributions[-1].digest] = await log.inclusion_promise(contributions[-1])
             world.directory = log.directory
-        await check_life(log, tickets, contributions)
+        await check_life(log, inclusion_promises, contributions)
         assert log.ledger.index_at(1) == 3  # all three in one table
 
     play(story)

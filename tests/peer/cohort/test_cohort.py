@@ -73,9 +73,9 @@ from tests.peer.cohorts import (
     all_of,
     base_of,
     context_in,
+    inclusion_promise_for,
     play,
     so_far,
-    ticket_for,
     vector_of,
 )
 
@@ -804,7 +804,7 @@ def test_all_claims_come_into_one_contribution(local_steps: int, way: str) -> No
         for cohort_peer, each in zip(cohort_peers[1:], accepted, strict=True):
             assert isinstance(each, Accepted)
             assert cohort_peer.claim().digest in each.contribution.open().claims
-            assert each.ticket.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
+            assert each.inclusion_promise.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
             assert each.mean is None  # a dense codec leaves no residual
 
     play(story, local_steps=local_steps)
@@ -1018,13 +1018,19 @@ def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str,
 
     def contribution(signer: CohortPeer = cohort_peers[0], **changes: Any) -> Accepted:
         signed = Signed.sign(replace(opened, **changes), signer.identity)
-        return replace(accepted, contribution=signed, ticket=ticket_for(signed))
+        return replace(accepted, contribution=signed, inclusion_promise=inclusion_promise_for(signed))
 
     own = cohort_peers[1].claim().digest
     return {
-        "a ticket that it signed itself": replace(accepted, ticket=ticket_for(accepted.contribution, cohort_peers[0].identity)),
-        "a ticket for something else": replace(accepted, ticket=ticket_for(accepted.contribution, contribution=sha256(b"other"))),
-        "a ticket of another run": replace(accepted, ticket=ticket_for(accepted.contribution, run=sha256(b"other"))),
+        "an inclusion promise that it signed itself": replace(
+            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, cohort_peers[0].identity)
+        ),
+        "an inclusion promise for something else": replace(
+            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, contribution=sha256(b"other"))
+        ),
+        "an inclusion promise of another run": replace(
+            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, run=sha256(b"other"))
+        ),
         "a contribution of another's": contribution(cohort_peers[2], founder=cohort_peers[2].key),
         "a contribution of another base": contribution(base=sha256(b"other")),
         "a contribution of another round": contribution(round=2),

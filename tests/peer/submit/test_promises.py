@@ -1,4 +1,4 @@
-"""Whether tickets were kept, as the log shows it: in virtual time."""
+"""Whether inclusion promises were kept, as the log shows it: in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -122,7 +122,7 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
     assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
 
 
-def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+def test_a_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
         found.see(1, COUNTED)
@@ -169,7 +169,7 @@ def test_a_log_that_is_away_has_broken_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
-def test_a_log_that_does_not_show_the_table_is_believed_its_ticket_in_the_end(fault: Exception) -> None:
+def test_a_log_that_does_not_show_the_table_is_believed_its_inclusion_promise_in_the_end(fault: Exception) -> None:
     assert seen(look, fault, fault, COUNTED).kept == [(1, SEALED)]
     found = seen(look, *[fault] * 3)
     assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 3)
@@ -229,7 +229,7 @@ def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
     assert (found.after_all, found.broken) == ([], [])
 
 
-def test_work_without_a_ticket_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
+def test_work_without_a_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED, is_promised=False)
         found.promises.look()
@@ -240,7 +240,7 @@ def test_work_without_a_ticket_that_gave_way_to_other_work_of_its_peer_is_no_bro
     assert seen(story, None).broken == [(1, SEALED)]  # the log said that its table has some
 
 
-def test_a_ticket_makes_it_one() -> None:
+def test_a_inclusion_promise_makes_it_one() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED, is_promised=False)
         found.promises.expect(1, SEALED)

@@ -19,7 +19,7 @@ from manta_swarm.peer.sync import spread
 from manta_swarm.peer.sync.spread import Spread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.protocol.records import Contribution, Round, Ticket
+from manta_swarm.protocol.records import Contribution, InclusionPromise, Round
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
@@ -90,11 +90,11 @@ class Scene:
     async def all_do(self, work: Callable[[Peer], Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*(work(peer) for peer in self.peers))
 
-    def offer(self, number: int) -> tuple[Signed[Contribution], Signed[Ticket], Blob]:
+    def offer(self, number: int) -> tuple[Signed[Contribution], Signed[InclusionPromise], Blob]:
         """Return what the cohort of a body's founder has of it."""
         entry, blob = self.given.entry, self.given.bodies[number]
         offer = offer_with(blob.root, FOUNDERS[number], round_=entry.round, run=self.given.signed.run, signer=OPERATOR)
-        return offer.contribution, offer.ticket, blob
+        return offer.contribution, offer.inclusion_promise, blob
 
     async def close(self) -> None:
         for peer in self.peers:

@@ -70,12 +70,12 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
             log = four.runs[WRITER].log
             round_, contributions = log.ledger.round + 1, everybodys(log.ledger)
             digests = {one.digest for one in contributions}
-            have_tickets = is_committed = False
+            have_inclusion_promises = is_committed = False
             deaths.await_(dying, writes)
             try:
                 writer, _ = await four.write(WRITER, 2 * writes + 1)
                 await writer.store([(round_, one.kept) for one in contributions])
-                have_tickets = True
+                have_inclusion_promises = True
                 await four.commit(writer, WRITER, contributions)
                 is_committed = True
                 await until(lambda: deaths.has_come or has_gone_on(four, FELLOW))
@@ -90,7 +90,7 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
             log = four.runs[NEXT].log
             assert log.ledger.round == round_ or not is_committed
             if log.ledger.round < round_:
-                assert digests <= set(kept) or not have_tickets
+                assert digests <= set(kept) or not have_inclusion_promises
                 await second.store([(round_, one.kept) for one in contributions])
                 await four.commit(second, NEXT, contributions)
             four.lost = lambda *_: False

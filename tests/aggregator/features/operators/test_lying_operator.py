@@ -73,7 +73,7 @@ async def part(service: Service, made: Made, place: int, by: Identity, data: byt
 
 
 async def is_handed_in(service: Service, made: Made, by: Identity) -> bool:
-    """Have an operator pass a contribution on; return whether there is a ticket for it."""
+    """Have an operator pass a contribution on; return whether there is an inclusion promise for it."""
     if (await header(service, made, by)).status != HandIn.SEND_BODY:
         return False
     assert await part(service, made, 0, by) == b""

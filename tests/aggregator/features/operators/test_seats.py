@@ -29,7 +29,7 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path)
 
 
-def test_what_has_a_ticket_is_in_the_next_writers_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
+def test_what_has_a_inclusion_promise_is_in_the_next_writers_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
         writer, kept = await four.write(0, 1)
         assert kept == []
@@ -191,12 +191,12 @@ def test_a_commit_that_a_later_writers_word_overtakes_is_done_once(tell: Tell) -
     tell(story)
 
 
-def test_a_takeover_that_does_not_get_what_has_a_ticket_comes_to_nothing_and_the_next_one_gets_it(tell: Tell) -> None:
+def test_a_takeover_that_does_not_get_what_has_a_inclusion_promise_comes_to_nothing_and_the_next_one_gets_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
         first, _ = await four.write(0, 1)
-        with_ticket, without = everybodys(four.runs[0].log.ledger)[:2]
+        with_inclusion_promise, without = everybodys(four.runs[0].log.ledger)[:2]
         await four.kill(3)
-        await first.store([(1, with_ticket.kept)])
+        await first.store([(1, with_inclusion_promise.kept)])
         four.lost = lambda _sender, receiver, method: method == KEEP and receiver != FOUR[1].public_key
         keeping = asyncio.create_task(first.store([(1, without.kept)]))  # by two of four
         await until(lambda: len(four.seats[1].contributions.held) == 2)
@@ -206,16 +206,16 @@ def test_a_takeover_that_does_not_get_what_has_a_ticket_comes_to_nothing_and_the
         await four.kill(0)
         await four.start(3)
         four.lost = lambda _sender, _receiver, method: method == LENT
-        with pytest.raises(Unreachable, match="may have a ticket"):
+        with pytest.raises(Unreachable, match="may have an inclusion promise"):
             await four.write(3, 2)
         four.lost = lambda _sender, receiver, method: method == LENT and receiver == FOUR[1].public_key
-        _, kept = await four.write(3, 3)  # what the only one keeps that does not give it has no ticket
-        assert kept == [with_ticket.digest]
+        _, kept = await four.write(3, 3)  # what the only one keeps that does not give it has no inclusion promise
+        assert kept == [with_inclusion_promise.digest]
 
     tell(story)
 
 
-def test_an_old_writer_gets_no_ticket_and_no_commit_any_more(tell: Tell) -> None:
+def test_an_old_writer_gets_no_inclusion_promise_and_no_commit_any_more(tell: Tell) -> None:
     async def story(four: Four) -> None:
         old, _ = await four.write(0, 1)
         new, _ = await four.write(1, 2)
@@ -270,10 +270,10 @@ def test_nobody_but_the_runs_operators_is_answered_and_none_of_them_in_anothers_
     tell(story)
 
 
-def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_ticket_is_taken_up_first(tell: Tell) -> None:
+def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_inclusion_promise_is_taken_up_first(tell: Tell) -> None:
     async def story(four: Four) -> None:
         peer, ledger = PEERS[0], four.runs[0].log.ledger
-        without, with_ticket = made(ledger, peer), made(ledger, peer, seed=1)
+        without, with_inclusion_promise = made(ledger, peer), made(ledger, peer, seed=1)
         old, _ = await four.write(0, 1)
         four.lost = lambda sender, _receiver, method: method == KEEP and sender == FOUR[0].public_key
         keeping = asyncio.create_task(old.store([(1, without.kept)]))
@@ -285,10 +285,10 @@ def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_ticket_is
         four.lost = lambda *_: False
         new, kept = await four.write(1, 2)
         assert kept == []
-        await new.store([(1, with_ticket.kept)])
+        await new.store([(1, with_inclusion_promise.kept)])
         await four.kill(1)
         await four.start(0)
         _, kept = await four.write(0, 3)
-        assert kept == [with_ticket.digest, without.digest]
+        assert kept == [with_inclusion_promise.digest, without.digest]
 
     tell(story)

@@ -35,7 +35,7 @@ from manta_swarm.peer.features.light.traffic import BlockingTraffic
 from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.light import Fate, LeaseRequest
-from manta_swarm.protocol.records import Ticket
+from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.door import Door
 from tests.memory_log import MICROBATCH, until
@@ -64,7 +64,7 @@ def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
     return Signed.sign(LeaseRequest(gateway.signed.run, GATEWAY.public_key, key, 0, 0), LIGHTS[number])
 
 
-def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
+def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -> None:
     async def story(gateway: Gateway, address: str) -> None:
         seat = await gateway.convene()
         client = client_of(address, of=peer_name(GATEWAY.public_key))
@@ -335,7 +335,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
     assert "run finished taken=2 samples=" in text
 
 
-def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
+def test_a_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
@@ -349,14 +349,14 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
         gathered = await seat.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
-        forged = Signed.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
-        await seat.tell(replace(accepted, ticket=forged))
+        forged = Signed.sign(InclusionPromise(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
+        await seat.tell(replace(accepted, inclusion_promise=forged))
         gateway.service.finish()
         assert await contributing
 
     over_http(story)
     printed = capsys.readouterr().out
-    assert "its gateway shows a ticket that does not hold" in printed
+    assert "its gateway shows an inclusion promise that does not hold" in printed
     assert "run finished taken=0 samples=0" in printed
 
 

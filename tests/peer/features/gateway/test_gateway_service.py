@@ -56,7 +56,9 @@ def _unsigned(claim: Signed[Claim]) -> Claim:
 
 
 @pytest.mark.parametrize("changes", [{}, MANY_STEPS], ids=["one step", "local steps"])
-def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_they_hear_of_the_ticket(changes: dict[str, object]) -> None:
+def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_they_hear_of_the_inclusion_promise(
+    changes: dict[str, object],
+) -> None:
     async def story(gateway: Gateway) -> None:
         seat = await gateway.convene()
         assert seat.is_alone
