@@ -57,7 +57,7 @@ class Header:
 
 
 class Plain:
-    """A course whose rounds are all alike."""
+    """A training spec whose rounds are all alike."""
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
         return (1,)

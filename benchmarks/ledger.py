@@ -37,13 +37,13 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.digits import digits
-from manta_swarm.automl.training.asked import AskedCourse
-from manta_swarm.protocol.course import Course
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.exchange import MAX_COHORT, next_open_ms
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
 from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 SEED = bytes(32)  # of the operator
 SINGLE_ROUNDS = 200
@@ -60,7 +60,7 @@ class Rounds:
         manifest = config.model_copy(update={"run": config.run.model_copy(update={"rounds": claims + 10_000})})
         self.signed = SignedManifest.sign(manifest.manifest(self.operator, bytes(32), digits()), self.operator)
         self.manifest: Manifest = self.signed.open()
-        self.course: Course = AskedCourse(self.manifest)
+        self.training_spec: TrainingSpec = AskedTrainingSpec(self.manifest)
         self._keys = sorted((Identity(secrets.token_bytes(32)) for _ in range(keys)), key=lambda one: one.public_key)
         self._base = self.signed.run
         self._open_ms = self.manifest.exchange.first_open_ms
@@ -86,7 +86,7 @@ class Rounds:
         return entries
 
     def _claim(self, key: bytes, founder: bytes) -> Claim:
-        microbatches = len(self.course.costs(self._round, "here"))
+        microbatches = len(self.training_spec.costs(self._round, "here"))
         return Claim(
             run=self.signed.run,
             round=self._round,
@@ -205,7 +205,7 @@ def reopen(directory: Path, claims: int) -> None:
     """In a process of its own: open the log, and print how long that takes and what memory it has."""
     before = psutil.Process().memory_info().rss
     began, cpu = time.perf_counter(), time.process_time()
-    with Log.open(directory, Identity(SEED), course_of=AskedCourse):
+    with Log.open(directory, Identity(SEED), training_spec_of=AskedTrainingSpec):
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
         after = psutil.Process().memory_info().rss
         on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
@@ -220,7 +220,7 @@ def reopen(directory: Path, claims: int) -> None:
 def check(directory: Path, claims: int) -> None:
     """In a process of its own: verify the log, and print how long that takes."""
     began, cpu = time.perf_counter(), time.process_time()
-    found = verify_directory(directory, course_of=AskedCourse)
+    found = verify_directory(directory, training_spec_of=AskedTrainingSpec)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     print(
         f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s of {found.size:,} entries",
@@ -248,7 +248,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         directory = Path(folder) / "log"
         rounds = Rounds(options.keys, options.claims)
-        with Log.create(directory, rounds.signed, rounds.operator, course_of=AskedCourse) as log:
+        with Log.create(directory, rounds.signed, rounds.operator, training_spec_of=AskedTrainingSpec) as log:
             fill(log, rounds, options.keys, options.claims)
             prove(log)
         for name in ("--reopen", "--check"):

@@ -43,7 +43,7 @@ Run = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingSpec:
     """What all runs of one call have in common."""
 
     task: str
@@ -93,9 +93,9 @@ def usual_settings(task: str) -> list[str]:
     return ["int16@1", f"{chosen.codec}@{chosen.local_steps},residual={chosen.residual_percent}"]
 
 
-def trained(course: Course, setting: Setting, seed: int) -> Run:
+def trained(training_spec: TrainingSpec, setting: Setting, seed: int) -> Run:
     """Train once; return the figures."""
-    usually = usual(course.task).with_local_steps(setting.local_steps)
+    usually = usual(training_spec.task).with_local_steps(setting.local_steps)
     optimizer = usually.optimizer
     optimizer = replace(
         optimizer,
@@ -103,10 +103,10 @@ def trained(course: Course, setting: Setting, seed: int) -> Run:
         outer_momentum=setting.outer_momentum or optimizer.outer_momentum,
         learning_rate=setting.learning_rate or optimizer.learning_rate,
     )
-    rounds = -(-course.updates // setting.local_steps)
-    plan = Plan(usually.supernet, course.schedule, course.algorithm, optimizer, rounds, seed, setting.local_steps)
+    rounds = -(-training_spec.updates // setting.local_steps)
+    plan = Plan(usually.supernet, training_spec.schedule, training_spec.algorithm, optimizer, rounds, seed, setting.local_steps)
     dataset = load_dataset(usually.dataset, None)
-    swarm = SimulatedSwarm(usually.microbatch_samples, usually.target_batch, course.cohorts, setting.codec, setting.residual_percent)
+    swarm = SimulatedSwarm(usually.microbatch_samples, usually.target_batch, training_spec.cohorts, setting.codec, setting.residual_percent)
     trainer = Trainer(plan, dataset, swarm)
     started_s = time.monotonic()
     while not trainer.finished:
@@ -131,28 +131,28 @@ def known_runs(path: Path) -> list[Run]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def place_of(course: Course, setting: Setting, seed: int) -> Run:
+def place_of(training_spec: TrainingSpec, setting: Setting, seed: int) -> Run:
     """Return what names a run in the file."""
     return {
-        "task": course.task,
-        "updates": course.updates,
-        "cohorts": course.cohorts,
-        "algorithm": course.algorithm,
-        "schedule": course.schedule,
+        "task": training_spec.task,
+        "updates": training_spec.updates,
+        "cohorts": training_spec.cohorts,
+        "algorithm": training_spec.algorithm,
+        "schedule": training_spec.schedule,
         "setting": setting.name,
         "seed": seed,
     }
 
 
-def run(course: Course, settings: Sequence[Setting], seeds: Sequence[int], path: Path) -> list[Run]:
+def run(training_spec: TrainingSpec, settings: Sequence[Setting], seeds: Sequence[int], path: Path) -> list[Run]:
     """Train whatever the file lacks, and return all that was asked for."""
     found = []
     for seed in seeds:
         for setting in settings:
-            place = place_of(course, setting, seed)
+            place = place_of(training_spec, setting, seed)
             there = [one for one in known_runs(path) if one.items() >= place.items()]
             if not there:
-                there = [{**place, **trained(course, setting, seed)}]
+                there = [{**place, **trained(training_spec, setting, seed)}]
                 with path.open("a") as file:
                     file.write(json.dumps(there[0]) + "\n")
                 print(f"  {setting.name} seed {seed}: {there[0]['seconds']} s", file=sys.stderr, flush=True)
@@ -160,11 +160,11 @@ def run(course: Course, settings: Sequence[Setting], seeds: Sequence[int], path:
     return found
 
 
-def show(course: Course, settings: Sequence[Setting], runs: Sequence[Run]) -> None:
+def show(training_spec: TrainingSpec, settings: Sequence[Setting], runs: Sequence[Run]) -> None:
     """Print a table for a person."""
-    metric = metric_of(course.task)
+    metric = metric_of(training_spec.task)
     print(
-        f"\n{course.task}, {course.algorithm}, {course.schedule}: {course.updates} updates, {course.cohorts} cohorts, {metric}; "
+        f"\n{training_spec.task}, {training_spec.algorithm}, {training_spec.schedule}: {training_spec.updates} updates, {training_spec.cohorts} cohorts, {metric}; "
         f"{len(runs) // len(settings)} seeds"
     )
     print(f"{'setting':<40} {'largest':>22} {'smallest':>22} {'mean of 8 random':>22} {'bytes a round':>14} {'fewer than fp16':>16}")
@@ -204,9 +204,9 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     updates = arguments.updates or _UPDATES[arguments.task]
-    course = Course(arguments.task, updates, arguments.cohorts, arguments.algorithm, arguments.schedule)
+    training_spec = TrainingSpec(arguments.task, updates, arguments.cohorts, arguments.algorithm, arguments.schedule)
     torch.set_num_threads(1)
-    show(course, settings, run(course, settings, arguments.seeds, arguments.out))
+    show(training_spec, settings, run(training_spec, settings, arguments.seeds, arguments.out))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_datab
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.automl.data.digits import digits
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Tree, leaf_hash
@@ -39,7 +39,7 @@ class MadeUpRun:
         config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": rounds + 10_000})})
         manifest = config.manifest(self._operator, secrets.token_bytes(32), digits())
         self._signed = SignedManifest.sign(manifest, self._operator)
-        self._course = AskedCourse(manifest)
+        self._training_spec = AskedTrainingSpec(manifest)
         self.keys = sorted(secrets.token_bytes(32) for _ in range(peers))
         self._claims = claims
         self._base = self._signed.run
@@ -125,7 +125,7 @@ class MadeUpRun:
         self._times = [*self._times[-63:], Times(round=self.round, opened_at=now - 1_000, committed_at=now)]
 
     def _contribution(self, keys: list[bytes]) -> bytes:
-        founder, microbatches = keys[0], len(self._course.costs(self.round, "here"))
+        founder, microbatches = keys[0], len(self._training_spec.costs(self.round, "here"))
         signed = [Signed(Claim, self._claim(key, founder, microbatches), _NOWHERE) for key in keys]
         every = (1 << len(keys)) - 1
         contribution = Contribution(

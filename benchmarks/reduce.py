@@ -135,19 +135,19 @@ def outcome_of(start_s: float, end_s: float, mean: torch.Tensor, exact: torch.Te
 # One of our peers.
 
 
-class FixedCourse:
+class FixedTrainingSpec:
     """A run's training, as far as claims go by it: one architecture that costs the same in every round."""
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
-        """See ``protocol.course.Course``."""
+        """See ``protocol.training_spec.TrainingSpec``."""
         return (1,)
 
     def role(self, round: int, cohort: str) -> int:
-        """See ``protocol.course.Course``."""
+        """See ``protocol.training_spec.TrainingSpec``."""
         return 0
 
     def sorts_after(self, round: int) -> bool:
-        """See ``protocol.course.Course``."""
+        """See ``protocol.training_spec.TrainingSpec``."""
         return False
 
 
@@ -193,7 +193,14 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
     node = await Node.start(identity, path, listen=[f"/ip4/{host}/tcp/0"], initial_peers=await receive())
     neighbours = Neighbours(node, RUN)
     manifest = manifest_of(identity.public_key)
-    has = {"node": node, "key": identity.public_key, "manifest": manifest, "course": FixedCourse(), "run": RUN, "clock": SYSTEM_CLOCK}
+    has = {
+        "node": node,
+        "key": identity.public_key,
+        "manifest": manifest,
+        "training_spec": FixedTrainingSpec(),
+        "run": RUN,
+        "clock": SYSTEM_CLOCK,
+    }
     context: Any = SimpleNamespace(**has)
     cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=[way]))
     try:

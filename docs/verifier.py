@@ -41,7 +41,7 @@ from verifier_files import (
     snapshot,
     tree_root,
 )
-from verifier_values import Codec, Course, State, left_by, open_body, vector_groups, weights_of
+from verifier_values import Codec, State, TrainingSpec, left_by, open_body, vector_groups, weights_of
 
 RULES = {
     "B1": "a record is CBOR of integers, strings and arrays of stated length, of bounded size",
@@ -513,7 +513,7 @@ class Ledger:
     """The fold over a log's entries."""
 
     def __init__(self, run: bytes, m: SimpleNamespace) -> None:
-        self.run, self.m, self.codec, self.course, self.size = run, m, Codec(m.exchange.codec), Course(m), 0
+        self.run, self.m, self.codec, self.training_spec, self.size = run, m, Codec(m.exchange.codec), TrainingSpec(m), 0
         self.rules, self.audits_steps = m.audits[0] if m.audits else None, bool(m.audits) and m.exchange.local_steps > 1
         self.rounds, self.is_settled = [Committed(run, m.initial_state, m.exchange.first_floor)], False
         self.verdicts: dict[bytes, SimpleNamespace] = {}  # by digest; with `listed` what stands after the newest round's entry
@@ -608,7 +608,7 @@ class Ledger:
         hold("E1", record.run == self.run, "of another run")
         hold("E13", record.round <= self.round + 1 and record.base == self.rounds[record.round - 1].commit, "not a commit of this log")
         hold("E13", self.round + 1 - record.round <= 4, "too old")
-        hold("E14", not any(self.course.sorts_after(each) for each in range(record.round, self.round + 1)))
+        hold("E14", not any(self.training_spec.sorts_after(each) for each in range(record.round, self.round + 1)))
 
     def take_contribution(self, header: SimpleNamespace) -> None:
         said, m, cap = opened("contribution", CONTRIBUTION, "founder", header.contribution), self.m, self.m.exchange.weight_cap
@@ -633,7 +633,7 @@ class Ledger:
             w = sum(microbatches * cost for microbatches, cost in zip(claim.work, costs, strict=True)) * m.microbatch_samples
             samples.append(min(s, cap))
             weights.append(w if s <= cap else w * cap // s)
-        of_work = self.round + 1 - said.round, self.course.role(said.round, cohort), cohort, said.body, keys
+        of_work = self.round + 1 - said.round, self.training_spec.role(said.round, cohort), cohort, said.body, keys
         payouts, counted = tuple(claim.payout for claim in claims), sum(sum(claim.work) for claim in claims) * m.microbatch_samples
         of_pay = payouts, counted, tuple(samples), tuple(weights), tuple(map(self.is_proven, keys))
         listed = Listed(digest_of(header.contribution), said.founder, said.round, *of_work, *of_pay)
@@ -674,7 +674,7 @@ class Ledger:
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
         with about("", "E31"):
-            return self.course.costs(round, cohort)
+            return self.training_spec.costs(round, cohort)
 
     def take_round(self, said: SimpleNamespace, commit: bytes) -> None:
         before, x, listed = self.rounds[-1], self.m.exchange, paid_once(self.listed)
@@ -801,7 +801,7 @@ def digest_of_state(state: State) -> bytes:
 
 def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
     """§12, §13, §16: check the bodies, means, snapshots and states that a folder has; return how many bodies, means and states hold."""
-    n = sum(prod(weight.shape) for _, weight in weights_of(ledger.course.space))
+    n = sum(prod(weight.shape) for _, weight in weights_of(ledger.training_spec.space))
     bodies, means, states, state, mean = 0, 0, 0, None, None
     for number, round in enumerate(ledger.rounds):
         path, kept = folder / f"bodies/round-{number:08d}.bodies", folder / f"snapshots/round-{number:08d}.safetensors"
@@ -814,7 +814,7 @@ def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
                     opened = [open_body(ledger.codec, found[row.digest], n) for row in round.listed]
                 hold("D1", all(tree_root(body.groups) == row.body for body, row in zip(opened, round.listed, strict=True)), "another root")
                 floors = [ledger.rounds[row.round - 1].floor for row in round.listed]
-                found = left_by(round.listed, opened, floors, ledger.rounds[number - 1], ledger.course, ledger.codec, n)
+                found = left_by(round.listed, opened, floors, ledger.rounds[number - 1], ledger.training_spec, ledger.codec, n)
                 weighed = [(row.body, row.round, row.cohort, *each) for row, *each in zip(round.listed, *found.weights, strict=True)]
                 hold("V1", tree_root(map(encode, weighed)) == round.entry.weights)
                 hold("V2", tree_root(vector_groups(found.mean)) == round.entry.mean)
@@ -822,7 +822,7 @@ def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
                 hold("V3", (found.floor, found.thresholds) == (round.floor, said))
                 mean = found.mean
                 bodies, means = bodies + len(opened), means + 1
-        state = state.after(mean, ledger.course, ledger.rounds[number - 1].state) if state and mean is not None else None
+        state = state.after(mean, ledger.training_spec, ledger.rounds[number - 1].state) if state and mean is not None else None
         if state:
             with about(f"round {number}"):
                 hold("U2", digest_of_state(state) == round.state)

@@ -235,7 +235,7 @@ def size_of(cohort: str) -> int:
     return int(found[1]) if found else 4
 
 
-class Course:
+class TrainingSpec:
     """§14 and §16: what each round trains, and at which rate."""
 
     def __init__(self, m: SimpleNamespace) -> None:
@@ -499,15 +499,15 @@ def power(x: float, n: int) -> float:
     return result
 
 
-def updated(vectors: list[np.ndarray], g: np.ndarray, course: Course, r: int) -> list[np.ndarray]:
+def updated(vectors: list[np.ndarray], g: np.ndarray, training_spec: TrainingSpec, r: int) -> list[np.ndarray]:
     """The weights and moments after round r, whose mean is g."""
-    o, (p, m, *rest) = course.m.optimizer, vectors
-    rate, decay = course.rate(r), float(o.weight_decay)
+    o, (p, m, *rest) = training_spec.m.optimizer, vectors
+    rate, decay = training_spec.rate(r), float(o.weight_decay)
     decays = True
-    if course.m.recipe.decay == "matrices":
-        decays = np.concatenate([np.full(prod(weight.shape), weight.decays) for _, weight in weights_of(course.space)])
+    if training_spec.m.recipe.decay == "matrices":
+        decays = np.concatenate([np.full(prod(weight.shape), weight.decays) for _, weight in weights_of(training_spec.space)])
     with np.errstate(all="ignore"):
-        if course.m.exchange.local_steps > 1:
+        if training_spec.m.exchange.local_steps > 1:
             m = m * float(o.outer_momentum) + g
             found = [p - (g + m * float(o.outer_momentum)) * float(o.outer_rate), m]
         elif o.name == "sgd":
@@ -520,7 +520,7 @@ def updated(vectors: list[np.ndarray], g: np.ndarray, course: Course, r: int) ->
             found = [np.where(decays, p * (1.0 - rate * decay), p) - d * rate, m, v]
     if not all(np.isfinite(vector).all() for vector in found):
         found = vectors
-    return sort_channels(found, course.space) if course.sorts_after(r) else found
+    return sort_channels(found, training_spec.space) if training_spec.sorts_after(r) else found
 
 
 # §12 What a round leaves. §13 States
@@ -531,7 +531,7 @@ def vector_groups(vector: np.ndarray) -> list[bytes]:
     return [data[start : start + 2**20] for start in range(0, len(data), 2**20)]
 
 
-def left_by(rows, bodies: list[Body], floors: list[int], before, course: Course, codec: Codec, n: int) -> SimpleNamespace:
+def left_by(rows, bodies: list[Body], floors: list[int], before, training_spec: TrainingSpec, codec: Codec, n: int) -> SimpleNamespace:
     """§12: weights and clipped weights, mean, floor and thresholds of a round; `floors` are those of the bodies' bases."""
     least = min(before.floor, *floors)
     norms = [body.norm << 2 * (floor - least) for body, floor in zip(bodies, floors, strict=True)]
@@ -543,10 +543,10 @@ def left_by(rows, bodies: list[Body], floors: list[int], before, course: Course,
             limit <<= 2 * (before.floor - least)
             weight = weight if norm <= limit else isqrt(weight * weight * limit // norm)
         c.append(weight)
-    is_of_parts = course.m.algorithm == "model-parallel" and course.m.exchange.local_steps > 1
+    is_of_parts = training_spec.m.algorithm == "model-parallel" and training_spec.m.exchange.local_steps > 1
     sums, totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for row, body, floor, each, weight in zip(rows, bodies, floors, c, w, strict=True):
-        mask = coverage(course.space, *course.architectures(row.round, row.cohort)) if is_of_parts else np.ones(n, bool)
+        mask = coverage(training_spec.space, *training_spec.architectures(row.round, row.cohort)) if is_of_parts else np.ones(n, bool)
         sums[body.places] += (body.integers << (body.exponents + floor - least)) * each * mask[body.places]
         totals += weight * mask.astype(np.int64)
     mean = (sums.astype(np.float64) / np.maximum(totals, 1).astype(np.float64) * np.ldexp(1.0, least)).astype(np.float32)
@@ -569,7 +569,7 @@ class State:
     vectors: list[np.ndarray]
     teacher: bytes
 
-    def after(self, mean: np.ndarray, course: Course, digest: bytes) -> "State":
+    def after(self, mean: np.ndarray, training_spec: TrainingSpec, digest: bytes) -> "State":
         """§16: the next state; `digest` is this one's."""
-        vectors = updated(self.vectors, mean, course, self.round + 1)
-        return State(self.round + 1, vectors, digest if self.round == course.teacher_round else self.teacher)
+        vectors = updated(self.vectors, mean, training_spec, self.round + 1)
+        return State(self.round + 1, vectors, digest if self.round == training_spec.teacher_round else self.teacher)

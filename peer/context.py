@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Commitment, LogClient
 from manta_swarm.network.rpc import OwnNode
@@ -30,7 +30,7 @@ class RunContext:
     identity: Identity
     signed: SignedManifest
     manifest: Manifest  # what ``signed`` says
-    course: RunCourse  # what is trained, by the manifest
+    training_spec: RunTrainingSpec  # what is trained, by the manifest
     num_weights: int  # N, of the supernet
     log: LogClient
     store: PeerStore

@@ -15,9 +15,9 @@ from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BlobStore
@@ -212,9 +212,11 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     membership = _membership(config, manifest, signed.run)
     log = LogClient(node, manifest, signed.run)
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
-    course = RunCourse(manifest)
-    context = RunContext(node, identity, signed, manifest, course, pool.num_weights, log, store, board, held.blob_store, compute, terms)
-    progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, course), log)
+    training_spec = RunTrainingSpec(manifest)
+    context = RunContext(
+        node, identity, signed, manifest, training_spec, pool.num_weights, log, store, board, held.blob_store, compute, terms
+    )
+    progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, training_spec), log)
     board.update(
         run=signed.run.hex(),
         name=manifest.name,

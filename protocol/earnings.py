@@ -9,13 +9,13 @@ Here too: what a contribution weighs in the mean, and a claim in the rewards, wh
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.merkle import leaf_hash, verify_range
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim, Contribution, Header, open_entry
 from manta_swarm.protocol.rewards import claim_weight, share_out
 from manta_swarm.protocol.table import TableError, Weighing
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 MAX_CLAIMS_BYTES = 2**20  # of the entries of one answer, or of what is kept of a whole round
 MAX_RANGE_HASHES = 128  # of a proof: two paths
@@ -34,13 +34,13 @@ class RoundContributions:
 
 
 def weighing_of(
-    manifest: Manifest, course: Course, contribution: Contribution, claims: Sequence[Claim], round: int, proven: Sequence[bool]
+    manifest: Manifest, training_spec: TrainingSpec, contribution: Contribution, claims: Sequence[Claim], round: int, proven: Sequence[bool]
 ) -> Weighing:
     """Return what the weight of a contribution of these claims follows from in ``round``; ``proven`` says which of their keys are."""
     samples = [capped_samples(manifest, claim) for claim in claims]
     return Weighing(
         age=round - contribution.round,
-        role=course.role(contribution.round, claims[0].cohort),
+        role=training_spec.role(contribution.round, claims[0].cohort),
         samples=sum(samples),
         unproven=sum(each for each, is_proven in zip(samples, proven, strict=True) if not is_proven),
     )
@@ -51,9 +51,11 @@ def capped_samples(manifest: Manifest, claim: Claim) -> int:
     return min(claim.microbatches * manifest.microbatch_samples, manifest.exchange.weight_cap)
 
 
-def reward_weight(manifest: Manifest, course: Course, claim: Claim) -> int:
+def reward_weight(manifest: Manifest, training_spec: TrainingSpec, claim: Claim) -> int:
     """Return what a claim weighs in the rewards of its round."""
-    return claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.microbatch_samples, manifest.exchange.weight_cap)
+    return claim_weight(
+        claim.work, training_spec.costs(claim.round, claim.cohort), manifest.microbatch_samples, manifest.exchange.weight_cap
+    )
 
 
 def shares_of(manifest: Manifest, weights: Mapping[bytes, int]) -> dict[bytes, int]:
@@ -61,7 +63,7 @@ def shares_of(manifest: Manifest, weights: Mapping[bytes, int]) -> dict[bytes, i
     return share_out(manifest.work_pool, weights, manifest.credit_cap)
 
 
-def claims_of(course: Course, proven: ProvenRound, found: RoundContributions) -> list[Claim]:
+def claims_of(training_spec: TrainingSpec, proven: ProvenRound, found: RoundContributions) -> list[Claim]:
     """Return all claims of a round, by what is said to be its contributions.
 
     Raises:
@@ -82,13 +84,13 @@ def claims_of(course: Course, proven: ProvenRound, found: RoundContributions) ->
             raise TableError("a contribution of other claims than those that come with it, or of another round")
         if any((claim.round, claim.cohort) != (contribution.round, claims[0].cohort) for claim in claims):
             raise TableError("claims of one contribution that are not of one round and cohort")
-        if any(len(claim.work) != len(course.costs(claim.round, claim.cohort)) for claim in claims):
+        if any(len(claim.work) != len(training_spec.costs(claim.round, claim.cohort)) for claim in claims):
             raise TableError("a claim of other architectures than its round asks for")
         opened += claims
     return opened
 
 
-def earned(manifest: Manifest, course: Course, proven: ProvenRound, found: RoundContributions) -> dict[bytes, int]:
+def earned(manifest: Manifest, training_spec: TrainingSpec, proven: ProvenRound, found: RoundContributions) -> dict[bytes, int]:
     """Return key -> what it earned in a round of an open run, by what is said to be the round's contributions.
 
     Raises:
@@ -97,9 +99,9 @@ def earned(manifest: Manifest, course: Course, proven: ProvenRound, found: Round
     """
     if manifest.is_audited:
         raise TableError("what a round of an audited run paid follows from its log, not from the round's claims alone")
-    return shares_by(manifest, course, claims_of(course, proven, found))
+    return shares_by(manifest, training_spec, claims_of(training_spec, proven, found))
 
 
-def shares_by(manifest: Manifest, course: Course, claims: Sequence[Claim]) -> dict[bytes, int]:
+def shares_by(manifest: Manifest, training_spec: TrainingSpec, claims: Sequence[Claim]) -> dict[bytes, int]:
     """Return key -> what a round of an open run pays it, by all of the round's claims."""
-    return shares_of(manifest, {claim.key: reward_weight(manifest, course, claim) for claim in claims})
+    return shares_of(manifest, {claim.key: reward_weight(manifest, training_spec, claim) for claim in claims})

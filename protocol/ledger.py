@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from manta_swarm.protocol.admission import PROVEN, Admission
 from manta_swarm.protocol.admitted import Admitted
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import shares_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE, codec_named
@@ -41,6 +40,7 @@ from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import Digest
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.protocol.verified import Verified
 
@@ -63,15 +63,15 @@ _COPIED = (
 class Ledger:
     """The state that a log's entries add up to. ``append`` either takes an entry or raises and changes nothing."""
 
-    def __init__(self, signed: SignedManifest, course: Course, verified: Verified | None = None) -> None:
-        """Start the run of ``signed``, whose training is ``course``; ``verified`` may be shared with whoever checks signatures before.
+    def __init__(self, signed: SignedManifest, training_spec: TrainingSpec, verified: Verified | None = None) -> None:
+        """Start the run of ``signed``, whose training is ``training_spec``; ``verified`` may be shared with whoever checks signatures before.
 
         Raises:
             EncodingError, SignatureError: as ``SignedManifest.open``.
         """
         self.manifest: Manifest = signed.open()
         self.run: Digest = signed.run
-        self.course = course
+        self.training_spec = training_spec
         self.verified = verified or Verified()
         self._size = 0
         self._settlement: int | None = None  # the place of its entry in the log
@@ -217,7 +217,7 @@ class Ledger:
         check_steps(self.manifest, contribution, opened)
         digest = header.contribution.digest
         proven = [self.reputation.is_proven(claim.key) for claim in opened]
-        return listed_in(self.manifest, self.course, proven, digest, contribution, opened, round, unpaid)
+        return listed_in(self.manifest, self.training_spec, proven, digest, contribution, opened, round, unpaid)
 
     def check_verdict(self, signed: Signed[Verdict]) -> None:
         """Check that a verdict may stand before the next round's contributions, or before the settlement, whatever else stands there.
@@ -365,7 +365,7 @@ class Ledger:
     def _fault_of(self, claim: Claim, round: int, *, is_unpaid: bool = False) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``, paid or ``is_unpaid``; None: it may."""
         fault = None if is_unpaid else self._key_fault(claim, round)
-        return fault or work_fault(self.manifest, self.course, claim)
+        return fault or work_fault(self.manifest, self.training_spec, claim)
 
     def _key_fault(self, claim: Claim, round: int) -> str | None:
         """Return why nothing may count of a key on a base, whatever its claim says; None: it may."""
@@ -384,7 +384,7 @@ class Ledger:
             raise LedgerError(f"for round {record.round} on another base than this log's")
         if round - record.round > MAX_AGE:
             raise LedgerError(f"its base is {round - record.round} commits old, {MAX_AGE} at most are taken")
-        if any(self.course.sorts_after(between) for between in range(record.round, round)):
+        if any(self.training_spec.sorts_after(between) for between in range(record.round, round)):
             raise LedgerError("the weights were put in another order since its base")
 
     def _check_list(self, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from manta_swarm.protocol.admission import Admission
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
@@ -18,6 +17,7 @@ from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest
 from manta_swarm.protocol.table import Weighed, Weighing
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
@@ -104,7 +104,7 @@ Step = Turn | Settled | Signed[Admission] | Signed[Revocation]
 
 def listed_in(
     manifest: Manifest,
-    course: Course,
+    training_spec: TrainingSpec,
     proven: Sequence[bool],
     digest: bytes,
     contribution: Contribution,
@@ -120,7 +120,7 @@ def listed_in(
         contribution=digest,
         founder=contribution.founder,
         body=contribution.body,
-        weighing=weighing_of(manifest, course, contribution, claims, round, proven),
+        weighing=weighing_of(manifest, training_spec, contribution, claims, round, proven),
         round=contribution.round,
         cohort=claims[0].cohort,
         keys=tuple(claim.key for claim in claims),
@@ -129,7 +129,7 @@ def listed_in(
         counted=sum(claim.microbatches for claim in claims) * manifest.microbatch_samples,
         microbatches_ms=tuple(claim.microbatch_ms for claim in claims),
         samples=tuple(capped_samples(manifest, claim) for claim in claims),
-        weights=tuple(reward_weight(manifest, course, claim) for claim in claims),
+        weights=tuple(reward_weight(manifest, training_spec, claim) for claim in claims),
         proven=tuple(proven),
     )
     return listed.without_pay(unpaid)
@@ -154,7 +154,7 @@ def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) ->
     )
 
 
-def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
+def work_fault(manifest: Manifest, training_spec: TrainingSpec, claim: Claim) -> str | None:
     """Return why a claim says more, or other work than a run may have of one key on one base; None: it does not."""
     exchange = manifest.exchange
     may_be_fewer = manifest.is_audited and claim.founder != claim.key  # it dropped out, which its cohort pays up to there
@@ -162,13 +162,13 @@ def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
         return f"a claim of {len(claim.steps)} local steps in a run of {exchange.local_steps}"
     if bool(claim.given) != (len(claim.steps) == exchange.local_steps) and (claim.given or not may_be_fewer):
         return "it gives a vector for the body with all local steps, and only with all"
-    return trained_fault(manifest, course, claim)
+    return trained_fault(manifest, training_spec, claim)
 
 
-def trained_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
+def trained_fault(manifest: Manifest, training_spec: TrainingSpec, claim: Claim) -> str | None:
     """Return why a claim, up to whichever step, says what none may of what was trained; None: it does not."""
     exchange, microbatches = manifest.exchange, claim.microbatches
-    if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
+    if len(claim.work) != len(training_spec.costs(claim.round, claim.cohort)):
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
     if any(step.every not in (1, len(claim.work)) for step in claim.steps):
         return "indices that are of some of its architectures only"

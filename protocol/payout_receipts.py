@@ -8,7 +8,6 @@ whole table, what the round paid. It proves nothing of what came after: whether 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import RoundContributions, earned
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, ProofError
@@ -20,6 +19,7 @@ from manta_swarm.protocol.receipts import open_listing
 from manta_swarm.protocol.records import Claim, Listing, Round
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, sha256
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 MAX_SLIP_BYTES = 2**20 + 2**18
 
@@ -75,7 +75,7 @@ def read_payout_receipt(data: bytes) -> PayoutReceipt:
     return found.payout_receipt
 
 
-def prove(payout_receipt: PayoutReceipt, manifest: Manifest, run: bytes, course: Course) -> ProvenPayoutReceipt:
+def prove(payout_receipt: PayoutReceipt, manifest: Manifest, run: bytes, training_spec: TrainingSpec) -> ProvenPayoutReceipt:
     """Return what a payout receipt proves, each of its signatures and proofs checked.
 
     Raises:
@@ -88,7 +88,7 @@ def prove(payout_receipt: PayoutReceipt, manifest: Manifest, run: bytes, course:
         raise ProofError("a contribution that does not list the claim")
     if claim.run != run:
         raise ProofError("a claim of another run")
-    shares = earned(manifest, course, proven, payout_receipt.claims[0]) if payout_receipt.claims else None
+    shares = earned(manifest, training_spec, proven, payout_receipt.claims[0]) if payout_receipt.claims else None
     amount = None if shares is None else shares.get(claim.key, 0)
     if amount is not None and payout_receipt.paid not in ((), (amount,)):
         raise ProofError(f"it says that the round paid {payout_receipt.paid[0]}, and its claims come to {amount}")

@@ -24,12 +24,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Contribution, Header, InclusionPromise, Round, commit_digest, entry_of
 from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 
@@ -99,12 +99,12 @@ class RoundMachine:
     too late is an answer, not an error.
     """
 
-    def __init__(self, manifest: Manifest, run: bytes, key: bytes, course: Course, held: Standing | None = None) -> None:
+    def __init__(self, manifest: Manifest, run: bytes, key: bytes, training_spec: TrainingSpec, held: Standing | None = None) -> None:
         """Stand on ``held``, whose state the caller holds; with None it holds no state yet and is BEHIND the run's start."""
         self._manifest = manifest
         self._run = run
         self._key = key
-        self._course = course
+        self._training_spec = training_spec
         self._held = held
         self._missing: tuple[Standing, ...] = () if held else (Standing.start(manifest, run),)  # commits after ``held``, oldest first
         self._base: Standing | None = held  # of the work under way
@@ -373,7 +373,7 @@ class RoundMachine:
         """May a contribution for ``round`` still count, in the round after the newest commit."""
         if self._is_over or self.round - round > MAX_AGE:
             return False
-        return not any(self._course.sorts_after(between) for between in range(round, self.round))
+        return not any(self._training_spec.sorts_after(between) for between in range(round, self.round))
 
     def _drop(self) -> int:
         samples = self._sealed.samples if self._sealed else 0

@@ -12,7 +12,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Settlement, Verdict
 from tests.contributions import header_of, in_order, round_of
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(b"operator".ljust(32, b"."))
 AUDITORS = tuple(sorted((Identity(bytes([seed]) * 32) for seed in (31, 32, 33, 34)), key=lambda auditor: auditor.public_key))
@@ -42,7 +42,7 @@ def audited_ledger(
         operators=tuple(each.public_key for each in operators),
         quorum=len(operators) // 2 + 1,
     )
-    return Ledger(SignedManifest.sign(manifest, OPERATOR), FixedCourse())
+    return Ledger(SignedManifest.sign(manifest, OPERATOR), FixedTrainingSpec())
 
 
 def works_of(ledger: Ledger, peers: Iterable[Identity], payout: bytes | None = None) -> list[Header]:

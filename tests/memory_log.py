@@ -13,8 +13,8 @@ from manta_swarm.aggregator.commit.news import credit_word
 from manta_swarm.aggregator.features.audits.brought import Brought
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
 from manta_swarm.codec.outcome import outcome
@@ -85,9 +85,9 @@ class MemoryLog:
         self.signers = operators  # of its heads, OPERATOR in front
         self.signed = signed_manifest(operators=operators, **changes)
         self.manifest: Manifest = self.signed.open()
-        self.course = RunCourse(self.manifest)
-        self.plan = self.course.plan
-        self.ledger = Ledger(self.signed, self.course)
+        self.training_spec = RunTrainingSpec(self.manifest)
+        self.plan = self.training_spec.plan
+        self.ledger = Ledger(self.signed, self.training_spec)
         self.state = start_of(self.plan)
         self.num_weights = self.state.parameters.numel()
         self.endpoints = {each.public_key: network.endpoint(each.public_key) for each in operators}
@@ -175,7 +175,7 @@ class MemoryLog:
         values = (torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100).numpy()
         codec = self.manifest.exchange.codec
         blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
-        work = (self.manifest.exchange.local_steps,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
+        work = (self.manifest.exchange.local_steps,) + (0,) * (len(self.training_spec.costs(base + 1, "here")) - 1)
         header = header_of(self.ledger, peer, round=base + 1, microbatches=work, body=blob.root, **changes)
         digest = header.contribution.digest
         self.handed[digest], self.rounds[digest] = (header, blob), self.ledger.round + 1
@@ -191,7 +191,7 @@ class MemoryLog:
         table = [listed.weighing for listed in listed_]
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
         floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]
-        masks = [self.course.coverage(listed.round, listed.cohort) for listed, _, _ in found]
+        masks = [self.training_spec.coverage(listed.round, listed.cohort) for listed, _, _ in found]
         result = outcome(table, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights, masks)
         self._weights[round_] = weighed_in(listed_, result.weights, result.clipped)
         self.state = next_state(self.state, torch.from_numpy(result.mean), self.plan)

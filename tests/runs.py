@@ -23,8 +23,8 @@ EXCHANGE = Exchange(
 
 
 @dataclass(frozen=True)
-class FixedCourse:
-    """A ``protocol.course.Course`` that asks the same of everybody in every round."""
+class FixedTrainingSpec:
+    """A ``protocol.training_spec.TrainingSpec`` that asks the same of everybody in every round."""
 
     prices: tuple[int, ...] = (10, 15)
     sorts: frozenset[int] = frozenset()  # rounds whose update reorders the weights

@@ -16,7 +16,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.status import Quality
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.evaluation.held_out import QualityReport, quality_report
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State, next_state, state_pieces
 from manta_swarm.codec.coding import Body
 from manta_swarm.codec.outcome import Outcome, outcome
@@ -60,17 +60,18 @@ def after_table(
     floors: Sequence[int],
     thresholds: Sequence[Threshold],
     floor: int,
-    course: RunCourse,
+    training_spec: RunTrainingSpec,
 ) -> Next:
     """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.outcome.outcome``.
 
-    Of each body counts what its contribution is about, as ``course`` says: the part of the weights that its cohort's architecture has.
+    Of each body counts what its contribution is about, as ``training_spec`` says: the part of the weights that its cohort's architecture
+    has.
     """
     table = [one.weighing for one in listed]
-    coverage = cache(course.coverage)  # those of one cohort share it
+    coverage = cache(training_spec.coverage)  # those of one cohort share it
     masks = [coverage(one.round, one.cohort) for one in listed]
     found = outcome(table, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
-    after = next_state(state, torch.from_numpy(found.mean), course.plan)
+    after = next_state(state, torch.from_numpy(found.mean), training_spec.plan)
     weighed = weighed_in(listed, found.weights, found.clipped)
     return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
 
@@ -82,8 +83,8 @@ class Follower:
         """Keep snapshots in ``directory``; ``adopt`` gives the first state."""
         self._manifest = manifest
         self._dataset = dataset
-        self.course = RunCourse(manifest)
-        self.plan = self.course.plan
+        self.training_spec = RunTrainingSpec(manifest)
+        self.plan = self.training_spec.plan
         self.snapshots = Snapshots(directory, manifest, self.plan, run, keep=keep_snapshots, keep_rounds=keep_rounds)
         self.state: State | None = None
 
@@ -129,7 +130,7 @@ class Follower:
             floors=floors,
             thresholds=ledger.thresholds,
             floor=ledger.floor_at(ledger.round),
-            course=self.course,
+            training_spec=self.training_spec,
         )
 
     def evaluate(self) -> Evaluation:

@@ -128,7 +128,7 @@ def _catch_up(opened: OpenRun, tables: Tables) -> None:
         raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
     rounds = [tables.rounds[number] for number in missing]
     codec = log.ledger.manifest.exchange.codec
-    for after in replayed(state, rounds, opened.bodies, follower.course, codec):
+    for after in replayed(state, rounds, opened.bodies, follower.training_spec, codec):
         follower.adopt(after)
         if after.round == follower.plan.teacher_round:
             follower.snapshots.save(after)

@@ -14,7 +14,7 @@ from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, parse
 from manta_swarm.network.blobs import Blob
@@ -59,7 +59,7 @@ class Tables:
         self.rounds = {number: played for number, played in self.rounds.items() if number >= round}
 
 
-def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, course: RunCourse, codec: str) -> Iterator[State]:
+def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, training_spec: RunTrainingSpec, codec: str) -> Iterator[State]:
     """Yield the state after each of ``rounds``, which follow ``state``, each compared with what the log says of it.
 
     Raises:
@@ -75,7 +75,7 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, course: Run
             floors=played.floors,
             thresholds=played.thresholds,
             floor=played.floor,
-            course=course,
+            training_spec=training_spec,
         )
         entry, found = played.entry, after.outcome
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
@@ -136,14 +136,14 @@ def replay_directory(directory: Path, show: Callable[[int, bytes], None] = lambd
         states[ledger.round] = ledger.state
 
     verified = verify_directory(directory, on_round=on_round)
-    course = RunCourse(manifest)
-    snapshots = Snapshots(directory / SNAPSHOTS, manifest, course.plan, signed.run, keep=1, keep_rounds=1)
+    training_spec = RunTrainingSpec(manifest)
+    snapshots = Snapshots(directory / SNAPSHOTS, manifest, training_spec.plan, signed.run, keep=1, keep_rounds=1)
     first = _first(snapshots.rounds(), kept_rounds, verified.rounds)
     state = snapshots.load(first, states[first])
     codec = manifest.exchange.codec
     bodies = Bodies(directory / BODIES, body_bytes=body_num_bytes(codec, state.parameters.numel()), keep=len(kept_rounds) + 1)
     rounds = [tables.rounds[number] for number in range(first + 1, verified.rounds + 1)]
-    for after in replayed(state, rounds, bodies, course, codec):
+    for after in replayed(state, rounds, bodies, training_spec, codec):
         show(after.round, states[after.round])
     return Replayed(signed.run, verified.rounds, first, verified.size, states[verified.rounds])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from manta_swarm.aggregator.log.contents import CHECKPOINT, check_exported
 from manta_swarm.aggregator.log.copies import MAX_BUNDLE_BYTES, Copy, FolderCopy, note_in, signed_manifest_of
 from manta_swarm.aggregator.log.tiles import head_of
-from manta_swarm.aggregator.log.verify import CourseOf
+from manta_swarm.aggregator.log.verify import TrainingSpecOf
 from manta_swarm.aggregator.log.witnessed import WITNESSED
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.cosignatures import Cosignature, cosignatures_of
 from manta_swarm.protocol.errors import NoSuchFile, RemoteFault, UserError
 from manta_swarm.protocol.ledger import Ledger
@@ -47,7 +47,7 @@ class Check:
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
     """
 
-    def __init__(self, copy: Copy, *, course_of: CourseOf = AskedCourse) -> None:
+    def __init__(self, copy: Copy, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> None:
         """Read which run it is of, and its tree head.
 
         Raises:
@@ -58,10 +58,10 @@ class Check:
         self._signed = signed_manifest_of(copy)
         manifest = self._signed.open()
         try:
-            course = course_of(manifest)
+            training_spec = training_spec_of(manifest)
         except ValueError as error:
             raise UserError(f"{copy.place}: {error}; install the version that the operator names") from error
-        self._ledger, self._tree = Ledger(self._signed, course), Tree()
+        self._ledger, self._tree = Ledger(self._signed, training_spec), Tree()
         self._operators = Operators.of(manifest, self._signed.run)
         self._note = note_in(copy, CHECKPOINT)
         self.head = head_of(self._note, self._operators, copy.place)
@@ -110,7 +110,7 @@ class Check:
         )
 
 
-def verify(folder: Path, *, course_of: CourseOf = AskedCourse) -> Shown:
+def verify(folder: Path, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> Shown:
     """Return what an export in ``folder`` shows: see ``Check``.
 
     Raises:
@@ -118,7 +118,7 @@ def verify(folder: Path, *, course_of: CourseOf = AskedCourse) -> Shown:
         StorageError: it cannot be read.
     """
     check_exported(folder)
-    check = Check(FolderCopy(folder), course_of=course_of)
+    check = Check(FolderCopy(folder), training_spec_of=training_spec_of)
     for _ in check.entries():
         pass
     return check.shown()

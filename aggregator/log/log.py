@@ -40,8 +40,8 @@ from manta_swarm.aggregator.log.storage import (
     sqlite_errors,
     write_manifest,
 )
-from manta_swarm.aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.aggregator.log.verify import RESTORE, Replay, TrainingSpecOf, check_tree_head, held_by, replay
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.ledger import Ledger
@@ -81,7 +81,9 @@ class Log:
         self._head, self._tree_head = self._sign(self._counted_before())
 
     @classmethod
-    def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = AskedCourse) -> "Log":
+    def create(
+        cls, directory: Path, signed: SignedManifest, operator: Identity, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec
+    ) -> "Log":
         """Start the log of a run in ``directory``, which is made where it does not exist.
 
         Raises:
@@ -104,7 +106,7 @@ class Log:
             create_database(directory, signed.run, operator.public_key)
         finally:
             lock.release()
-        return cls.open(directory, operator, course_of=course_of)
+        return cls.open(directory, operator, training_spec_of=training_spec_of)
 
     @classmethod
     def open(
@@ -113,7 +115,7 @@ class Log:
         operator: Identity,
         *,
         run: bytes | None = None,
-        course_of: CourseOf = AskedCourse,
+        training_spec_of: TrainingSpecOf = AskedTrainingSpec,
         on_round: Callable[[Ledger], None] | None = None,
     ) -> "Log":
         """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.
@@ -125,7 +127,7 @@ class Log:
             directory: of the log.
             operator: whose log it is.
             run: the run that is expected there; by default any.
-            course_of: what a manifest's training asks of a round.
+            training_spec_of: what a manifest's training asks of a round.
             on_round: is given the ledger after each of its rounds.
 
         Raises:
@@ -144,7 +146,7 @@ class Log:
             with sqlite_errors(directory / DATABASE):
                 # An entry was checked before it was stored, and what was stored before the head was signed.
                 note = read_tree_head(directory)
-                replayed = replay(connection, signed, course_of, on_round, held_by(note, signed, operator.public_key))
+                replayed = replay(connection, signed, training_spec_of, on_round, held_by(note, signed, operator.public_key))
                 if replayed.operator != operator.public_key:
                     raise UserError(f"the log in {directory} is of another operator: use the key it was created with")
                 check_tree_head(note, signed, replayed)

@@ -44,8 +44,8 @@ from manta_swarm.aggregator.log.storage import (
     reading,
     sqlite_errors,
 )
-from manta_swarm.aggregator.log.verify import CourseOf, Replay, Verification, check_tree_head, replay, verify_directory
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.aggregator.log.verify import Replay, TrainingSpecOf, Verification, check_tree_head, replay, verify_directory
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.encoding import pack
@@ -304,7 +304,7 @@ class Recovered:
     ledger: Ledger
 
 
-def recover(directory: Path, copy: Copy, *, course_of: CourseOf = AskedCourse) -> Recovered:
+def recover(directory: Path, copy: Copy, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> Recovered:
     """Get back what the log in ``directory`` lacks and ``copy`` has; durable when this returns.
 
     Raises:
@@ -321,7 +321,7 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = AskedCourse) -
         connection = open_database(directory)
         undo.callback(connection.close)
         with sqlite_errors(directory / DATABASE):
-            log = replay(connection, signed, course_of)
+            log = replay(connection, signed, training_spec_of)
             check_tree_head(read_tree_head(directory), signed, log)
             note, head = _head_of(copy, signed)
             first = log.tree.size

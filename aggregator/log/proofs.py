@@ -112,10 +112,10 @@ def _measure(manifest: Manifest) -> Measure:
     import torch  # here and not above: a file that proves nothing is told before they are loaded
 
     from manta_swarm.automl.models.networks import build
-    from manta_swarm.automl.training.course import RunCourse
+    from manta_swarm.automl.training.training_spec import RunTrainingSpec
 
     try:
-        course = RunCourse(manifest)
+        training_spec = RunTrainingSpec(manifest)
     except ValueError as error:
         raise UserError(f"{error}; install the version that the operator names") from error
-    return Measure(build(space_named(manifest.supernet), torch.device("cpu")).num_weights, course.coverage)
+    return Measure(build(space_named(manifest.supernet), torch.device("cpu")).num_weights, training_spec.coverage)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
-from manta_swarm.automl.training.asked import AskedCourse
-from manta_swarm.protocol.course import Course
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
@@ -21,9 +20,10 @@ from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.reputation import Reputation
 from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verified import Verified
 
-CourseOf = Callable[[Manifest], Course]
+TrainingSpecOf = Callable[[Manifest], TrainingSpec]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"
 
 
@@ -60,7 +60,7 @@ class Replay:
 
 
 def verify_directory(
-    directory: Path, *, course_of: CourseOf = AskedCourse, on_round: Callable[[Ledger], None] | None = None
+    directory: Path, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec, on_round: Callable[[Ledger], None] | None = None
 ) -> Verification:
     """Return what the log in ``directory`` adds up to, everything in it checked; ``on_round`` as in ``replay``.
 
@@ -70,18 +70,18 @@ def verify_directory(
     """
     at_rest = is_at_rest(directory)
     try:
-        return _verify(directory, course_of, on_round, at_rest=at_rest)
+        return _verify(directory, training_spec_of, on_round, at_rest=at_rest)
     except StorageError:
         if at_rest and not is_at_rest(directory):  # an aggregator has started meanwhile, and the file changed while we read it
-            return _verify(directory, course_of, on_round, at_rest=False)
+            return _verify(directory, training_spec_of, on_round, at_rest=False)
         raise
 
 
-def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], None] | None, *, at_rest: bool) -> Verification:
+def _verify(directory: Path, training_spec_of: TrainingSpecOf, on_round: Callable[[Ledger], None] | None, *, at_rest: bool) -> Verification:
     signed = read_manifest(directory)
     note = read_tree_head(directory)  # before the entries: of a running log they are then as new as it, or newer
     with reading(directory, at_rest=at_rest) as connection:
-        log = replay(connection, signed, course_of, on_round)
+        log = replay(connection, signed, training_spec_of, on_round)
     head = check_tree_head(note, signed, log)
     return Verification(
         run=signed.run,
@@ -102,7 +102,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
 def replay(
     connection: sqlite3.Connection,
     signed: SignedManifest,
-    course_of: CourseOf = AskedCourse,
+    training_spec_of: TrainingSpecOf = AskedTrainingSpec,
     on_round: Callable[[Ledger], None] | None = None,
     held: TreeHead | None = None,
 ) -> Replay:
@@ -111,7 +111,7 @@ def replay(
     Args:
         connection: to its database.
         signed: the run's manifest.
-        course_of: what a manifest's training asks of a round.
+        training_spec_of: what a manifest's training asks of a round.
         on_round: is given the ledger after each of its rounds.
         held: a head that was signed by who had validated every entry under it. If the entries hash to it, the signatures of claims and
             contributions among them are not checked again; all else is. If not, or where it is None: every signature.
@@ -125,7 +125,7 @@ def replay(
     run, operator, size, root = rows[0]
     if run != signed.run:
         raise StorageError(f"{DATABASE} is of another run than the manifest beside it; {RESTORE}")
-    ledger, tree, nodes = Ledger(signed, course_of(signed.open())), Tree(), _StoredLevels(connection)
+    ledger, tree, nodes = Ledger(signed, training_spec_of(signed.open())), Tree(), _StoredLevels(connection)
     if operator not in ledger.manifest.operators:
         raise StorageError(f"{DATABASE} is of an operator that the manifest does not name; {RESTORE}")
     num_held = held.size if held is not None and _has(connection, held) else 0

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed, Settled, Turn
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.reputation import Audit, Fault, Pools, Reputation, Work
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from manta_swarm.protocol.verified import Verified
 
@@ -54,11 +54,11 @@ class Audits:
     But for one thing: it checks no signature of claims and contributions. The aggregator did, before it signed for them.
     """
 
-    def __init__(self, signed: SignedManifest, course: Course) -> None:
-        """Have taken no entry of the run of ``signed``, whose training is ``course``."""
+    def __init__(self, signed: SignedManifest, training_spec: TrainingSpec) -> None:
+        """Have taken no entry of the run of ``signed``, whose training is ``training_spec``."""
         manifest = signed.open()
         pools = Pools(manifest.work_pool, manifest.audit_pool, manifest.credit_cap)
-        self.ledger = Ledger(signed, course, Verified(signed_before=True)) if manifest.is_audited else None
+        self.ledger = Ledger(signed, training_spec, Verified(signed_before=True)) if manifest.is_audited else None
         self._open = Reputation(None, pools)  # of a run without audits: what each round paid at once
         self.waiting: dict[bytes, AuditSeen] = {}  # by contribution: of rounds that are not paid, the oldest first
         self.ended: dict[bytes, AuditSeen] = {}  # of paid rounds: those against which somebody spoke, the oldest first

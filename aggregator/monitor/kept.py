@@ -26,12 +26,12 @@ from manta_swarm.aggregator.monitor.audits import Audits
 from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.tables import ClaimSeen
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Frontier, leaf_hash
 from manta_swarm.protocol.signing import peer_name, sha256
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.runtime.disk import replace_file
 
 KEPT = "view.kept"
@@ -87,7 +87,7 @@ class Keeping:
         self.reading_to = 0  # entries that there are to be read
         self._is_failing = False
 
-    async def recall(self, log: StoredLog, head_size: int, course: Course, told: Callable[[int], None]) -> View | None:
+    async def recall(self, log: StoredLog, head_size: int, training_spec: TrainingSpec, told: Callable[[int], None]) -> View | None:
         """Return what was kept, if the log's first entries are those that it is of; ``told`` hears how many of them were hashed.
 
         Raises:
@@ -99,13 +99,13 @@ class Keeping:
                 return None
             if kept.size > head_size:
                 raise EncodingError(f"it is of {kept.size} entries, and the log has {head_size}")
-            frontier, audits = Frontier(), Audits(self._signed, course)
+            frontier, audits = Frontier(), Audits(self._signed, training_spec)
             while frontier.size < kept.size:
                 await asyncio.to_thread(_read_on, frontier, audits, log, min(frontier.size + _HASHED_AT_A_TIME, kept.size))
                 told(frontier.size)
             if frontier.root() != kept.root:
                 raise EncodingError("it is of other entries than the log's")
-            view = View(self._signed, course)
+            view = View(self._signed, training_spec)
             await asyncio.to_thread(_recall, view, kept, frontier, audits, log)
         except RemoteFault as error:
             logger.warning("what was added up is thrown away path=%s reason=%s", self._path, error)

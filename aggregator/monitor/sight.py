@@ -24,19 +24,19 @@ from manta_swarm.aggregator.monitor.quality import Evaluations
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
-from manta_swarm.automl.training.asked import AskedCourse
-from manta_swarm.protocol.course import Course
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 64  # 5 ms, or 20 ms where a ledger follows
 _READ_AT_A_TIME = 512  # 32 MiB of the largest ones
 _MAX_CERTIFICATE_BYTES = 262_144
 
-CourseOf = Callable[[Manifest], Course]
+TrainingSpecOf = Callable[[Manifest], TrainingSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class News:
 class Sight:
     """Everything that is shown. One event loop has it."""
 
-    def __init__(self, directory: Path, course_of: CourseOf = AskedCourse) -> None:
+    def __init__(self, directory: Path, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> None:
         """See the run in ``directory``; nothing is read yet but its manifest.
 
         Raises:
@@ -82,8 +82,8 @@ class Sight:
         self.manifest = self.signed.open()
         self.operator = self.log.operator()
         self.operators = Operators.of(self.manifest, self.signed.run)
-        self._course = course_of(self.manifest)
-        self.view = View(self.signed, self._course)
+        self._training_spec = training_spec_of(self.manifest)
+        self.view = View(self.signed, self._training_spec)
         self._keeping = Keeping(directory / DIRECTORY / KEPT, self.signed, self.operator)
         self._has_recalled = False
         self.num_read = 0  # entries, opened or hashed again, of ``reading_to``
@@ -200,7 +200,7 @@ class Sight:
         """Take the entries up to a tree head. Where this stops, by an error too, the next look goes on."""
         try:
             if not self._has_recalled:
-                self.view = await self._keeping.recall(self.log, head.size, self._course, self._note_read) or self.view
+                self.view = await self._keeping.recall(self.log, head.size, self._training_spec, self._note_read) or self.view
                 self._has_recalled = True
             while self.view.size < head.size:
                 start = self.view.size

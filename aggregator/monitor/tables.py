@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from manta_swarm.aggregator.monitor.opened import Opened
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.earnings import reward_weight, shares_of
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, Round
+from manta_swarm.protocol.training_spec import TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class TableSeen:
         return median_low(claim.microbatch_ms * claim.microbatches for claim in self.claims)
 
 
-def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course: Course, listed_as: Sequence[Listed] = ()) -> TableSeen:
+def table_seen(
+    first: int, entries: Sequence[Opened], manifest: Manifest, training_spec: TrainingSpec, listed_as: Sequence[Listed] = ()
+) -> TableSeen:
     """Return the round whose entries these are, from entry ``first`` on; its round entry is the last of them.
 
     ``listed_as``: the same contributions as a ledger lists them; without it each claim weighs what it says.
@@ -103,10 +105,10 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
         raise LedgerError("a round about other contributions than those before it")
     weights = [one.weights for one in listed_as]
     if not weights:
-        weights = [tuple(reward_weight(manifest, course, claim) for claim in one.claims) for one in listed]
+        weights = [tuple(reward_weight(manifest, training_spec, claim) for claim in one.claims) for one in listed]
     pairs = [(claim.key, weight) for one, of in zip(listed, weights, strict=True) for claim, weight in zip(one.claims, of, strict=True)]
     paid = None if manifest.is_audited else shares_of(manifest, dict(pairs))
-    contributions = tuple(_seen(one, last.said.round, of, paid, manifest, course) for one, of in zip(listed, weights, strict=True))
+    contributions = tuple(_seen(one, last.said.round, of, paid, manifest, training_spec) for one, of in zip(listed, weights, strict=True))
     return TableSeen(first + len(before), last.said, contributions)
 
 
@@ -124,7 +126,7 @@ def _seen(
     weights: Sequence[int],
     paid: Mapping[bytes, int] | None,
     manifest: Manifest,
-    course: Course,
+    training_spec: TrainingSpec,
 ) -> ContributionSeen:
     cap, cohort = manifest.exchange.weight_cap, one.claims[0].cohort
     seen = tuple(
@@ -150,7 +152,7 @@ def _seen(
         founder=one.said.founder,
         cohort=cohort,
         age=round_ - one.said.round,
-        role=course.role(one.said.round, cohort),
+        role=training_spec.role(one.said.round, cohort),
         samples=sum(min(claim.samples, cap) for claim in seen),
         body=one.said.body,
         claims=seen,

@@ -13,13 +13,13 @@ from manta_swarm.aggregator.monitor.audits import Audits
 from manta_swarm.aggregator.monitor.opened import Opened, opened
 from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen, table_seen
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.reputation import Reputation, Work
 from manta_swarm.protocol.signing import peer_name
+from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement
 
 KEPT_CLAIMS = 64  # of each peer, the newest
@@ -65,15 +65,15 @@ class PeerSeen:
 class View:
     """The entries so far."""
 
-    def __init__(self, signed: SignedManifest, course: Course) -> None:
+    def __init__(self, signed: SignedManifest, training_spec: TrainingSpec) -> None:
         """Have none yet."""
         self.manifest = signed.open()
         self.rounds = Rounds()
         self.peers: dict[bytes, PeerSeen] = {}
         self.newest: TableSeen | None = None  # the newest round's
-        self.audits = Audits(signed, course)
+        self.audits = Audits(signed, training_spec)
         self.folded = (0, EMPTY_ROOT)  # the entries up to the newest round's own, or to the settlement: how many, and their root
-        self._course = course
+        self._training_spec = training_spec
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
 
@@ -148,7 +148,9 @@ class View:
     def _take(self, entry: bytes, one: Opened, listed: Sequence[Listed]) -> None:
         if isinstance(one.said, Round):
             first = self.size - len(self._pending)
-            self._take_round(table_seen(first, [*self._pending, one], self.manifest, self._course, listed))  # nothing is refused any more
+            self._take_round(
+                table_seen(first, [*self._pending, one], self.manifest, self._training_spec, listed)
+            )  # nothing is refused any more
         elif isinstance(one.said, Settlement):
             self._note_paid()
         else:
@@ -169,7 +171,7 @@ class View:
         Raises:
             EncodingError, LedgerError: they are not.
         """
-        return table_seen(self.span(round_)[0], [opened(entry) for entry in entries], self.manifest, self._course)
+        return table_seen(self.span(round_)[0], [opened(entry) for entry in entries], self.manifest, self._training_spec)
 
     def _take_round(self, table: TableSeen) -> None:
         if not self.manifest.is_audited:

@@ -1,4 +1,4 @@
-"""The course of a search: which architectures are measured, on which half of the held-out data, and which of them is taken.
+"""The training spec of a search: which architectures are measured, on which half of the held-out data, and which of them is taken.
 
 Chosen is by the half called "search" alone; the other half, "test", is measured at the end: the front, the smallest subnet, and random
 ones within the limits that say what a choice without a search would have been.

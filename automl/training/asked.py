@@ -1,6 +1,6 @@
-"""What the log's rules need to know of a run's training (``protocol.course``), as its manifest and this package's schedules give it.
+"""What the log's rules need to know of a run's training (``protocol.training_spec``), as its manifest and this package's schedules give it.
 
-Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.course`` has what means need besides.
+Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.training_spec`` has what means need besides.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from manta_swarm.protocol.rewards import architecture_cost
 _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for all
 
 
-class AskedCourse:
-    """Implements ``protocol.course.Course``."""
+class AskedTrainingSpec:
+    """Implements ``protocol.training_spec.TrainingSpec``."""
 
     def __init__(self, manifest: Manifest) -> None:
         """Use the manifest's plan and prices.

@@ -385,7 +385,7 @@ class FounderSeat(Seat):
             raise EncodingError("a claim that says something else of a step than the one before")
         if bool(claim.given) != is_whole:
             raise EncodingError("a claim names what is given at the end, and only then")
-        if fault := trained_fault(service.manifest, service.context.course, claim):
+        if fault := trained_fault(service.manifest, service.context.training_spec, claim):
             raise EncodingError(fault)
         if len(signed.payload) > claim_bytes(self.timetable.local_steps):
             raise EncodingError(f"a claim of {len(signed.payload)} bytes")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
 from manta_swarm.peer.credit.credit_file import Kept
 from manta_swarm.peer.credit.payout_receipts import MANIFEST, load_manifest, load_payout_receipt
@@ -143,7 +143,7 @@ def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunE
     try:
         signed = load_manifest(payout_receipts_folder)
         manifest = signed.open()
-        course = AskedCourse(manifest)
+        training_spec = AskedTrainingSpec(manifest)
         if folder.parent.name == RUNS and signed.run.hex()[:16] != folder.name:
             raise LedgerError("it is of another run")
     except (MantaError, ValueError) as error:
@@ -157,7 +157,7 @@ def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunE
     for round_, payout_receipt in _payout_receipts_of(payout_receipts_folder, found.problems):
         if verify:
             try:
-                proven[round_] = one = prove(payout_receipt, manifest, signed.run, course)
+                proven[round_] = one = prove(payout_receipt, manifest, signed.run, training_spec)
                 if one.round.round != round_:
                     raise LedgerError(f"it is of round {one.round.round}")
             except RemoteFault as error:

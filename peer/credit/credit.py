@@ -59,7 +59,7 @@ class Credit:
             rng: draws which rounds are computed.
         """
         self._manifest = context.manifest
-        self._course = context.course
+        self._training_spec = context.training_spec
         self._key = context.key
         self._log = context.log
         self._store = context.store
@@ -158,11 +158,11 @@ class Credit:
             if contributions * sum(map(len, page.entries)) > most * len(page.entries):
                 return None
             found = await self._log.contributions(proven, page)
-            claims = await asyncio.to_thread(claims_of, self._course, proven, found)
+            claims = await asyncio.to_thread(claims_of, self._training_spec, proven, found)
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
-        earned = shares_by(self._manifest, self._course, claims).get(self._key, 0)
+        earned = shares_by(self._manifest, self._training_spec, claims).get(self._key, 0)
         return _Computed(found, earned, sum(claim.microbatches for claim in claims) * self._manifest.microbatch_samples)
 
     def _proven(self, round_: int) -> ProvenRound | None:

@@ -53,7 +53,7 @@ class Residuals:
         """
         self._store = context.store
         self._run = context.run
-        self._course = context.course
+        self._training_spec = context.training_spec
         self._is_sparse, num_weights = codec_named(context.manifest.exchange.codec).is_sparse, context.num_weights
         kept = self._store.residuals(self._run).load(KeptResiduals) or KeptResiduals()
         self._round = kept.round  # whose table made it the one that holds
@@ -70,7 +70,7 @@ class Residuals:
 
     def held(self, newest: int) -> Residual:
         """Return what a contribution may use that is sealed while ``newest`` is the newest commit known."""
-        return self._held if is_added(self._round, newest, self._course.sorts_after) else ZEROS
+        return self._held if is_added(self._round, newest, self._training_spec.sorts_after) else ZEROS
 
     async def sealed(self, contribution: bytes, left: Vector | None) -> None:
         """Remember what a contribution leaves once it is listed; durable when this returns.

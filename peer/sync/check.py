@@ -71,7 +71,7 @@ class Checker:
         self._node = context.node
         self._signed = context.signed
         self._manifest = context.manifest
-        self._measured = Measure(context.num_weights, context.course.coverage)
+        self._measured = Measure(context.num_weights, context.training_spec.coverage)
         self._blob_store = context.blob_store
         self._directory = context.store.directory / PROOFS
         self._spread = spread

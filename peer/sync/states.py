@@ -94,8 +94,8 @@ class States:
         """
         self._spread = spread
         self._manifest = context.manifest
-        self._course = context.course
-        self._plan = context.course.plan
+        self._training_spec = context.training_spec
+        self._plan = context.training_spec.plan
         self._num_weights = context.num_weights
         self._compute = context.compute
         self._blob_store = context.blob_store
@@ -249,7 +249,7 @@ class States:
     ) -> State:
         weights, clipped = [one.weight for one in weighed], [one.clipped for one in weighed]
         try:
-            masks = [self._course.coverage(one.round, one.cohort) for one in weighed]
+            masks = [self._training_spec.coverage(one.round, one.cohort) for one in weighed]
             mean = mean_of(weights, clipped, bodies, [floors[one.round - 1] for one in weighed], self._num_weights, masks)
         except (KeyError, ValueError) as error:
             raise EncodingError(f"weights that no log may have in a table: {error}") from error

@@ -124,7 +124,9 @@ class TrainingLoop:
             teacher = await unless(self._progress.leaving, self._states.teacher())
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
-            self._context.board.wait_for(f"somebody who has the teacher, the state of round {self._context.course.plan.teacher_round}")
+            self._context.board.wait_for(
+                f"somebody who has the teacher, the state of round {self._context.training_spec.plan.teacher_round}"
+            )
             await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return False
         if self._progress.leaving.is_set():

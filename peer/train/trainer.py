@@ -49,7 +49,7 @@ class StepMicrobatches:
         architectures = self.work.accumulator.architectures
         place = place_of_microbatch(len(architectures), base.commit, key, index)
         architecture = architectures[place]
-        strength = self.context.course.plan.augmentation(base.round + 1, architecture)
+        strength = self.context.training_spec.plan.augmentation(base.round + 1, architecture)
         return Microbatch(manifest.seed, base.commit, self.step, key, index, architecture, manifest.microbatch_samples, strength), place
 
 
@@ -75,7 +75,7 @@ class LocalTrainer:
         self._features = features
         self._timing = timing
         self._sizing = sizing
-        self._course = context.course
+        self._training_spec = context.training_spec
         self._shift: Shift | None = None  # under way
         self._loaded: bytes | None = None  # digest of the state that the worker pool has
         self._teacher: Tensor | None = None
@@ -112,7 +112,7 @@ class LocalTrainer:
     def end(self, base: Standing, cohort: str) -> None:
         """The work on this base is over, whatever came of it."""
         if self._sizing is not None and (microbatch_ms := self._progress.pace.on_base_ms):
-            architectures = self._course.plan.architectures(base.round + 1, cohort)
+            architectures = self._training_spec.plan.architectures(base.round + 1, cohort)
             self._sizing.worked(base.round + 1, architectures[0], microbatch_ms, self._open_ms)
 
     async def train(self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
@@ -127,11 +127,11 @@ class LocalTrainer:
             seat: this peer's place in its cohort; it is waited for once the first microbatch is done.
         """
         context, round_ = self._context, base.round + 1
-        architectures = self._course.plan.architectures(round_, cohort)
+        architectures = self._training_spec.plan.architectures(round_, cohort)
         accumulator = GradientAccumulator(context.num_weights, architectures, is_blind=self._features.is_blind)
         work = Work(base, cohort, accumulator)
         steps = context.manifest.exchange.local_steps
-        local = LocalSteps(state, self._course.plan) if steps > 1 else None
+        local = LocalSteps(state, self._training_spec.plan) if steps > 1 else None
         index = 0
         for step in range(steps):
             if local is not None and step:
@@ -155,7 +155,7 @@ class LocalTrainer:
         if not bool(np.isfinite(vector).all()):
             logger.error("microbatches dropped: what they taught is not finite round=%d", round_)
             return None
-        return Learnt(work, vector, self._course.coverage(round_, work.cohort)), seat.result()
+        return Learnt(work, vector, self._training_spec.coverage(round_, work.cohort)), seat.result()
 
     async def _take_step(self, work: Work, local: LocalSteps, step: int, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""

@@ -15,7 +15,7 @@ from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from tests.audited import OPERATOR, audited_ledger, works_of
 from tests.contributions import PEERS, in_order, round_of
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 
 class AuditedRun:
@@ -24,7 +24,7 @@ class AuditedRun:
     def __init__(self, directory: Path, num_rounds: int = 40, **rules: Any) -> None:
         self.directory = directory
         signed = SignedManifest.sign(audited_ledger(num_rounds, **rules).manifest, OPERATOR)
-        self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
+        self.log = Log.create(directory, signed, OPERATOR, training_spec_of=lambda _: FixedTrainingSpec())
         (directory / DIRECTORY).mkdir()  # the monitor's
 
     @property
@@ -53,7 +53,7 @@ class AuditedRun:
 
     def verified(self) -> Verification:
         """Return what the log adds up to, checked from scratch."""
-        return verify_directory(self.directory, course_of=lambda _: FixedCourse())
+        return verify_directory(self.directory, training_spec_of=lambda _: FixedTrainingSpec())
 
 
 def _entries(verdicts: Iterable[Signed[Verdict]]) -> list[bytes]:

@@ -70,7 +70,7 @@ def made_together(ledger: Ledger, members: Sequence[Identity], *, seed: int = 0,
 
 def microbatches_of(ledger: Ledger, round_: int, changes: Mapping[str, Any]) -> tuple[int, ...]:
     """Return a microbatch of each of a round's architectures in each local step."""
-    return (ledger.manifest.exchange.local_steps,) * len(ledger.course.costs(round_, changes.get("cohort", "here")))
+    return (ledger.manifest.exchange.local_steps,) * len(ledger.training_spec.costs(round_, changes.get("cohort", "here")))
 
 
 def everybodys(ledger: Ledger, *, seed: int = 0) -> list[Made]:

@@ -1,4 +1,7 @@
-"""The log's intake over an in-memory network, with a ledger of a fixed course and a disk in a folder. For the tests of this folder."""
+"""The log's intake over an in-memory network, with a ledger of a fixed training spec and a disk in a folder.
+
+For the tests of this folder.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +33,7 @@ from tests import contributions
 from tests.aggregator.contexts import Anywhere
 from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of
 from tests.audited import RULES
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 PEERS = contributions.PEERS
@@ -38,7 +41,7 @@ NUM_WEIGHTS = GROUP_VALUES + 5_000  # two groups
 OPEN_MS, GRACE_MS = 10_000, 1_000
 MAX_ROWS = 4
 NUM_ROUNDS = 12
-COURSE = FixedCourse()
+TRAINING_SPEC = FixedTrainingSpec()
 
 
 class FeedUpdate(asyncio.Event):
@@ -59,7 +62,7 @@ class Service:
 
     directory: Path
     clock: Clock
-    course: FixedCourse = COURSE
+    training_spec: FixedTrainingSpec = TRAINING_SPEC
     ledger: Ledger = field(init=False)
     network: MemoryNetwork = field(init=False)
     closing: Closing = field(init=False)
@@ -76,7 +79,7 @@ class Service:
             exchange = replace(exchange, local_steps=2)
         audits = (RULES,) if self.audits_steps else ()
         manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=NUM_ROUNDS, audits=audits)
-        self.ledger = Ledger(SignedManifest.sign(manifest, OPERATOR), self.course)
+        self.ledger = Ledger(SignedManifest.sign(manifest, OPERATOR), self.training_spec)
 
     async def start(self) -> None:
         """Begin, as a log does after a start on its directory."""
@@ -236,12 +239,17 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 def at_service(
-    directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE, *, audits_steps: bool = False
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    story: Story,
+    training_spec: FixedTrainingSpec = TRAINING_SPEC,
+    *,
+    audits_steps: bool = False,
 ) -> None:
     """Run ``story`` in an event loop with an intake."""
 
     async def play() -> None:
-        service = Service(directory, Clock(), course, audits_steps=audits_steps)
+        service = Service(directory, Clock(), training_spec, audits_steps=audits_steps)
         await service.start()
         try:
             await story(service)

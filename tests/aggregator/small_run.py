@@ -10,7 +10,6 @@ from subprocess import PIPE, Popen
 
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import Verification, verify_directory
-from manta_swarm.protocol.course import Course
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
@@ -18,9 +17,10 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.training_spec import TrainingSpec
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 OTHER_OPERATOR = Identity(b"\x02" * 32)
@@ -37,9 +37,9 @@ class Deaf:
         del key, held
 
 
-def course_of(_manifest: Manifest) -> Course:
+def training_spec_of(_manifest: Manifest) -> TrainingSpec:
     """Return the training of every run here: two architectures, of 10 and 15 MACs."""
-    return FixedCourse()
+    return FixedTrainingSpec()
 
 
 def signed_manifest(
@@ -55,17 +55,17 @@ def signed_manifest(
 
 def create(directory: Path, signed: SignedManifest, operator: Identity = OPERATOR) -> Log:
     """Start a run's log."""
-    return Log.create(directory, signed, operator, course_of=course_of)
+    return Log.create(directory, signed, operator, training_spec_of=training_spec_of)
 
 
 def reopen(directory: Path, operator: Identity = OPERATOR, *, run: bytes | None = None) -> Log:
     """Open the log in ``directory`` again."""
-    return Log.open(directory, operator, run=run, course_of=course_of)
+    return Log.open(directory, operator, run=run, training_spec_of=training_spec_of)
 
 
 def verified(directory: Path) -> Verification:
     """Return what the log in ``directory`` adds up to."""
-    return verify_directory(directory, course_of=course_of)
+    return verify_directory(directory, training_spec_of=training_spec_of)
 
 
 def header(ledger: Ledger, peer: Identity, *, vector: bytes = b"vector") -> Header:

@@ -28,7 +28,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.real_run import PEERS, everybodys
 from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, run
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 ALICE, BOB, CAROL = PEERS
 INVITED = FAST.model_copy(update={"admission": AdmissionSection(how="invitation")})
@@ -192,7 +192,7 @@ def test_an_invitation_that_cannot_be_is_told_in_a_line(
     directory: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
 ) -> None:
     manifest = manifest_of(ALICE, num_rounds=9, admission=AdmissionRule("invitation"))
-    Log.create(directory, SignedManifest.sign(manifest, ALICE), ALICE, course_of=lambda _: FixedCourse()).close()
+    Log.create(directory, SignedManifest.sign(manifest, ALICE), ALICE, training_spec_of=lambda _: FixedTrainingSpec()).close()
     monkeypatch.chdir(directory.parent)
     result = CliRunner().invoke(main, ["invite", "--dir", str(directory), *words])
     assert (result.exit_code, told in result.output, result.output.count("\n")) == (2, True, 1), result.output

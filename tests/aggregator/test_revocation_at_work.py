@@ -20,7 +20,7 @@ from manta_swarm.protocol.revocation import TAKEN_BACK
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
 from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 STRANGER = Identity(b"\x2b" * 32)
 
@@ -92,7 +92,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
 
 def test_of_several_operators_none_takes_back_alone(tmp_path: Path) -> None:
     manifest = manifest_of(ALICE, operators=(ALICE.public_key, BOB.public_key), admission=AdmissionRule("invitation"), quorum=2)
-    Log.create(tmp_path / "run", SignedManifest.sign(manifest, ALICE), ALICE, course_of=lambda _: FixedCourse()).close()
+    Log.create(tmp_path / "run", SignedManifest.sign(manifest, ALICE), ALICE, training_spec_of=lambda _: FixedTrainingSpec()).close()
     code, output = asyncio.run(typed("--dir", tmp_path / "run", "--peer", peer_name(STRANGER.public_key)))
     assert (code, "several operators" in output) == (2, True), output
 

@@ -341,7 +341,7 @@ def channels_were_sorted_since_the_base(log: Log) -> Entries:
         before, round_ = log.until(), log.round([log.header(THREE, cohort="there")])
         log.append(round_)
         entries += round_
-        if log.ledger.course.sorts_after(log.ledger.round):
+        if log.ledger.training_spec.sorts_after(log.ledger.round):
             return [*entries, entry_of(before.header(FOUR, cohort="there"))]
 
 

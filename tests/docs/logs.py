@@ -6,7 +6,7 @@ from typing import Any
 
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.protocol.admission import Admission, Invitation
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import paid_once
@@ -40,7 +40,7 @@ class Log:
 
     def __post_init__(self) -> None:
         entries, self.entries = self.entries, []
-        self.ledger = Ledger(self.signed, RunCourse(self.signed.open()), _KNOWN)
+        self.ledger = Ledger(self.signed, RunTrainingSpec(self.signed.open()), _KNOWN)
         self.append(entries)
 
     def until(self, count: int | None = None) -> "Log":
@@ -58,7 +58,7 @@ class Log:
     def microbatches(self, **changes: Any) -> tuple[int, ...]:
         """Return a microbatch of each architecture in each step."""
         round_ = min(changes.get("round") or self.ledger.round + 1, self.ledger.manifest.num_rounds)
-        return (self.ledger.manifest.exchange.local_steps,) * len(self.ledger.course.costs(round_, changes.get("cohort", "here")))
+        return (self.ledger.manifest.exchange.local_steps,) * len(self.ledger.training_spec.costs(round_, changes.get("cohort", "here")))
 
     def append(self, entries: Iterable[bytes]) -> None:
         """Append entries that hold."""

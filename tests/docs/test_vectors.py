@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.protocol.encoding import decode, encode, unpack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.ledger import Ledger
@@ -36,7 +36,7 @@ def case_of(case: dict[str, Any]) -> tuple[bytes, list[bytes]]:
 
 def ours(manifest: bytes) -> Ledger:
     signed = SignedManifest.read(manifest)
-    return Ledger(signed, RunCourse(signed.open()), VERIFIED)
+    return Ledger(signed, RunTrainingSpec(signed.open()), VERIFIED)
 
 
 def test_the_files_are_what_the_script_makes() -> None:

@@ -136,7 +136,7 @@ class Both:
     def claim(self, member: Identity, said: dict[str, Any], *, may_drop_out: bool) -> Any:
         """Return a claim, most often one that may count."""
         asked, steps = min(said["round"], self.ours.manifest.num_rounds), self.ours.manifest.exchange.local_steps
-        count = len(self.ours.course.costs(asked, said["cohort"]))
+        count = len(self.ours.training_spec.costs(asked, said["cohort"]))
         microbatches = tuple(self.rng.randint(0, 3) for _ in range(count))
         own = (
             said

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import Architecture, space_named
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.optimizers import decaying
 from manta_swarm.automl.training.schedule import Plan
@@ -67,9 +67,9 @@ def test_channels_are_sorted_alike(name: str) -> None:
     assert all(map(np.array_equal, values.sort_channels(found, ours), expected))
 
 
-def course_of(name: str, **changes: object) -> tuple[Manifest, AskedCourse]:
+def training_spec_of(name: str, **changes: object) -> tuple[Manifest, AskedTrainingSpec]:
     manifest = manifest_of(OPERATOR, supernet=name, costs=cost_table(space_named(name)), seed=7, **changes)
-    return manifest, AskedCourse(manifest)
+    return manifest, AskedTrainingSpec(manifest)
 
 
 @every_supernet
@@ -78,8 +78,10 @@ def course_of(name: str, **changes: object) -> tuple[Manifest, AskedCourse]:
 @pytest.mark.parametrize("num_rounds", [3, 100])
 def test_rounds_ask_for_the_same(name: str, algorithm: str, schedule: str, num_rounds: int) -> None:
     exchange = replace(EXCHANGE, local_steps=3)
-    manifest, theirs = course_of(name, algorithm=algorithm, schedule=schedule, num_rounds=num_rounds, optimizer=ADAMW, exchange=exchange)
-    ours = values.Course(manifest)
+    manifest, theirs = training_spec_of(
+        name, algorithm=algorithm, schedule=schedule, num_rounds=num_rounds, optimizer=ADAMW, exchange=exchange
+    )
+    ours = values.TrainingSpec(manifest)
     assert ours.teacher_round == theirs.plan.teacher_round
     for round_ in range(1, num_rounds + 1, 1 if num_rounds < 10 else 9):
         assert (ours.rate(round_), ours.sorts_after(round_)) == (theirs.plan.learning_rate(round_), theirs.sorts_after(round_))
@@ -94,8 +96,8 @@ def test_rounds_ask_for_the_same(name: str, algorithm: str, schedule: str, num_r
 @pytest.mark.parametrize("recipe", [MATRICES, replace(MATRICES, decay="all")])
 def test_updates_have_the_same_bits(name: str, optimizer: Optimizer, local_steps: int, recipe: Recipe) -> None:
     exchange = replace(EXCHANGE, local_steps=local_steps)
-    manifest, _ = course_of(name, optimizer=optimizer, recipe=recipe, exchange=exchange)
-    plan, ours = Plan.of(manifest), values.Course(manifest)
+    manifest, _ = training_spec_of(name, optimizer=optimizer, recipe=recipe, exchange=exchange)
+    plan, ours = Plan.of(manifest), values.TrainingSpec(manifest)
     assert decaying(plan) is None or recipe.decay == "matrices"
     size = values.weights_of(ours.space)[-1][0].stop
     count = 2 if optimizer is ADAMW and local_steps == 1 else 1

@@ -45,7 +45,7 @@ class CohortPeer:
         self._scene = scene
         self._name = cohort
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
-        has = {"node": liar.node, "key": liar.key, "manifest": liar.manifest, "course": liar.course, "run": liar.run}
+        has = {"node": liar.node, "key": liar.key, "manifest": liar.manifest, "training_spec": liar.training_spec, "run": liar.run}
         context: Any = SimpleNamespace(**has, clock=SYSTEM_CLOCK)
         self.cohort = Cohort(context, Membership(Choice.LABEL, cohort, scene.token), self._neighbours)
         self._ends_ms = 0.0  # of the round's headers

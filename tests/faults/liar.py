@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.follow.replay import SNAPSHOTS
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.codec.coding import body_groups, body_num_bytes, encode
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
@@ -61,7 +61,7 @@ class Liar:
         self.log = LogClient(node, self.manifest, self.run)
         self._scene = scene
         self.num_weights = num_weights_of(scene.directory / "aggregator")
-        self.course = RunCourse(self.manifest)
+        self.training_spec = RunTrainingSpec(self.manifest)
 
     @property
     def key(self) -> PublicKey:
@@ -75,7 +75,7 @@ class Liar:
 
     def num_architectures(self, round_: int) -> int:
         """Return how many architectures a round asks of a cohort."""
-        return len(self.course.costs(round_, "here"))
+        return len(self.training_spec.costs(round_, "here"))
 
     def refused(self) -> dict[str, int]:
         """Return what the aggregator's status says was refused of it, by reason."""

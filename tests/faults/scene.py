@@ -13,7 +13,7 @@ from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, readin
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import Identity
@@ -137,7 +137,7 @@ class Scene(Programs):
         directory = self.directory / "aggregator"
         if self._ledger is None:
             signed = read_manifest(directory)
-            self._ledger = Ledger(signed, RunCourse(signed.open()))
+            self._ledger = Ledger(signed, RunTrainingSpec(signed.open()))
         with reading(directory, at_rest=is_at_rest(directory)) as connection:
             query = "SELECT bytes FROM entries WHERE position >= ? ORDER BY position"
             for (entry,) in connection.execute(query, (self._ledger.size,)):

@@ -80,7 +80,7 @@ def _log(folder: Path) -> dict[str, object]:
     with Log.create(folder, SignedManifest.sign(manifest, OPERATOR), OPERATOR) as log:
         for _ in range(ROUNDS):
             round_ = log.ledger.round + 1
-            microbatches = (1,) * len(log.ledger.course.costs(round_, "here"))
+            microbatches = (1,) * len(log.ledger.training_spec.costs(round_, "here"))
             headers = [header_of(log.ledger, peer, microbatches=microbatches) for peer in PEERS[:3]]
             listed = [log.ledger.listed(header, round_) for header in headers]
             log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
@@ -97,7 +97,7 @@ def _peer(folder: Path) -> dict[str, object]:
     (folder / "peer.toml").write_text(SETTINGS)
     with Log.open(folder.parent / "log", OPERATOR) as log:
         run, ledger = log.ledger.run, log.ledger
-        microbatches = (1,) * len(ledger.course.costs(ledger.round + 1, "here"))
+        microbatches = (1,) * len(ledger.training_spec.costs(ledger.round + 1, "here"))
         header = header_of(ledger, PEER, microbatches=microbatches)
         payout_receipt = _payout_receipt(log)
     (folder.parent / "log" / "log.lock").unlink()

@@ -112,7 +112,7 @@ def test_the_log_goes_on_and_loses_no_credit(kept: Kept) -> None:
     before = verify_directory(kept.folder / "log").credits
     with Log.open(kept.folder / "log", load_identity(kept.folder / "log" / "identity.key")) as log:
         round_ = log.ledger.round + 1
-        microbatches = (1,) * len(log.ledger.course.costs(round_, "here"))
+        microbatches = (1,) * len(log.ledger.training_spec.costs(round_, "here"))
         headers = [header_of(log.ledger, peer, microbatches=microbatches) for peer in PEERS[:2]]
         listed = [log.ledger.listed(header, round_) for header in headers]
         log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])

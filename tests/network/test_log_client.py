@@ -529,7 +529,7 @@ def test_contributions_come_in_pages_none_of_them_empty_and_no_more_than_the_rou
         line.log.commit()
         proven = line.client.proven(line.log.receipt())
         whole = await line.client.contributions(proven)
-        assert claims_of(line.log.course, proven, whole)
+        assert claims_of(line.log.training_spec, proven, whole)
         first = await line.client.contributions_page(proven)
         assert 0 < len(first.entries) < proven.round.contributions
         assert await line.client.contributions(proven, first) == whole

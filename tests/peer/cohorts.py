@@ -24,7 +24,7 @@ from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from tests.audited import RULES
 from tests.claim_steps import means_of
 from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
 PEERS = sorted((Identity(sha256(b"cohort peer %d" % i)) for i in range(6)), key=lambda peer: peer.public_key)
@@ -32,7 +32,7 @@ TOKEN = sha256(b"token")
 RUN = sha256(b"run")
 COUNT = 1000
 LOT_MS, LEFT_MS = 100, 60_000.0
-COURSE = FixedCourse((10,))  # of one architecture
+TRAINING_SPEC = FixedTrainingSpec((10,))  # of one architecture
 
 
 def base_of(round_: int) -> Standing:
@@ -71,7 +71,7 @@ def so_far(identity: Identity, founder: PublicKey, *given: Any) -> Signed[Claim]
 
 def context_in(node: Any, identity: Identity, manifest: Manifest, clock: Clock = SYSTEM_CLOCK) -> Any:
     """Return what a cohort needs of a peer's context."""
-    return SimpleNamespace(node=node, key=identity.public_key, manifest=manifest, course=COURSE, run=RUN, clock=clock)
+    return SimpleNamespace(node=node, key=identity.public_key, manifest=manifest, training_spec=TRAINING_SPEC, run=RUN, clock=clock)
 
 
 class LinksInMemory(Links):

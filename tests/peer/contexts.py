@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from manta_swarm.automl.training.course import RunCourse
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.peer.context import NewestCommits, Progress, RunContext
@@ -32,7 +32,7 @@ def context_of(
     """Return the context of a peer of the run that ``signed`` says; what a test does not give, and does not need, is not there."""
     manifest = signed.open()
     given: dict[str, Any] = {
-        "course": RunCourse(manifest),
+        "training_spec": RunTrainingSpec(manifest),
         "log": None if node is None else LogClient(node, manifest, signed.run),
         "store": store or (None if board is None else board._store),
         "board": board,
@@ -56,5 +56,5 @@ def progress_of(machine: RoundMachine, pace: Pace | None = None) -> Progress:
 
 def progress_in(context: RunContext) -> Progress:
     """Return the progress of a peer that has this context, and knows nothing of the run yet."""
-    machine = RoundMachine(context.manifest, context.run, context.key, context.course)
+    machine = RoundMachine(context.manifest, context.run, context.key, context.training_spec)
     return Progress.at_start(context.manifest, machine, context.log)

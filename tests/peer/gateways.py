@@ -9,8 +9,8 @@ from typing import Any
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.cohort.seat import Accepted
 from manta_swarm.peer.features.feature import Feature
@@ -58,13 +58,13 @@ class Gateway:
     def __init__(self, *, is_lease_only: bool = False, **changes: Any) -> None:
         self.signed = signed_manifest(**changes)
         self.manifest = self.signed.open()
-        self.course = RunCourse(self.manifest)
+        self.training_spec = RunTrainingSpec(self.manifest)
         self.state: State = start_of(Plan.of(self.manifest))
         self.now_ms = 0.0
         self.compute = ComputeThread()
         count = self.state.parameters.numel()
         self.context = context_of(
-            None, GATEWAY, self.signed, None, self.compute, course=self.course, num_weights=count, clock=_ClockOf(self)
+            None, GATEWAY, self.signed, None, self.compute, training_spec=self.training_spec, num_weights=count, clock=_ClockOf(self)
         )
         self.service = GatewayService(self.context, digits(), is_lease_only=is_lease_only)
         self.keeper = Feature()

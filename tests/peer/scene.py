@@ -189,7 +189,7 @@ class Scene:
             endpoint, identity, signed, board, compute, store=store, blob_store=blob_store, num_weights=worker.num_weights, payout=payout
         )
         manifest = context.manifest
-        progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.course), context.log)
+        progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.training_spec), context.log)
         held, rules = Held(blob_store, None), manifest.audit_rules
         features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
         if rules is not None:

@@ -71,7 +71,9 @@ class Audit:
     def _recomputed(self, header: Header) -> Recomputation:
         log, contribution = self._scene.log, header.contribution.open()
         claims, floor = tuple(signed.open() for signed in header.claims), log.ledger.floor_at(contribution.round - 1)
-        left = tuple(was_left(claim, log.rounds[header.contribution.digest], log.course.sorts_after, self._left_by) for claim in claims)
+        left = tuple(
+            was_left(claim, log.rounds[header.contribution.digest], log.training_spec.sorts_after, self._left_by) for claim in claims
+        )
         submission = Submission(contribution, claims, log.handed[header.contribution.digest][1].join(), floor, left)
         state = State(contribution.round - 1, self._states[contribution.round - 1].parameters, ())
         return Recomputation(log.manifest, log.plan, submission, QuickMicrobatches(self._scene), state, None)

@@ -24,7 +24,7 @@ RUN = {"algorithm": "model-parallel"}
 
 
 def sizing_of(scene: Scene, given: int | None = None, **settings: object) -> Sizing:
-    return Sizing(scene.log.course.plan, MICROBATCH, given=given, **settings)  # type: ignore[arg-type]
+    return Sizing(scene.log.training_spec.plan, MICROBATCH, given=given, **settings)  # type: ignore[arg-type]
 
 
 def claims_of(scene: Scene, member: Member) -> list[Claim]:

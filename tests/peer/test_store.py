@@ -14,11 +14,11 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.runtime.disk import load_identity, only_process
 from tests.contributions import header_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 RUN, OTHER_RUN = sha256(b"run"), sha256(b"other run")
 PEER, OPERATOR = Identity(b"\x0b" * 32), Identity(b"\x01" * 32)
-LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
 BODY = bytes(range(256)) * 5
 
 

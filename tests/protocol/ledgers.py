@@ -10,14 +10,16 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.signing import Identity
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(b"operator".ljust(32, b"."))
 
 
-def ledger_of(course: FixedCourse | None = None, exchange: Exchange = EXCHANGE, num_rounds: int = 12, **changes: Any) -> Ledger:
+def ledger_of(
+    training_spec: FixedTrainingSpec | None = None, exchange: Exchange = EXCHANGE, num_rounds: int = 12, **changes: Any
+) -> Ledger:
     manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=num_rounds, **changes)
-    return Ledger(SignedManifest.sign(manifest, OPERATOR), course or FixedCourse())
+    return Ledger(SignedManifest.sign(manifest, OPERATOR), training_spec or FixedTrainingSpec())
 
 
 def seen(ledger: Ledger) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of, steps_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
 SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
@@ -62,7 +62,7 @@ def inclusion_promise_of(header: Header, round: int, run: bytes = RUN) -> Inclus
 
 
 def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
-    return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedCourse(sorts=sorts), held)
+    return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedTrainingSpec(sorts=sorts), held)
 
 
 def trained(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:

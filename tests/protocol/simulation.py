@@ -20,7 +20,7 @@ from manta_swarm.protocol.signing import Digest, Identity, sha256
 from manta_swarm.protocol.table import weights, weights_root
 from manta_swarm.protocol.verified import Verified
 from tests.claim_steps import all_of, means_of, steps_of
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
 IDENTITIES = [Identity(sha256(b"peer %d" % i)) for i in range(6)]
@@ -28,7 +28,7 @@ CHEAT = Identity(sha256(b"cheat"))
 _MANIFEST = manifest_of(OPERATOR, num_rounds=1_000, exchange=replace(EXCHANGE, codec="topk-256-4"))
 SIGNED_MANIFEST = SignedManifest.sign(_MANIFEST, OPERATOR)
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
-COURSE = FixedCourse(sorts=frozenset(range(9, 1_000, 10)))
+TRAINING_SPEC = FixedTrainingSpec(sorts=frozenset(range(9, 1_000, 10)))
 VERIFIED = Verified()
 
 
@@ -116,7 +116,7 @@ class Log:
 
     def start(self) -> None:
         self.alive = True
-        self.ledger = Ledger(SIGNED_MANIFEST, COURSE, VERIFIED)
+        self.ledger = Ledger(SIGNED_MANIFEST, TRAINING_SPEC, VERIFIED)
         for entry in self.entries:
             self.ledger.append(entry)
         self.closing = Closing(MANIFEST.exchange.max_rows)
@@ -275,7 +275,7 @@ class Peer:
     def start(self, held: Standing | None) -> None:
         self.alive = True
         self.life += 1
-        self.machine = RoundMachine(MANIFEST, RUN, self.key, COURSE, held)
+        self.machine = RoundMachine(MANIFEST, RUN, self.key, TRAINING_SPEC, held)
         self.state = held.state if held else None  # stands for the weights themselves
         self.microbatches: list[int] = []  # trained, not sealed
         self.microbatch: Standing | None = None  # what the microbatch under way is trained on
@@ -326,7 +326,7 @@ class Peer:
 
     def residual(self, base: Standing) -> bytes:
         """What its last contribution left, if that is known, and nothing was sorted since."""
-        if self.left is None or any(COURSE.sorts_after(number) for number in range(self.left[1], base.round + 1)):
+        if self.left is None or any(TRAINING_SPEC.sorts_after(number) for number in range(self.left[1], base.round + 1)):
             return b""
         return self.left[0]
 

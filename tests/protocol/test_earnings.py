@@ -38,7 +38,7 @@ def shown(ledger: Ledger, log: list[bytes], table: list[bytes] | None = None) ->
 
 
 def paid(ledger: Ledger, log: list[bytes]) -> dict[bytes, int]:
-    return earned(ledger.manifest, ledger.course, *shown(ledger, log))
+    return earned(ledger.manifest, ledger.training_spec, *shown(ledger, log))
 
 
 @settings(max_examples=40)
@@ -97,10 +97,10 @@ def test_contributions_that_are_not_the_round_s_are_refused(change: Callable[[Le
     proven, found = shown(ledger, log)
     false = tuple(map(entry_of, change(ledger, headers)))
     with pytest.raises(RemoteFault):
-        earned(ledger.manifest, ledger.course, proven, replace(found, entries=false))
+        earned(ledger.manifest, ledger.training_spec, proven, replace(found, entries=false))
     for proof in (found.proof[:-1], (*found.proof, bytes(32)), (bytes(32), *found.proof[1:])):
         with pytest.raises(RemoteFault):
-            earned(ledger.manifest, ledger.course, proven, replace(found, proof=proof))
+            earned(ledger.manifest, ledger.training_spec, proven, replace(found, proof=proof))
 
 
 @pytest.mark.parametrize("change", FALSE.values(), ids=FALSE)
@@ -109,11 +109,11 @@ def test_contributions_that_no_log_may_have_are_refused_though_one_has_them(chan
     headers = in_order(header_of(ledger, peer) for peer in PEERS[:2])
     log = commit(ledger, headers)
     with pytest.raises(RemoteFault):
-        earned(ledger.manifest, ledger.course, *shown(ledger, log, list(map(entry_of, change(ledger, headers)))))
+        earned(ledger.manifest, ledger.training_spec, *shown(ledger, log, list(map(entry_of, change(ledger, headers)))))
 
 
 def test_what_is_no_contribution_is_refused_though_the_log_has_it_in_that_place() -> None:
     ledger = ledger_of()
     log = commit(ledger, [header_of(ledger, PEERS[0])])
     with pytest.raises(TableError, match="no contribution"):
-        earned(ledger.manifest, ledger.course, *shown(ledger, log, [log[-1]]))
+        earned(ledger.manifest, ledger.training_spec, *shown(ledger, log, [log[-1]]))

@@ -17,7 +17,7 @@ from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.records import Included, Receipt, entry_of
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, header_of, round_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x03" * 32)
 SIGNED = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=100), OPERATOR)
@@ -29,7 +29,7 @@ class History:
     """A log of the run, in memory; another ``mean`` makes another round of it."""
 
     def __init__(self, signed: SignedManifest = SIGNED) -> None:
-        self.signed, self.ledger, self.tree = signed, Ledger(signed, FixedCourse()), Tree()
+        self.signed, self.ledger, self.tree = signed, Ledger(signed, FixedTrainingSpec()), Tree()
 
     def commit(self, mean: bytes = b"mean") -> Receipt:
         """Commit a round; return its receipt."""

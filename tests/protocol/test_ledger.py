@@ -19,7 +19,7 @@ from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.verified import Verified
 from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of
 from tests.protocol.ledgers import OPERATOR, append, ledger_of, refused, seen
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 # How a run goes.
 
@@ -37,9 +37,9 @@ def test_a_run_starts_at_its_manifest() -> None:
 
 def test_a_manifest_that_its_operator_did_not_sign_starts_nothing() -> None:
     with pytest.raises(SignatureError):
-        Ledger(SignedManifest.sign(manifest_of(OPERATOR), PEERS[0]), FixedCourse())
+        Ledger(SignedManifest.sign(manifest_of(OPERATOR), PEERS[0]), FixedTrainingSpec())
     with pytest.raises(EncodingError):
-        Ledger(SignedManifest(b"", b""), FixedCourse())
+        Ledger(SignedManifest(b"", b""), FixedTrainingSpec())
 
 
 def test_tables_and_rounds_follow_each_other_to_the_end_of_the_run() -> None:
@@ -233,7 +233,7 @@ def test_a_copy_goes_its_own_way(ledger: Ledger) -> None:
     commit(ledger, [header_of(ledger, PEERS[0])])
     assert ledger.last_commit != forks[0].last_commit
     assert ledger.credits() == forks[0].credits()
-    shared = {"manifest", "run", "course", "verified"}
+    shared = {"manifest", "run", "training_spec", "verified"}
     for name, value in vars(ledger).items():
         if name not in shared and not isinstance(value, (int, bytes, Round, type(None))):
             assert all(vars(fork)[name] is not value for fork in forks), name
@@ -252,7 +252,7 @@ def test_what_is_listed_for_the_round_after_the_next_is_what_it_will_be(ledger: 
 
 
 def test_what_is_too_old_or_sorted_away_in_the_round_after_the_next_is_not_listed_for_it() -> None:
-    ledger = ledger_of(FixedCourse(sorts=frozenset({6})))
+    ledger = ledger_of(FixedTrainingSpec(sorts=frozenset({6})))
     aged = header_of(ledger, PEERS[1])
     for _ in range(MAX_AGE):
         commit(ledger, [header_of(ledger, PEERS[0])])
@@ -276,7 +276,7 @@ def test_nothing_is_listed_for_a_round_after_the_last() -> None:
 
 def test_what_was_listed_is_not_verified_again_as_an_entry_nor_in_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     verified, signed = Verified(), SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
-    ledger, other = (Ledger(signed, FixedCourse(), verified) for _ in range(2))
+    ledger, other = (Ledger(signed, FixedTrainingSpec(), verified) for _ in range(2))
     header = header_of(ledger, PEERS[0])
     listed = other.listed(header, 1)
 

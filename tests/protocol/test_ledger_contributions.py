@@ -14,7 +14,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import sha256
 from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
 from tests.protocol.ledgers import append, ledger_of, refused
-from tests.runs import EXCHANGE, FixedCourse
+from tests.runs import EXCHANGE, FixedTrainingSpec
 
 # Claims.
 
@@ -62,7 +62,7 @@ def test_samples_are_capped_where_they_weigh_and_not_where_they_count(ledger: Le
 
 
 def test_what_is_listed_says_what_its_contribution_is() -> None:
-    ledger = ledger_of(FixedCourse(roles=3))
+    ledger = ledger_of(FixedTrainingSpec(roles=3))
     aged = header_of(ledger, PEERS[0], cohort="room-2", body=sha256(b"body"))  # "2" is 50
     commit(ledger, [header_of(ledger, PEERS[1])])
     listed = ledger.listed(aged, 2)
@@ -143,7 +143,7 @@ def test_a_contribution_of_any_age_up_to_four_commits_is_taken(age: int) -> None
 
 @pytest.mark.parametrize("sorted_after", range(7))
 def test_nothing_is_taken_over_a_sort_of_the_weights(sorted_after: int) -> None:
-    ledger = ledger_of(FixedCourse(sorts=frozenset({sorted_after})))
+    ledger = ledger_of(FixedTrainingSpec(sorts=frozenset({sorted_after})))
     aged = []
     for number in range(1, 6):
         aged.append(header_of(ledger, PEERS[number]))  # the round after its base is ``number``

@@ -16,10 +16,10 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused, seen
-from tests.runs import EXCHANGE, FixedCourse
+from tests.runs import EXCHANGE, FixedTrainingSpec
 
 NUM_ROUNDS, MAX_ROWS, SORTED_AFTER, BIG = 7, 3, 3, (30, 30)
-COURSE = FixedCourse(sorts=frozenset({SORTED_AFTER}))
+TRAINING_SPEC = FixedTrainingSpec(sorts=frozenset({SORTED_AFTER}))
 CROWD = PEERS[:5]
 BACKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5, 6])  # commits from a claim's base to the last one
 
@@ -78,7 +78,7 @@ def test_credits_by_hand() -> None:
 
 
 def test_work_that_costs_nothing_earns_nothing() -> None:
-    ledger = ledger_of(FixedCourse(prices=(0, 15)))
+    ledger = ledger_of(FixedTrainingSpec(prices=(0, 15)))
     commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0)), header_of(ledger, PEERS[1], microbatches=(0, 1))])
     assert ledger.credits() == {PEERS[1].public_key: 1_000}
     commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0))])
@@ -125,7 +125,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.exchange = replace(EXCHANGE, max_rows=MAX_ROWS, codec="topk-256-4")
-        self.ledger = ledger_of(COURSE, self.exchange, NUM_ROUNDS)
+        self.ledger = ledger_of(TRAINING_SPEC, self.exchange, NUM_ROUNDS)
         self.log: list[bytes] = []
         self.done: list[list[Listed]] = []  # tables of committed rounds
         self.table: list[Listed] = []
@@ -307,7 +307,7 @@ class Histories(RuleBasedStateMachine):
                 assert (found is not None) == ((identity.public_key, round_) in listed)
 
     def teardown(self) -> None:
-        replayed, follower = (ledger_of(COURSE, self.exchange, NUM_ROUNDS) for _ in range(2))
+        replayed, follower = (ledger_of(TRAINING_SPEC, self.exchange, NUM_ROUNDS) for _ in range(2))
         for entry in self.log:
             step = replayed.append(entry)
             if step is not None:

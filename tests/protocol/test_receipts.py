@@ -16,14 +16,14 @@ from manta_swarm.protocol.receipts import open_listing, open_round_receipt
 from manta_swarm.protocol.records import Header, Included, Listing, Receipt, Round, commit_digest, entry_of, open_entry
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 OPERATOR, OTHER = Identity(b"o" * 32), Identity(b"p" * 32)
 
 
 def log_of(num_rounds: int) -> tuple[bytes, list[bytes]]:
     """The run's id and its log: two contributions a round, so three entries."""
-    ledger = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+    ledger = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
     return ledger.run, [entry for _ in range(num_rounds) for entry in commit(ledger, [header_of(ledger, peer) for peer in PEERS[:2]])]
 
 

@@ -23,7 +23,7 @@ from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS, is_added, was_left
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing
 from tests.protocol.ledgers import ledger_of
-from tests.runs import EXCHANGE, FixedCourse
+from tests.runs import EXCHANGE, FixedTrainingSpec
 
 Vector = tuple[Fraction, ...]
 CROWD, STRANGER = PEERS[:6], PEERS[7]
@@ -69,7 +69,7 @@ class Swarm(RuleBasedStateMachine):
     @initialize(percent=st.sampled_from([100, 100, 95, 0]))
     def begin(self, percent: int) -> None:
         exchange = replace(EXCHANGE, codec="topk-256-4", residual_percent=percent)
-        self.ledger = ledger_of(FixedCourse(sorts=frozenset({SORTED_AFTER})), exchange, num_rounds=1_000)
+        self.ledger = ledger_of(FixedTrainingSpec(sorts=frozenset({SORTED_AFTER})), exchange, num_rounds=1_000)
         self.kept = Fraction(percent, 100)
         self.known: dict[bytes, Vector] = {b"": ZERO}  # every residual that ever was, by its digest
         self.waiting: list[Given] = []
@@ -155,7 +155,7 @@ class Swarm(RuleBasedStateMachine):
         """What a table leaves to each key; what each of them used is what an audit finds."""
         round_ = self.ledger.round
         for signed in (signed for one in table for signed in one.header.claims):
-            assert was_left(signed.open(), round_, self.ledger.course.sorts_after, lambda number: self.left_by[number])
+            assert was_left(signed.open(), round_, self.ledger.training_spec.sorts_after, lambda number: self.left_by[number])
         self.left_by[round_] = {key: digest(one.left) for one in table for key in one.learnt}
         self.left = {} if round_ == SORTED_AFTER else self.left | self.left_by[round_]
 

@@ -31,7 +31,7 @@ from tests.protocol.machines import (
     ticketed,
     trained,
 )
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 IN_PHASE: dict[Phase, Callable[[], RoundMachine]] = {
     Phase.BEHIND: behind,
@@ -348,7 +348,7 @@ def test_a_state_that_was_the_newest_when_it_was_asked_for_is_a_step_on_the_way(
 
 def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way() -> None:
     rounds = history(101)
-    one = RoundMachine(replace(MANIFEST, num_rounds=200), RUN, PEER.public_key, FixedCourse(), START)
+    one = RoundMachine(replace(MANIFEST, num_rounds=200), RUN, PEER.public_key, FixedTrainingSpec(), START)
     for round_ in rounds:
         one.committed(round_)
     one.caught_up(rounds[0].state)

@@ -34,7 +34,7 @@ from tests.protocol.machines import (
     together_of,
     trained,
 )
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 # With a cohort.
 
@@ -260,7 +260,7 @@ def test_work_on_an_old_state_that_is_given_up_is_not_begun_again() -> None:
 def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_its_work() -> None:
     """One commit while it fetches, one while it trains: without working behind it would fetch for ever."""
     rounds = history(40)
-    one = RoundMachine(replace(MANIFEST, num_rounds=50), RUN, PEER.public_key, FixedCourse(), START)
+    one = RoundMachine(replace(MANIFEST, num_rounds=50), RUN, PEER.public_key, FixedTrainingSpec(), START)
     one.committed(rounds[0])
     commits, done = iter(rounds[1:]), 0
     for _ in range(10):

@@ -21,10 +21,10 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.simulation import (
     CHEAT,
-    COURSE,
     IDENTITIES,
     MANIFEST,
     RUN,
+    TRAINING_SPEC,
     VERIFIED,
     Answer,
     Log,
@@ -462,7 +462,7 @@ class Swarm(RuleBasedStateMachine):
                 for claim in claims_in(header):
                     assert claim.key == CHEAT.public_key or claim.residual in (b"", left.get(claim.key))
             left |= {claim.key: opened(header).residual for header in table.values() for claim in claims_in(header)}
-            if COURSE.sorts_after(number):
+            if TRAINING_SPEC.sorts_after(number):
                 left = {}
 
     @invariant()

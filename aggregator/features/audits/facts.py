@@ -82,7 +82,7 @@ class LogFacts:
         self._answers = {contribution: answer for contribution, answer in self._answers.items() if contribution in audited}
 
     def _left(self, audited: Audited) -> tuple[bool, ...]:
-        sorts_after = self._log.ledger.course.sorts_after
+        sorts_after = self._log.ledger.training_spec.sorts_after
         return tuple([was_left(claim, audited.audit.round, sorts_after, self._left_by_round) for claim in audited.claims])
 
     def _left_by_round(self, round_: int) -> Mapping[bytes, bytes]:

@@ -14,7 +14,7 @@ from manta_swarm.aggregator.follow.states_of_peers import take_states
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.log_proofs import MAX_SHOWN_HEAD_BYTES, HeldHead, ShownHead
@@ -90,7 +90,7 @@ async def join_from(
             "need the same run file, but for [follower], [limits], [monitor] and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
-    ledger = Ledger(signed, AskedCourse(manifest))
+    ledger = Ledger(signed, AskedTrainingSpec(manifest))
     for entry in entries:
         ledger.append(entry)
     await take_states(endpoint, directory, ledger, [source])

@@ -69,9 +69,9 @@ class GatewayService:
         self.is_lease_only = is_lease_only
         self.entrance = entrance
         self._context = context
-        self._course = context.course
+        self._training_spec = context.training_spec
         self._dataset = dataset
-        self._terms = Terms(self.manifest, context.course, context.run, context.key, dataset.num_train)
+        self._terms = Terms(self.manifest, context.training_spec, context.run, context.key, dataset.num_train)
         self._clock = context.clock
         self._steps = self.manifest.exchange.local_steps
         places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * context.num_weights)))
@@ -120,12 +120,12 @@ class GatewayService:
             return self._work.seat
         self._forget()
         seat = GatewaySeat(self._context, base, self._leases, self._durations, self._returns, timeout_ms, lingers=lingers)
-        architectures = self._course.plan.architectures(round_, cohort)
+        architectures = self._training_spec.plan.architectures(round_, cohort)
         if reason:
             self._why_none = reason
             return seat
-        architecture = cheapest(architectures, self._course.costs(round_, cohort))
-        weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
+        architecture = cheapest(architectures, self._training_spec.costs(round_, cohort))
+        weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._training_spec.plan.space, architecture)
         # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
         has_lent = lent.residual.digest and not self.manifest.is_audited
         of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
@@ -139,9 +139,9 @@ class GatewayService:
 
     def _why_not(self, round_: int, cohort: str) -> str:
         """Return why a round has nothing for light contributors; empty: it has."""
-        if self._course.plan.phase(round_).distils:
+        if self._training_spec.plan.phase(round_).distils:
             return "the microbatches of this phase learn from the largest network too, which light contributors do not hold"
-        if self._course.plan.algorithm == "model-parallel" and self._course.role(round_, cohort) == 0:
+        if self._training_spec.plan.algorithm == "model-parallel" and self._training_spec.role(round_, cohort) == 0:
             return "this round's architecture is the largest, which is not for light contributors"
         return ""
 

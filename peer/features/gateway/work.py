@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from manta_swarm.automl.spaces.space import Architecture
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.light import Places, done_microbatches, leased_microbatches, leased_samples, num_covered, scattered
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
 from manta_swarm.peer.features.feature import Feature
@@ -65,10 +65,10 @@ class Work:
 class Terms:
     """Of one gateway's leases in one run."""
 
-    def __init__(self, manifest: Manifest, course: RunCourse, run: bytes, gateway: bytes, num_train: int) -> None:
+    def __init__(self, manifest: Manifest, training_spec: RunTrainingSpec, run: bytes, gateway: bytes, num_train: int) -> None:
         """Lease microbatches of ``num_train`` samples in the name of the key ``gateway``."""
         self._manifest = manifest
-        self._course = course
+        self._training_spec = training_spec
         self._run = run
         self._gateway = gateway
         self._num_train = num_train
@@ -134,14 +134,14 @@ class Terms:
             raise EncodingError("the claim names other indices than came back")
         if claim.work != tuple(counts):
             raise EncodingError("the claim counts other microbatches than came back")
-        space = self._course.plan.space
+        space = self._training_spec.plan.space
         count = num_covered(space, work.architecture)
         values = parse(CODEC, back.body, count).values(work.base.floor)
         learnt = scattered(values, space, work.architecture)
         names = {claim.given} if self._steps > 1 else {claim.given, claim.steps[0].vector}
         if names != {vector_digest(learnt)}:
             raise EncodingError("the body is not what the claim says was learnt")
-        coverage = self._course.coverage(work.base.round + 1, work.cohort)
+        coverage = self._training_spec.coverage(work.base.round + 1, work.cohort)
         return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage), learnt
 
     def residual(self, work: Work, leased: Leased) -> Residual:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.network.light_pay import LightPay
 from manta_swarm.peer.credit.credit_file import Kept
 from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
@@ -46,7 +46,7 @@ class Pay:
             StorageError: the disk refuses.
         """
         self._manifest, self._run, self._key = signed.open(), signed.run, key
-        self._course = AskedCourse(self._manifest)
+        self._training_spec = AskedTrainingSpec(self._manifest)
         self._store = store
         self._board = board
         self._payout_receipts = PayoutReceiptFolder(store.run_path(signed.run) / PAYOUT_RECEIPTS)
@@ -89,7 +89,7 @@ class Pay:
             RemoteFault: it is not.
             StorageError: the disk refuses.
         """
-        proven = prove(PayoutReceipt(pay.listing, owed.claim, pay.claims), self._manifest, self._run, self._course)
+        proven = prove(PayoutReceipt(pay.listing, owed.claim, pay.claims), self._manifest, self._run, self._training_spec)
         entry, paid = proven.round, pay.word.earned if proven.earned is None else (proven.earned,)
         self._payout_receipts.keep(entry.round, PayoutReceipt(pay.listing, owed.claim, pay.claims, paid))
         kept = self._kept.told(pay.word)

@@ -15,11 +15,11 @@ import torch
 
 from manta_swarm.automl.data.snippet import load
 from manta_swarm.automl.spaces.space import Architecture
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.light import Places, leased_microbatches, leased_samples, num_covered, scattered, weights_of
 from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
@@ -61,7 +61,7 @@ class LightWork:
             UserError: a run that this version cannot train.
         """
         try:
-            self._course = RunCourse(manifest)
+            self._training_spec = RunTrainingSpec(manifest)
         except ValueError as error:
             raise UserError(f"{error}; install the version that the operator names") from error
         if manifest.is_private:
@@ -90,9 +90,9 @@ class LightWork:
         microbatches = lease.microbatches_a_step * exchange.local_steps
         if microbatches > MAX_LEASE_LOTS or microbatches * self._manifest.microbatch_samples > exchange.max_claim_samples:
             raise EncodingError(f"a lease of {microbatches} microbatches is more than a claim may have")
-        if self._course.plan.phase(lease.round).distils:
+        if self._training_spec.plan.phase(lease.round).distils:
             raise EncodingError("a lease of microbatches that need a teacher")
-        for architecture in self._course.plan.architectures(lease.round, lease.cohort):
+        for architecture in self._training_spec.plan.architectures(lease.round, lease.cohort):
             if architecture.text == lease.architecture:
                 return architecture
         raise EncodingError("a lease for an architecture that its round does not ask for")
@@ -123,7 +123,7 @@ class LightWork:
             LeaseOver: it is over before one microbatch of each local step is done.
             NoUse: the values that came out are not finite.
         """
-        plan, architecture = self._course.plan, self.architecture_of(lease)
+        plan, architecture = self._training_spec.plan, self.architecture_of(lease)
         architectures = plan.architectures(lease.round, lease.cohort)
         key, steps = PublicKey(self._identity.public_key), self._manifest.exchange.local_steps
         places = leased_microbatches(
@@ -186,7 +186,7 @@ class LightWork:
         """Return the vector coded, and the claim of what that decodes to."""
         if not bool(np.isfinite(vector).all()):
             raise NoUse("what was learnt is not finite")
-        space = self._course.plan.space
+        space = self._training_spec.plan.space
         body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
         decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
         work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, accumulator)

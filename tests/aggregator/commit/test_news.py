@@ -311,7 +311,7 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         for peer in PEERS:
             client = scene.client(peer)
             proven = client.proven(scene.log.receipt(ledger.index_at(2) or 0))
-            shares = earned(ledger.manifest, ledger.course, proven, await client.contributions(proven))
+            shares = earned(ledger.manifest, ledger.training_spec, proven, await client.contributions(proven))
             word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, (), 0, 1, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
@@ -344,7 +344,7 @@ def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(
         scene.commit(*(cohort_header_of(scene.log.ledger, cohort) for cohort in members))
         ledger, client = scene.log.ledger, scene.client(PEERS[0])
         proven = client.proven(scene.log.receipt(ledger.index_at(1) or 0))
-        shares = earned(ledger.manifest, ledger.course, proven, await client.contributions(proven))
+        shares = earned(ledger.manifest, ledger.training_spec, proven, await client.contributions(proven))
         assert {key: share for key, share in shares.items() if share} == ledger.credits()
         assert len(shares) == len(members) * MAX_COHORT == 4_096
         page, last = await client.contributions_page(proven), await client.contributions_page(proven, 127)

@@ -10,9 +10,9 @@ import torch
 
 from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.automl.export.statistics import statistics_path
-from manta_swarm.automl.training.course import RunCourse
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
+from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
@@ -43,7 +43,7 @@ SIGNED = signed_manifest()
 
 
 def ledger_of(signed: SignedManifest = SIGNED) -> Ledger:
-    return Ledger(signed, RunCourse(signed.open()))
+    return Ledger(signed, RunTrainingSpec(signed.open()))
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_wei
     signed = signed_manifest(THIN_PARTS)
     ledger, follower = ledger_of(signed), new_follower(tmp_path, signed=signed)
     follower.adopt(initial_state(follower.plan))
-    course = RunCourse(signed.open())
-    cohorts = {course.role(1, name): name for name in map("cohort-{}".format, range(20))}  # one of each role
+    training_spec = RunTrainingSpec(signed.open())
+    cohorts = {training_spec.role(1, name): name for name in map("cohort-{}".format, range(20))}  # one of each role
     largest, smallest = cohorts[0], cohorts[1]
-    small_N = course.coverage(1, smallest)
+    small_N = training_spec.coverage(1, smallest)
     assert small_N is not None
     assert 0 < small_N.sum() < NUM_WEIGHTS
     contributions = [made(ledger, PEERS[0], cohort=smallest), made_together(ledger, PEERS[1:], cohort=largest)]

@@ -11,10 +11,10 @@ from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.ledger import Ledger
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import PEERS, header, signed_manifest
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 BODY_BYTES = 40
-HEADERS = [header(Ledger(signed_manifest(), FixedCourse()), peer) for peer in PEERS]
+HEADERS = [header(Ledger(signed_manifest(), FixedTrainingSpec()), peer) for peer in PEERS]
 KEPT = [Kept(header, bytes([number]) * BODY_BYTES) for number, header in enumerate(HEADERS)]
 FIRST, SECOND, THIRD = KEPT
 

@@ -16,7 +16,7 @@ from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.service import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import header_of, with_contribution
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 A, B, C = PEERS[:3]
 
@@ -199,7 +199,7 @@ def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) ->
         await says_no(service.header(late), "another order")
         assert service.commit() == (other.digest,)
 
-    play(story, course=FixedCourse(sorts=frozenset({2})))
+    play(story, training_spec=FixedTrainingSpec(sorts=frozenset({2})))
 
 
 def test_headers_that_come_after_the_deadline_count_in_the_next_round(play: Play) -> None:

@@ -16,7 +16,7 @@ from manta_swarm.protocol.signing import Identity, sha256
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.service import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import claim_of, header_of, listing
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 A, B, C, D, E = PEERS[:5]  # in the order of their keys
 
@@ -407,7 +407,7 @@ def test_a_sort_of_channels_ends_what_a_cohort_could_still_hand_in(play: Play) -
         service.commit()
         await says_no(service.header(whole), "another order")
 
-    play(story, course=FixedCourse(sorts=frozenset({1})))
+    play(story, training_spec=FixedTrainingSpec(sorts=frozenset({1})))
 
 
 # A body that takes longer than a round.

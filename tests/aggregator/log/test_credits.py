@@ -15,7 +15,7 @@ from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
-from tests.aggregator.small_run import POOL, course_of, create, grow, signed_manifest
+from tests.aggregator.small_run import POOL, create, grow, signed_manifest, training_spec_of
 from tests.audited import audit_of, verdict_of
 from tests.command import typed
 from tests.contributions import PEERS
@@ -119,7 +119,7 @@ def test_the_credit_of_an_accounts_machines_adds_up(tmp_path: Path) -> None:
 def test_in_an_open_run_all_is_paid_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "log", signed_manifest()) as log:
         grow(log, 2)
-    found = verify_directory(tmp_path / "log", course_of=course_of)
+    found = verify_directory(tmp_path / "log", training_spec_of=training_spec_of)
     said = json.loads(as_json(found))
     assert (sum(one["paid"] for one in said["accounts"]), said["is_audited"]) == (2 * POOL, False)
     assert not any(one["pending"] for one in said["accounts"])
@@ -131,7 +131,7 @@ def test_an_export_of_an_audited_run_says_the_same_as_its_folder(run: AuditedRun
     late = verdict_of(run.ledger, HONEST, Outcome.DEMOTED, round=audit_of(run.ledger, HONEST, 5).round)
     run.settle(late)
     export(run.directory, tmp_path / "export")
-    shown, found = verify_export(tmp_path / "export", course_of=course_of), run.verified()
+    shown, found = verify_export(tmp_path / "export", training_spec_of=training_spec_of), run.verified()
     assert shown.is_settled
     assert shown.reputation == found.reputation
     assert shown.credits == found.credits == run.ledger.credits()

@@ -20,7 +20,6 @@ from tests.aggregator.small_run import (
     STRANGER,
     child,
     counted,
-    course_of,
     create,
     grow,
     next_round,
@@ -28,6 +27,7 @@ from tests.aggregator.small_run import (
     reopen,
     rfc_root,
     signed_manifest,
+    training_spec_of,
 )
 from tests.audited import OPERATOR as AUDITED_OPERATOR
 from tests.audited import verdict_of
@@ -290,7 +290,7 @@ def test_a_settlement_is_committed_with_the_verdicts_before_it_and_the_log_opens
     run.settle(late)
     assert run.ledger.settled
     run.log.close()
-    with Log.open(tmp_path / "audited", AUDITED_OPERATOR, course_of=course_of) as log:
+    with Log.open(tmp_path / "audited", AUDITED_OPERATOR, training_spec_of=training_spec_of) as log:
         assert (log.ledger.settled, log.ledger.credits()) == (True, run.ledger.credits())
         with pytest.raises(LedgerError, match="the run is finished"):
             log.commit([entry_of(again)])

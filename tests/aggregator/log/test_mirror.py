@@ -34,12 +34,12 @@ from tests.aggregator.small_run import (
     OPERATOR,
     PEERS,
     STRANGER,
-    course_of,
     create,
     grow,
     next_round,
     reopen,
     signed_manifest,
+    training_spec_of,
 )
 
 SIGNED = signed_manifest()
@@ -96,7 +96,7 @@ def checked(server: Served, folder: Path, known: Known = UNKNOWN) -> tuple[Shown
     """Return what a log shows, and what an earlier call saw."""
     found = opened(server, folder, known)
     try:
-        check = Check(found.mirror, course_of=course_of)
+        check = Check(found.mirror, training_spec_of=training_spec_of)
         assert list(check.entries())[-1] == check.head.size
         shown = check.shown()
     except BaseException:
@@ -114,12 +114,12 @@ def test_a_log_shows_from_outside_what_its_files_show_and_the_folder_is_an_expor
     server: Served, exports: dict[str, Path], tmp_path: Path
 ) -> None:
     shown, before = checked(server, tmp_path / "mirror")
-    assert (shown, before) == (verify(exports["all"], course_of=course_of), None)
+    assert (shown, before) == (verify(exports["all"], training_spec_of=training_spec_of), None)
     assert [(size, each.key) for size, each in shown.witnesses] == [(FEW * ENTRIES, PEERS[0].public_key)]
     assert contents(tmp_path / "mirror") == {
         name: data for name, data in contents(exports["all"]).items() if f".p/{FEW * ENTRIES % 256}" not in name
     }
-    assert verify(tmp_path / "mirror", course_of=course_of) == shown
+    assert verify(tmp_path / "mirror", training_spec_of=training_spec_of) == shown
 
 
 def test_what_was_fetched_is_not_fetched_again_and_what_is_new_has_to_go_on_from_it(

@@ -29,12 +29,12 @@ from tests.aggregator.small_run import (
     OPERATOR,
     PEERS,
     STRANGER,
-    course_of,
     create,
     grow,
     next_round,
     reopen,
     signed_manifest,
+    training_spec_of,
     verified,
 )
 
@@ -52,7 +52,7 @@ class Scene:
     note: str  # of the whole log
 
     def recover(self, copy: Copy | None = None) -> Recovered:
-        return recover(self.directory, copy or FolderCopy(self.public), course_of=course_of)
+        return recover(self.directory, copy or FolderCopy(self.public), training_spec_of=training_spec_of)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_copy_behind_a_web_server_is_as_good(scene: Scene) -> None:
 def test_what_a_copy_has_is_kept_where_more_is_known_to_be_missing(scene: Scene, tmp_path: Path) -> None:
     half, older = tmp_path / "half", tmp_path / "older"
     shutil.copytree(scene.directory, half)
-    recover(half, FolderCopy(scene.public), course_of=course_of)
+    recover(half, FolderCopy(scene.public), training_spec_of=training_spec_of)
     with reopen(half) as log:
         grow(log, 3)
         index = log.ledger.index_at(ALL + 3)

@@ -22,11 +22,11 @@ from tests.aggregator.small_run import (
     OTHER_OPERATOR,
     PEERS,
     STRANGER,
-    course_of,
     create,
     grow,
     opened_head,
     signed_manifest,
+    training_spec_of,
 )
 from tests.programs_needed import GO_PACKAGES
 
@@ -46,7 +46,7 @@ def exported(log: Log, directory: Path, tmp_path: Path) -> Path:
 
 
 def test_an_export_shows_what_the_log_holds(log: Log, exported: Path) -> None:
-    shown = verify(exported, course_of=course_of)
+    shown = verify(exported, training_spec_of=training_spec_of)
     assert (shown.run, shown.operators) == (log.ledger.run, (OPERATOR.public_key,))
     assert (shown.head, shown.rounds, shown.credits) == (opened_head(log), log.ledger.round, log.ledger.credits())
 
@@ -68,7 +68,7 @@ def test_a_first_export_that_was_cut_off_is_done_again(log: Log, directory: Path
     (to / "checkpoint").unlink()
     (to / "tile" / "entries" / f"000.p/{3 * ENTRIES}").write_bytes(b"cut")
     assert export(directory, to).new_entries == 3 * ENTRIES
-    assert verify(to, course_of=course_of).rounds == 3
+    assert verify(to, training_spec_of=training_spec_of).rounds == 3
 
 
 def test_what_killed_exports_left_half_written_goes_at_the_next_one(log: Log, directory: Path, tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_what_killed_exports_left_half_written_goes_at_the_next_one(log: Log, di
     grow(log, 1)
     export(directory, to)
     assert not list(to.rglob("*.part"))
-    assert verify(to, course_of=course_of).rounds == 2
+    assert verify(to, training_spec_of=training_spec_of).rounds == 2
 
 
 def test_every_damaged_or_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
-    used = verify(exported, course_of=course_of)
+    used = verify(exported, training_spec_of=training_spec_of)
     newest = [path for path in exported.rglob("*") if path.is_file() and (path.parent.suffix != ".p" or _is_newest(path, used.head.size))]
     assert len(newest) >= 8
     for number, path in enumerate(newest):
@@ -102,7 +102,7 @@ def test_every_damaged_or_missing_file_is_named(exported: Path, tmp_path: Path) 
             data[len(data) // 2] ^= 1
             there.write_bytes(data)
         with pytest.raises(UserError, match=copy.name):
-            verify(copy, course_of=course_of)
+            verify(copy, training_spec_of=training_spec_of)
         shutil.rmtree(copy)
 
 
@@ -178,9 +178,11 @@ def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log:
     (exported / "checkpoint").write_text(forged)
     assert check().returncode == 1
     with pytest.raises(UserError, match="does not hold"):
-        verify(exported, course_of=course_of)
+        verify(exported, training_spec_of=training_spec_of)
     (exported / "checkpoint").write_text(good)
-    assert verify(exported, course_of=course_of).witnesses == tuple((size, each) for each in sorted(cosigned, key=lambda one: one.key))
+    assert verify(exported, training_spec_of=training_spec_of).witnesses == tuple(
+        (size, each) for each in sorted(cosigned, key=lambda one: one.key)
+    )
     three, text = [OPERATOR, OTHER_OPERATOR, STRANGER], head_text(opened_head(log))
     keys = (exported / "key").read_text()
     (exported / "key").write_text(verifier_keys(Operators(log.ledger.run, tuple(each.public_key for each in three), 3)))

@@ -21,7 +21,6 @@ from tests.aggregator.small_run import (
     PEERS,
     POOL,
     child,
-    course_of,
     create,
     grow,
     next_round,
@@ -29,6 +28,7 @@ from tests.aggregator.small_run import (
     reopen,
     rfc_root,
     signed_manifest,
+    training_spec_of,
     verified,
 )
 
@@ -115,7 +115,7 @@ def test_whoever_reads_is_given_the_ledger_after_each_round(directory: Path) -> 
         assert table is not None
         seen.append((ledger.round, ledger.size, len(table)))
 
-    verify_directory(directory, course_of=course_of, on_round=on_round)
+    verify_directory(directory, training_spec_of=training_spec_of, on_round=on_round)
     assert seen == [(round_, round_ * ENTRIES, len(PEERS)) for round_ in range(1, ROUNDS + 1)]
 
 

@@ -17,7 +17,7 @@ from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
-from tests.aggregator.small_run import OPERATOR, STRANGER, course_of, create, grow, next_round, signed_manifest
+from tests.aggregator.small_run import OPERATOR, STRANGER, create, grow, next_round, signed_manifest, training_spec_of
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def kinds(shown: Shown) -> list[tuple[str, str]]:
 
 
 def looked(directory: Path) -> Shown:
-    shown = Shown(directory, course_of=course_of)
+    shown = Shown(directory, training_spec_of=training_spec_of)
     shown.look()
     return shown
 

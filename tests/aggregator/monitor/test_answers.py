@@ -18,7 +18,7 @@ from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import OPERATOR, PEERS
 from tests.aggregator.small_run import PEERS as SMALL_PEERS
-from tests.aggregator.small_run import course_of, create, grow, header, signed_manifest
+from tests.aggregator.small_run import create, grow, header, signed_manifest, training_spec_of
 from tests.contributions import round_of
 
 NAMES = [peer_name(peer.public_key) for peer in PEERS]
@@ -185,7 +185,7 @@ def test_a_log_that_grows_is_followed_and_a_peer_that_stays_away_is_seen(tmp_pat
     directory = tmp_path / "run"
     with create(directory, signed_manifest()) as log:
         grow(log, 1)
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         assert json(shown, "/api/now")["round"] == 1
         grow(log, 2)
@@ -215,7 +215,7 @@ def test_nobody_is_late_by_less_than_can_be_seen_nor_by_what_was_told_before(tmp
         keys = [peer.public_key for peer in SMALL_PEERS]
         live = live_of(open=open_round(4, keys, {}, left_ms=left_ms))
         write_live(directory, live.model_copy(update={"written_at": live.written_at - told_ms_ago}))
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         assert json(shown, "/api/now")["open"]["late_peers"] == []
         assert set(json(shown, "/api/swarm")["state"]) == {"counted"}
@@ -230,7 +230,7 @@ def test_who_was_heard_of_is_there_for_a_few_rounds_time(tmp_path: Path, heard_m
         times = tuple(times_of(round_, live.written_at - 1_000 * (3 - round_)) for round_ in (1, 2))  # a round takes a second
         newcomer = bytes(31) + b"\x07"
         write_live(directory, live.model_copy(update={"times": times, "heard": {newcomer.hex(): live.written_at - heard_ms}}))
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         found = {peer["key"]: peer["state"] for peer in json(shown, "/api/peers")["peers"]}
         assert found.get(newcomer.hex(), "away") == state
@@ -244,7 +244,7 @@ def test_of_a_finished_run_nobody_is_at_work_and_it_is_said_who_took_part(tmp_pa
         live = live_of(open=open_round(2, keys, {keys[0]: "good"}, left_ms=-10_000))  # said before the last round's commit
         heard = {newcomer.hex(): live.written_at, keys[0].hex(): live.written_at, keys[1].hex(): live.written_at - 300_000}
         write_live(directory, live.model_copy(update={"heard": heard}))
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         now = json(shown, "/api/now")
         assert (now["is_finished"], now["open"]) == (True, None)
@@ -271,7 +271,7 @@ def test_who_was_in_the_round_before_the_last_one_has_left_a_finished_run(tmp_pa
             headers = [header(log.ledger, peer) for peer in SMALL_PEERS[1:]]
             listed = [log.ledger.listed(one, 2) for one in headers]
             log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
-            shown = Shown(directory, course_of=course_of)
+            shown = Shown(directory, training_spec_of=training_spec_of)
             shown.look()
             found = json(shown, f"/api/peers/{SMALL_PEERS[0].public_key.hex()}")
             assert (found["state"], found["is_finished"]) == (state, num_rounds == 2)
@@ -284,7 +284,7 @@ def test_who_was_heard_of_but_is_in_no_table_yet_is_found_too(played: tuple[Path
         live = live_of()
         newcomer = bytes(31) + b"\x07"
         write_live(directory, live.model_copy(update={"heard": {newcomer.hex(): live.written_at}}))
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         peer = json(shown, f"/api/peers/{newcomer.hex()}")
         assert (peer["state"], peer["claims"], peer["claims_list"], peer["rank"]) == ("present", 0, [], None)
@@ -309,7 +309,7 @@ def test_curves_of_quality_and_fronts_come_from_the_evaluators_file(played: tupl
             lines.append({"round": round_, "state": state, "at": 1, "seconds": 0.5, "held_out": 355, "points": points})
         text = "".join(dumps(line) + "\n" for line in lines)
         (directory / "monitor" / QUALITY).write_text(text + '{"round": 3, "sta')  # the evaluator is just writing
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         quality = json(shown, "/api/quality")
         assert (quality["round"], quality["largest"], quality["held_out"]) == ([0, 1, 2], [0.0, 0.2, 0.4], 355)

@@ -21,7 +21,7 @@ from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import sha256
 from tests.aggregator.monitor.asgi import live_of, times_of, write_live
-from tests.aggregator.small_run import ENTRIES, OPERATOR, course_of, create, grow, next_round, reopen, signed_manifest
+from tests.aggregator.small_run import ENTRIES, OPERATOR, create, grow, next_round, reopen, signed_manifest, training_spec_of
 
 ROUNDS = KEPT_CLAIMS + 2  # so that there are peers whose first claims are not kept
 
@@ -55,7 +55,7 @@ def alarms_of(sight: Sight) -> list[str]:
 
 def looked(directory: Path) -> Sight:
     """Return what a monitor sees that was started just now, after two looks: times of rounds come with the second."""
-    sight = Sight(directory, course_of)
+    sight = Sight(directory, training_spec_of)
     for _ in range(2):
         asyncio.run(sight.look())
     return sight

@@ -6,14 +6,14 @@ from manta_swarm.aggregator.features.fronts.front_file import FILE, FrontPoint, 
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.runtime.disk import make_directory, replace_file
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
-from tests.aggregator.small_run import course_of, create, signed_manifest
+from tests.aggregator.small_run import create, signed_manifest, training_spec_of
 
 
 def test_the_front_that_members_measured_is_shown_and_a_damaged_file_is_said_and_hides_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with create(directory, signed_manifest()):
         write_live(directory, live_of())
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         nothing = shown.get("/api/members-front").json
         assert (nothing["round"], nothing["points"]) == (None, [])

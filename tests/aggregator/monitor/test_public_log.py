@@ -11,7 +11,7 @@ from manta_swarm.protocol.cosignatures import cosign, cosignatures_of
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import Shown
-from tests.aggregator.small_run import ENTRIES, PEERS, course_of, create, grow, signed_manifest
+from tests.aggregator.small_run import ENTRIES, PEERS, create, grow, signed_manifest, training_spec_of
 
 
 def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_cosignatures_are_shown_with_the_head_that_they_are_of_and_the_newest_of
         older = _by(log, PEERS[0])
         grow(log, 1)
         keep_witnessed(directory, [older, _by(log, PEERS[1])])
-        shown = Shown(directory, course_of=course_of)
+        shown = Shown(directory, training_spec_of=training_spec_of)
         shown.look()
         served = shown.get("/tlog/checkpoint").body.decode()
         assert [each.key for each in cosignatures_of(served)] == [PEERS[1].public_key]

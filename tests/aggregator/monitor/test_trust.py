@@ -13,7 +13,7 @@ from tests.aggregator.monitor.asgi import Shown
 from tests.aggregator.monitor.test_kept import assert_same
 from tests.audited import AUDITOR, AUDITORS, audit_of, verdict_of
 from tests.contributions import PEERS, cohort_header_of, header_of
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 LIAR, HONEST, DOUBTED = PEERS[:3]
 FIRST, SECOND = AUDITORS[:2]
@@ -47,7 +47,7 @@ def demoted_run(directory: Path) -> AuditedRun:
 
 
 def seen(run: AuditedRun) -> Shown:
-    found = Shown(run.directory, course_of=lambda _: FixedCourse())
+    found = Shown(run.directory, training_spec_of=lambda _: FixedTrainingSpec())
     found.look()
     return found
 
@@ -87,7 +87,7 @@ def test_what_was_added_up_is_kept_with_its_audits_and_its_settlement(tmp_path: 
             if is_over:
                 made.rounds_to_the_end(peers=[HONEST, DOUBTED])
                 made.settle()
-            sights = [Sight(made.directory, lambda _: FixedCourse()) for _ in range(2)]
+            sights = [Sight(made.directory, lambda _: FixedTrainingSpec()) for _ in range(2)]
             for sight in sights:
                 asyncio.run(sight.look())
             whole, recalled = (sight.view for sight in sights)
@@ -112,7 +112,7 @@ def test_of_how_many_computers_are_proven_is_told_as_the_page_counts_them(tmp_pa
     run = AuditedRun(tmp_path / "run", num_rounds=9, proven=(HONEST, DOUBTED))
     for peers in ((LIAR, HONEST, DOUBTED), (LIAR, HONEST), (LIAR, HONEST)):
         run.round(peers=peers)
-    shown = Shown(run.directory, course_of=lambda _: FixedCourse())
+    shown = Shown(run.directory, training_spec_of=lambda _: FixedTrainingSpec())
     for is_over in (False, True):
         if is_over:
             run.rounds_to_the_end(peers=(LIAR, HONEST))

@@ -19,7 +19,7 @@ from tests.aggregator.monitor.page_checks import contrast_faults, structure_faul
 from tests.aggregator.monitor.test_trust import DOUBTED, HONEST, LIAR, audited_run, demoted_run, name
 from tests.audited import verdict_of
 from tests.network.processes import DEADLINE_S
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 __all__ = ["browser", "screens"]
 
@@ -60,7 +60,7 @@ def served(directory: Path) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
     from manta_swarm.aggregator.monitor.program import Monitor
 
-    sight = Sight(directory, lambda _: FixedCourse())
+    sight = Sight(directory, lambda _: FixedTrainingSpec())
     asyncio.run(sight.look())
     monitor = Monitor(sight, MonitorSection(), is_loopback=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -10,27 +10,27 @@ from manta_swarm.aggregator.monitor.opened import Opened, opened
 from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.tables import TableSeen, table_seen
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Round
 from manta_swarm.protocol.revocation import PEER, Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import peer_name
-from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow, signed_manifest
+from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, grow, signed_manifest, training_spec_of
 
 SIGNED = signed_manifest()
 
 
 def view_of(log: Log) -> View:
     """Return the view of all of a small run's log."""
-    view = View(SIGNED, course_of(log.ledger.manifest))
+    view = View(SIGNED, training_spec_of(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     return view
 
 
 def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]) -> None:
     log = played[1].log
-    view = View(played[1].signed, AskedCourse(log.ledger.manifest))
+    view = View(played[1].signed, AskedTrainingSpec(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     assert (view.round, view.size, view.root()) == (log.ledger.round, log.head.size, log.head.root)
     assert view.reputation.credits() == log.ledger.credits()
@@ -44,7 +44,7 @@ def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]
 def test_it_does_not_matter_in_which_parts_the_entries_come(log: Log) -> None:
     grow(log, 5)
     whole, entries = view_of(log), log.entries(0, log.head.size)
-    bit_by_bit = View(SIGNED, course_of(log.ledger.manifest))
+    bit_by_bit = View(SIGNED, training_spec_of(log.ledger.manifest))
     for entry in entries:
         bit_by_bit.take([entry])
     assert bit_by_bit.root() == whole.root()
@@ -76,7 +76,7 @@ def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log) -
 def test_what_is_no_log_is_refused(log: Log) -> None:
     grow(log, 2)
     entries = log.entries(0, log.head.size)
-    view = View(SIGNED, course_of(log.ledger.manifest))
+    view = View(SIGNED, training_spec_of(log.ledger.manifest))
     with pytest.raises(EncodingError):
         view.take([b"no entry"])
     with pytest.raises(LedgerError, match="other contributions"):
@@ -87,7 +87,7 @@ def test_an_entry_that_does_not_fit_is_not_kept_and_may_come_again(log: Log) -> 
     """A look that fails is followed by another one, of the same entries."""
     grow(log, 2)
     entries = log.entries(0, log.head.size)
-    view = View(SIGNED, course_of(log.ledger.manifest))
+    view = View(SIGNED, training_spec_of(log.ledger.manifest))
     view.take(entries[: ENTRIES - 2])  # its newest contribution and the round's entry are to come
     for _ in range(3):
         with pytest.raises(LedgerError):
@@ -139,13 +139,13 @@ def test_rounds_that_nobody_timed_have_no_time(log: Log) -> None:
 
 def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, OpenRun]) -> None:
     log = played[1].log
-    manifest, course = log.ledger.manifest, log.ledger.course
+    manifest, training_spec = log.ledger.manifest, log.ledger.training_spec
     *table, last = [opened(entry) for entry in log.entries(0, (log.ledger.index_at(1) or 0) + 1)]
     assert isinstance(last.said, Round)
     entries = [*table, replace(last, said=replace(last.said, first=1))]
     revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
     before = Opened("revocation", revocation, Signed.sign(revocation, OPERATOR))
-    assert table_seen(0, [before, *entries], manifest, course) == table_seen(1, entries, manifest, course)
+    assert table_seen(0, [before, *entries], manifest, training_spec) == table_seen(1, entries, manifest, training_spec)
 
 
 def test_what_is_read_of_a_log_at_a_time_is_bounded_however_large_its_entries_are() -> None:

@@ -10,7 +10,7 @@ from manta_swarm.protocol.admission import GUEST, INVITATION, MEMBER, PROVEN, Ad
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.runtime.disk import IDENTITY, load_identity
 from tests.audited import RULES
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ from tests.runs import FixedCourse, manifest_of
 def test_an_invitation_says_how_many_it_lets_in_and_what_they_may_do(tmp_path: Path, keys: int, role: str, words: str) -> None:
     operator = load_identity(tmp_path / IDENTITY)
     manifest = manifest_of(operator, num_rounds=40, admission=AdmissionRule(INVITATION), audits=(RULES,))
-    Log.create(tmp_path, SignedManifest.sign(manifest, operator), operator, course_of=lambda _: FixedCourse()).close()
+    Log.create(tmp_path, SignedManifest.sign(manifest, operator), operator, training_spec_of=lambda _: FixedTrainingSpec()).close()
     assert invitation(tmp_path, keys=keys, role=role).words == words

@@ -19,10 +19,10 @@ from manta_swarm.protocol.rounds import Sealed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import header_of
 from tests.network.virtual_time import now, run_virtual
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
-LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
 HEADER = header_of(LEDGER, PEER)
 SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
 COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())

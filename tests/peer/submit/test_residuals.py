@@ -19,7 +19,7 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.peer.contexts import context_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import FixedTrainingSpec, manifest_of
 
 PEER = Identity(b"\x0b" * 32)
 SPARSE = replace(manifest_of(PEER).exchange, codec="topk-256-4", residual_percent=50)
@@ -40,7 +40,9 @@ class Life:
     def __init__(self, directory: Path) -> None:
         self.store = PeerStore(directory)
         self.residuals = Residuals(
-            context_of(None, PEER, SIGNED, store=self.store, num_weights=N, course=FixedCourse(sorts=frozenset({SORTED_AFTER})))
+            context_of(
+                None, PEER, SIGNED, store=self.store, num_weights=N, training_spec=FixedTrainingSpec(sorts=frozenset({SORTED_AFTER}))
+            )
         )
 
 

@@ -131,7 +131,13 @@ class Scene:
         neighbours = await self.announce(endpoint)
         await neighbours.look()  # for those who came before
         context = context_of(
-            endpoint, identity, log.signed, compute=self.compute, blob_store=blob_store, num_weights=log.num_weights, course=log.course
+            endpoint,
+            identity,
+            log.signed,
+            compute=self.compute,
+            blob_store=blob_store,
+            num_weights=log.num_weights,
+            training_spec=log.training_spec,
         )
         spread = Spread(context, neighbours)
         await spread.start()

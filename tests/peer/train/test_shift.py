@@ -21,7 +21,7 @@ from manta_swarm.protocol.rounds import RoundMachine, Standing
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import signed_manifest, until
 from tests.peer.contexts import progress_of
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
@@ -151,7 +151,7 @@ def play(
 
     async def whole() -> Scene:
         pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
-        machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START)
+        machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START)
         seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
         if seated:
             seat.set_result(Seat(PEER.public_key))

@@ -37,7 +37,7 @@ from tests.automl.data.files import noise, write_picture
 from tests.memory_log import MICROBATCH, signed_manifest, until
 from tests.network.processes import DEADLINE_S, are_gone, wait_for
 from tests.peer.contexts import progress_of
-from tests.runs import FixedCourse
+from tests.runs import FixedTrainingSpec
 
 pytestmark = pytest.mark.swarm
 
@@ -83,7 +83,7 @@ async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awai
     """Return the gradient accumulator of so many microbatches on a worker pool, while ``beside`` goes on."""
     accumulator, machine = (
         GradientAccumulator(pool.num_weights, ASKED),
-        RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedCourse(), START),
+        RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START),
     )
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(PEER.public_key))

@@ -16,7 +16,7 @@ from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.audited import OPERATOR, RULES
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of
-from tests.runs import EXCHANGE, FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 A, B, C = PEERS[:3]
 
@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
     """The log of an audited run, all of whose contributions are audited, with bodies that leave residuals."""
     exchange = replace(EXCHANGE, codec="topk-64-2")
     manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=40, audits=(RULES,))
-    with Log.create(tmp_path, SignedManifest.sign(manifest, OPERATOR), OPERATOR, course_of=lambda _: FixedCourse()) as log:
+    with Log.create(tmp_path, SignedManifest.sign(manifest, OPERATOR), OPERATOR, training_spec_of=lambda _: FixedTrainingSpec()) as log:
         yield log
 
 

@@ -17,7 +17,7 @@ from manta_swarm.aggregator.log.moving import recover
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 from manta_swarm.runtime.door import Door
 from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, play
-from tests.aggregator.small_run import ENTRIES, course_of, create, grow, reopen, signed_manifest, verified
+from tests.aggregator.small_run import ENTRIES, create, grow, reopen, signed_manifest, training_spec_of, verified
 
 MANY = -(-600 // ENTRIES)  # rounds: more than two full bundles
 
@@ -50,19 +50,19 @@ def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp
                 await scene.cosigned(log.head.size)
             await end(task)
             newest, scene.size = log.head, log.head.size
-        shown = verify(scene.directory / FOLDER, course_of=course_of)
+        shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
         assert (shown.head, shown.rounds) == (newest, 4 + MANY)
         async with serving(scene.rule, Door.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
             again = tmp_path / "again"
             shutil.copytree(old, again)
-            done = await asyncio.to_thread(recover, again, WebCopy(url), course_of=course_of)
+            done = await asyncio.to_thread(recover, again, WebCopy(url), training_spec_of=training_spec_of)
             assert (done.head, done.new_entries) == (newest, scene.size - 3 * ENTRIES)
             for name in ("../identity.key", "newest", "tile/entries/999"):
                 with pytest.raises(UserError, match="404"):
                     await asyncio.to_thread(WebCopy(url).read, name, 100)
 
     play(tmp_path, story)
-    assert recover(old, FolderCopy(tmp_path / "witness" / FOLDER), course_of=course_of).head == verified_head(old)
+    assert recover(old, FolderCopy(tmp_path / "witness" / FOLDER), training_spec_of=training_spec_of).head == verified_head(old)
     assert verified(old).rounds == 4 + MANY
 
 
@@ -97,7 +97,7 @@ def test_entries_that_are_not_under_the_head_are_not_kept_and_the_true_ones_are_
             asyncio.run(extended(entries, log, last=1))
         asyncio.run(extended(entries, log))
         assert entries.size == log.head.size
-        assert verify(tmp_path / "kept", course_of=course_of).head == log.head
+        assert verify(tmp_path / "kept", training_spec_of=training_spec_of).head == log.head
 
 
 def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_accumulator_up(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_accumul
         asyncio.run(extended(entries, log))
         grow(log, 1)
         asyncio.run(extended(entries, log))
-        assert verify(folder, course_of=course_of).head == log.head
+        assert verify(folder, training_spec_of=training_spec_of).head == log.head
 
 
 def test_a_damaged_or_another_logs_folder_is_told_of(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ SPARSE_STEPS = replace(SPARSE, local_steps=2)
 
 def _service(scene: Scene, *, is_lease_only: bool = False) -> GatewayService:
     log = scene.log
-    context = context_of(None, PEERS[0], log.signed, None, ComputeThread(), course=log.course, num_weights=log.num_weights)
+    context = context_of(None, PEERS[0], log.signed, None, ComputeThread(), training_spec=log.training_spec, num_weights=log.num_weights)
     return GatewayService(context, digits(), is_lease_only=is_lease_only)
 
 

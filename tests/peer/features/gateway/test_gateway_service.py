@@ -41,7 +41,7 @@ def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> 
     gifts = [gift.vector for gift in seat._gifts.values()]
     vector = np.abs(gifts[0]) * np.float32(0.75)
     steps = gateway.manifest.exchange.local_steps
-    accumulator = GradientAccumulator(vector.size, gateway.course.plan.architectures(gateway.base.round + 1, "here"))
+    accumulator = GradientAccumulator(vector.size, gateway.training_spec.plan.architectures(gateway.base.round + 1, "here"))
     accumulator._counts[0] = steps
     for step in range(steps):
         accumulator._indices.append(step)
@@ -73,9 +73,9 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
         for signed, vector in zip(gathered.claims, vectors, strict=True):
             if signed.digest in by_claim:
                 assert vector_digest(vector) == signed.open().given
-                asked = gateway.course.plan.architectures(1, "here")
+                asked = gateway.training_spec.plan.architectures(1, "here")
                 assert {asked[place] for place, microbatches in enumerate(signed.open().work) if microbatches} == {
-                    gateway.course.plan.space.smallest()
+                    gateway.training_spec.plan.space.smallest()
                 }
         weights = [signed.open().microbatches * MICROBATCH if signed.digest in by_claim else MICROBATCH for signed in gathered.claims]
         assert (gathered.mean == near_mean(vectors, weights)).all()
@@ -95,10 +95,12 @@ def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_f
         await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease(microbatch_ms=10)
-        assert lease.architecture == gateway.course.plan.space.smallest().text
+        assert lease.architecture == gateway.training_spec.plan.space.smallest().text
         assert lease.microbatches_a_step == 2  # as many as a claim may have
         weights = gateway.service.blob(lease.weights)
-        assert weights == covered_weights(gateway.state.parameters.numpy(), gateway.course.plan.space, gateway.course.plan.space.smallest())
+        assert weights == covered_weights(
+            gateway.state.parameters.numpy(), gateway.training_spec.plan.space, gateway.training_spec.plan.space.smallest()
+        )
         done = light.do(lease)
         claim = done.back.claim.open()
         assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
@@ -404,14 +406,14 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
 
 def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_teacher_or_are_the_largest() -> None:
     async def shrinking(gateway: Gateway) -> None:
-        distilling = next(phase.first for phase in gateway.course.plan.phases if phase.distils)
+        distilling = next(phase.first for phase in gateway.training_spec.plan.phases if phase.distils)
         await gateway.convene(gateway.after(distilling - 1))
         assert "learn from the largest network too" in (await Light(gateway, 0).ask()).reason
         await gateway.convene(gateway.after(0))
         assert (await Light(gateway, 0).ask()).lease
 
     async def parallel(gateway: Gateway) -> None:
-        roles = [gateway.course.role(round_, "here") for round_ in (1, 2, 3, 4)]
+        roles = [gateway.training_spec.role(round_, "here") for round_ in (1, 2, 3, 4)]
         assert sorted(roles) == [0, 1, 2, 2]
         for round_, role in enumerate(roles):
             await gateway.convene(gateway.after(round_))
@@ -425,14 +427,14 @@ def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_tea
 
 def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_of_it_is_covered() -> None:
     async def story(gateway: Gateway) -> None:
-        round_ = next(number for number in range(1, 5) if gateway.course.role(number, "here") == 2)
+        round_ = next(number for number in range(1, 5) if gateway.training_spec.role(number, "here") == 2)
         seat = await gateway.convene(gateway.after(round_ - 1))
-        (architecture,) = gateway.course.plan.architectures(round_, "here")
+        (architecture,) = gateway.training_spec.plan.architectures(round_, "here")
         light = Light(gateway, 0)
         lease = await light.lease()
         assert lease.architecture == architecture.text
         assert (await light.give_back(light.do(lease))).fate == Fate.HELD
-        mask = gateway.course.coverage(round_, "here")
+        mask = gateway.training_spec.coverage(round_, "here")
         assert mask is not None
         assert not seat._gifts[LIGHTS[0].public_key].vector[~mask].any()
 
@@ -546,7 +548,7 @@ def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
         assert samples is not None
         for wrong in (
             replace(lease, architecture="r32"),
-            replace(lease, architecture=gateway.course.plan.space.largest().text + " u6.0:k3e2"),
+            replace(lease, architecture=gateway.training_spec.plan.space.largest().text + " u6.0:k3e2"),
             replace(lease, microbatches_a_step=3),  # more than a claim may have
             replace(lease, round=101),
         ):

@@ -3,12 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.automl.training.asked import AskedCourse
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.coverage import coverage_of
 
 
-class RunCourse(AskedCourse):
-    """Implements ``protocol.course.Course``."""
+class RunTrainingSpec(AskedTrainingSpec):
+    """Implements ``protocol.training_spec.TrainingSpec``."""
 
     def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
         """Return (N,) which weights a cohort's contribution to a round is about; None: all (``automl.training.coverage.coverage_of``)."""

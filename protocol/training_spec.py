@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Course(Protocol):
+class TrainingSpec(Protocol):
     """A run's training as its manifest fixes it: a pure function of its arguments, the same everywhere."""
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
