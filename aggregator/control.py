@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Protocol
 
-from manta_swarm.network.farewells import Farewell
+from manta_swarm.network.shutdown_notices import ShutdownNotice
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.runtime import control
 from manta_swarm.runtime.disk import DirectoryLock
@@ -34,7 +34,7 @@ class Stopping:
         self._run = run
         self._revoker = revoker
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.farewell: Farewell | None = None
+        self.shutdown_notice: ShutdownNotice | None = None
 
     async def answer(self, words: str) -> str:
         """Return the answer to a line of words."""
@@ -42,12 +42,12 @@ class Stopping:
             asked = json.loads(words)
             if "revoke" in asked:
                 return await self._revoked(str(asked["revoke"]), bytes.fromhex(asked["target"]))
-            farewell = Farewell(self._run, int(asked["is_over"]), str(asked["reason"]))
+            shutdown_notice = ShutdownNotice(self._run, int(asked["is_over"]), str(asked["reason"]))
         except (ValueError, KeyError, TypeError):
             return "unknown words"
-        if self.farewell is not None:
+        if self.shutdown_notice is not None:
             return "it is stopping already"
-        self.farewell = farewell
+        self.shutdown_notice = shutdown_notice
         self.told.set_result(None)
         return "stopping"
 
@@ -77,7 +77,7 @@ def tell_to_stop(directory: Path, *, is_over: bool, reason: str) -> str:
         Unreachable: it does not answer.
     """
     try:
-        Farewell(bytes(32), int(is_over), reason)
+        ShutdownNotice(bytes(32), int(is_over), reason)
     except ValueError as error:
         raise UserError(f"--reason: {error}") from error
     return control.tell(directory, json.dumps({"is_over": is_over, "reason": reason}), who=WHO)

@@ -22,10 +22,10 @@ from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.distances import serve_pings
-from manta_swarm.network.farewells import say_farewell
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
 from manta_swarm.network.reach import DialBackService
+from manta_swarm.network.shutdown_notices import say_shutdown_notice
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import LedgerError
@@ -99,7 +99,7 @@ class Session:
                 await self._keeper.close()
                 await self.context.waiting.close()
                 look.show(self)
-            is_over = self.stopping.farewell is not None and self.stopping.farewell.is_over
+            is_over = self.stopping.shutdown_notice is not None and self.stopping.shutdown_notice.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
             self._say(f"stopped at round {self.context.ledger.round}; {what_next}")
 
@@ -184,18 +184,20 @@ class Session:
         broken = self.context.broken.told
         ends: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, broken, *background}
         done, _ = await asyncio.wait({*ends, self.stopping.told}, return_when=asyncio.FIRST_COMPLETED)
-        farewell = self.stopping.farewell
-        if farewell is not None and farewell.is_over and done == {self.stopping.told}:
+        shutdown_notice = self.stopping.shutdown_notice
+        if shutdown_notice is not None and shutdown_notice.is_over and done == {self.stopping.told}:
             done = await self._keep_promises(ends)
         if broken in done:
             raise broken.result()
         for task in background:
             if task in done:
                 task.result()
-        if farewell is not None:
-            count = await say_farewell(self._node, farewell)
+        if shutdown_notice is not None:
+            count = await say_shutdown_notice(self._node, shutdown_notice)
             nodes = "1 node was" if count == 1 else f"{count} nodes were"
-            self._say(f"{nodes} told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
+            self._say(
+                f"{nodes} told that the log {'ends' if shutdown_notice.is_over else 'stops'}: {shutdown_notice.reason or 'no reason'}"
+            )
         own = self.context.measures.summed_up()
         if own is not None:
             self._say(own.words())

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from manta_swarm.network.log_client import Commitment, FeedUpdate
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.company import Membership
-from manta_swarm.peer.contact.operators_word import OperatorsWord
+from manta_swarm.peer.contact.operator_notice import OperatorNotice
 from manta_swarm.peer.contact.others import Others
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit import Credit
@@ -86,7 +86,7 @@ class Session:
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
-        self._word = OperatorsWord(context)
+        self._word = OperatorNotice(context)
         heads = Heads(context, progress)
         self._one_history = OneHistory(context, progress, neighbours, heads)
         self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)

@@ -23,11 +23,11 @@ from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.automl.data.shards.layout import shard_name
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.network import timeouts
-from manta_swarm.network.farewells import Farewell, Farewells
 from manta_swarm.network.log_client import HandIn, LogClient, fetch_manifest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rates import CallLimits, CallRates
 from manta_swarm.network.rpc import Refused
+from manta_swarm.network.shutdown_notices import ShutdownNotice, ShutdownNotices
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.records import Round, open_entry
@@ -298,8 +298,8 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         ledger = program.context.log.ledger
         made, other = everybodys(ledger)[:2]
         peer = program.network.endpoint(made.peer.public_key)
-        farewells = Farewells([program.node.key], ledger.run)
-        await farewells.start(peer)
+        shutdown_notices = ShutdownNotices([program.node.key], ledger.run)
+        await shutdown_notices.start(peer)
         program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
         client = LogClient(peer, ledger.manifest, ledger.run)
         assert (await client.hand_in(made.header, made.groups)).inclusion_promise is not None
@@ -310,7 +310,7 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
         await program.running
         assert program.context.log.ledger.round == 1  # what had an inclusion promise is in
-        assert await farewells.next() == (program.node.key, Farewell(ledger.run, 1, reason))
+        assert await shutdown_notices.next() == (program.node.key, ShutdownNotice(ledger.run, 1, reason))
         assert f"1 node was told that the log ends: {reason}" in program.lines
 
     run(directory, monkeypatch, story)

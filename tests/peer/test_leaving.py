@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.farewells import METHOD, Farewell
+from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
@@ -193,8 +193,8 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
         member = scene.join(0)
         member.worker.may_go_on.clear()
         await until(lambda: len(member.worker.microbatches) == 1)
-        farewell = Farewell(scene.log.ledger.run, 1, "all is learnt")
-        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(farewell), timeout_s=timeouts.PUSH_S)
+        shutdown_notice = ShutdownNotice(scene.log.ledger.run, 1, "all is learnt")
+        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(shutdown_notice), timeout_s=timeouts.PUSH_S)
         scene.log.go_away()
         member.worker.may_go_on.set()
         await member.ends()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.farewells import METHOD, Farewell
+from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.memory_log import DEADLINE_S, OPERATOR, until
@@ -73,12 +73,12 @@ def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(t
         stops = member.loop.context.log.operator
         others = [key for key in scene.log.endpoints if key != stops]
         for is_over in (0, 1):
-            farewell = pack(Farewell(scene.log.ledger.run, is_over, "as I say"))
-            await scene.log.endpoints[stops].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)
+            shutdown_notice = pack(ShutdownNotice(scene.log.ledger.run, is_over, "as I say"))
+            await scene.log.endpoints[stops].call(member.endpoint.key, METHOD, shutdown_notice, timeout_s=DEADLINE_S)
         assert member.loop.context.log.operator in others
         assert member.loop.ended == ""
         await counts(scene, member)
-        await scene.log.endpoints[others[0]].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)
+        await scene.log.endpoints[others[0]].call(member.endpoint.key, METHOD, shutdown_notice, timeout_s=DEADLINE_S)
         assert member.loop.ended == "the operators ended this run for good: as I say"
         await member.ends()
 

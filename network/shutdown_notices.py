@@ -14,13 +14,13 @@ from manta_swarm.runtime.tasks import together
 MAX_REASON = 200  # characters
 _MAX_FAREWELL_BYTES = 1024
 _AT_ONCE = 64
-_WAITING = 16  # farewells that nobody has taken, until the next one is held up
+_WAITING = 16  # shutdown notices that nobody has taken, until the next one is held up
 
-METHOD = "farewell"
+METHOD = "shutdown_notice"
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class ShutdownNotice:
     """What the log says."""
 
     run: bytes
@@ -29,14 +29,14 @@ class Farewell:
 
     def __post_init__(self) -> None:
         if self.is_over not in (0, 1) or len(self.run) != 32:
-            raise ValueError("a farewell that says neither whether the log comes back nor of which run it is")
+            raise ValueError("a shutdown notice that says neither whether the log comes back nor of which run it is")
         if len(self.reason) > MAX_REASON or not self.reason.isprintable():
             raise ValueError(f"a reason is one line of at most {MAX_REASON} characters")
 
 
-async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
+async def say_shutdown_notice(node: OwnNode, shutdown_notice: ShutdownNotice) -> int:
     """Tell all nodes that are connected; return how many took note. Whoever does not answer in a moment will find the log away."""
-    data = pack(farewell)
+    data = pack(shutdown_notice)
 
     async def tell(key: PublicKey) -> bool:
         try:
@@ -52,28 +52,28 @@ async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
     return sum(await together(*(tell(key) for key in keys if key != node.key), at_once=_AT_ONCE))
 
 
-class Farewells:
+class ShutdownNotices:
     """What the operators of one run say before they stop."""
 
     def __init__(self, operators: Collection[bytes], run: bytes) -> None:
         """Believe these operators."""
         self._operators = operators
         self._run = run
-        self._said: asyncio.Queue[tuple[PublicKey, Farewell]] = asyncio.Queue(_WAITING)
+        self._said: asyncio.Queue[tuple[PublicKey, ShutdownNotice]] = asyncio.Queue(_WAITING)
 
     async def start(self, endpoint: Endpoint) -> None:
         """Take note of it from now on."""
-        await endpoint.serve(METHOD, self._on_farewell)
+        await endpoint.serve(METHOD, self._on_shutdown_notice)
 
-    async def next(self) -> tuple[PublicKey, Farewell]:
+    async def next(self) -> tuple[PublicKey, ShutdownNotice]:
         """Return who says what next, once it is said."""
         return await self._said.get()
 
-    async def _on_farewell(self, caller: PublicKey, request: bytes) -> bytes:
+    async def _on_shutdown_notice(self, caller: PublicKey, request: bytes) -> bytes:
         if caller not in self._operators:
-            raise EncodingError("a farewell of somebody else's log")
-        farewell = unpack(Farewell, request, max_bytes=_MAX_FAREWELL_BYTES)
-        if farewell.run != self._run:
-            raise EncodingError("a farewell of another run's log")
-        await self._said.put((caller, farewell))
+            raise EncodingError("a shutdown notice of somebody else's log")
+        shutdown_notice = unpack(ShutdownNotice, request, max_bytes=_MAX_FAREWELL_BYTES)
+        if shutdown_notice.run != self._run:
+            raise EncodingError("a shutdown notice of another run's log")
+        await self._said.put((caller, shutdown_notice))
         return b""

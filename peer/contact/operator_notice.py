@@ -2,9 +2,9 @@
 
 import logging
 
-from manta_swarm.network.farewells import Farewell, Farewells
 from manta_swarm.network.operator_line import Change, short
 from manta_swarm.network.rpc import Endpoint
+from manta_swarm.network.shutdown_notices import ShutdownNotice, ShutdownNotices
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.signing import PublicKey
 
@@ -14,7 +14,7 @@ _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 logger = logging.getLogger("manta.peer")
 
 
-class OperatorsWord:
+class OperatorNotice:
     """Of one run, at one peer."""
 
     def __init__(self, context: RunContext) -> None:
@@ -26,13 +26,13 @@ class OperatorsWord:
         self._said_s = -_AGAIN_S  # when it was said last that it talks to another one
         self._over: set[PublicKey] = set()  # operators who say that the run is over
         self.ended = ""  # for good: in words
-        self._farewells = Farewells(log.operators.keys, log.operators.run)
+        self._shutdown_notices = ShutdownNotices(log.operators.keys, log.operators.run)
         if not log.operators.is_alone:
             board.update(operator=short(log.operator))
 
     async def hear(self, endpoint: Endpoint) -> None:
         """Take note of what operators say before they stop, from now on."""
-        await self._farewells.start(endpoint)
+        await self._shutdown_notices.start(endpoint)
 
     async def watch(self) -> None:
         """Say which operator is talked to, whenever it is another one, until this is cancelled."""
@@ -42,7 +42,7 @@ class OperatorsWord:
     async def over(self) -> None:
         """Say which operators stop, and return once they ended the run for good."""
         while not self.ended:
-            self._stops(*await self._farewells.next())
+            self._stops(*await self._shutdown_notices.next())
 
     @property
     def is_away(self) -> bool:
@@ -65,10 +65,10 @@ class OperatorsWord:
             self._said_s = self._now_s()
             self._board.say(f"talks to operator {name} from now on; the one before it was of no use: {change.why}")
 
-    def _stops(self, key: PublicKey, farewell: Farewell) -> None:
+    def _stops(self, key: PublicKey, shutdown_notice: ShutdownNotice) -> None:
         """An operator says that it stops: for a while, or for good; one of several speaks for itself alone."""
-        reason = f": {farewell.reason}" if farewell.reason else ""
-        if farewell.is_over:
+        reason = f": {shutdown_notice.reason}" if shutdown_notice.reason else ""
+        if shutdown_notice.is_over:
             self._over.add(key)
         if len(self._over) >= self._log.operators.quorum:
             self.ended = f"the operator{'' if self._log.operators.is_alone else 's'} ended this run for good{reason}"
@@ -76,7 +76,7 @@ class OperatorsWord:
         elif self._log.operators.is_alone:
             self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
         else:
-            what = "ends this run for good, as it says" if farewell.is_over else "stops for a while"
+            what = "ends this run for good, as it says" if shutdown_notice.is_over else "stops for a while"
             self._board.say(f"operator {short(key)} {what}{reason}; the others go on")
             if key == self._log.operator:
                 self._log.line.turn_away("it stops")

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from manta_swarm.network.farewells import METHOD, Farewell, Farewells, say_farewell
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
+from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice, ShutdownNotices, say_shutdown_notice
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.signing import PublicKey, sha256
 
@@ -16,25 +16,25 @@ LOG, PEER, OTHER, STRANGER = (PublicKey(sha256(b"%d" % number)) for number in ra
 
 def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_up() -> None:
     async def story() -> None:
-        network, farewells = MemoryNetwork(), Farewells([LOG], RUN)
+        network, shutdown_notices = MemoryNetwork(), ShutdownNotices([LOG], RUN)
         log = network.endpoint(LOG)
-        await farewells.start(network.endpoint(PEER))
+        await shutdown_notices.start(network.endpoint(PEER))
         network.endpoint(OTHER)  # of a version that knows no such call
         log.ways = {PEER: [], OTHER: [], STRANGER: [], LOG: []}
-        farewell = Farewell(RUN, 0, "a new disk; back at eight")
-        assert await say_farewell(log, farewell) == 1
-        assert await farewells.next() == (LOG, farewell)
+        shutdown_notice = ShutdownNotice(RUN, 0, "a new disk; back at eight")
+        assert await say_shutdown_notice(log, shutdown_notice) == 1
+        assert await shutdown_notices.next() == (LOG, shutdown_notice)
 
     asyncio.run(story())
 
 
-def test_nobody_but_the_log_says_farewell_for_it() -> None:
+def test_nobody_but_the_log_says_shutdown_notice_for_it() -> None:
     async def story() -> None:
-        network, farewells = MemoryNetwork(), Farewells([LOG], RUN)
-        await farewells.start(network.endpoint(PEER))
+        network, shutdown_notices = MemoryNetwork(), ShutdownNotices([LOG], RUN)
+        await shutdown_notices.start(network.endpoint(PEER))
         for caller, data in (
-            (STRANGER, pack(Farewell(RUN, 1, ""))),
-            (LOG, pack(Farewell(sha256(b"another run"), 1, ""))),
+            (STRANGER, pack(ShutdownNotice(RUN, 1, ""))),
+            (LOG, pack(ShutdownNotice(sha256(b"another run"), 1, ""))),
             (LOG, pack((RUN, 1, "two\nlines"))),
             (LOG, pack((RUN, 1, "\x1b[31mred"))),
             (LOG, pack((RUN, 2, ""))),
@@ -45,6 +45,6 @@ def test_nobody_but_the_log_says_farewell_for_it() -> None:
                 await network.endpoint(caller).call(PEER, METHOD, data, timeout_s=5)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await farewells.next()
+                await shutdown_notices.next()
 
     asyncio.run(story())
