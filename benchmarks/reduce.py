@@ -45,7 +45,7 @@ from manta_swarm.network.links import TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.manifest import Manifest, Optimizer
 from manta_swarm.protocol.records import Claim, ClaimStep

@@ -221,9 +221,9 @@ class Gate:
         """See ``OwnNode.introduce``."""
         await self._node.introduce(key, maddrs)
 
-    async def whereabouts(self, key: PublicKey) -> list[str]:
-        """See ``OwnNode.whereabouts``."""
-        return await self._node.whereabouts(key)
+    async def run_locator(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.run_locator``."""
+        return await self._node.run_locator(key)
 
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""

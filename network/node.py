@@ -239,9 +239,9 @@ class Node:
         """See ``OwnNode.introduce``."""
         await self._dialling.introduce(key, maddrs)
 
-    async def whereabouts(self, key: PublicKey) -> list[str]:
-        """See ``OwnNode.whereabouts``."""
-        return await self._dialling.whereabouts(key)
+    async def run_locator(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.run_locator``."""
+        return await self._dialling.run_locator(key)
 
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""

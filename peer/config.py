@@ -23,7 +23,7 @@ from manta_swarm.network.addresses import check_listen, check_peer_address
 from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.cohort.token import check_token
 from manta_swarm.peer.contact.invitation import check_invitation
-from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
 from manta_swarm.peer.limits.limits import LightLimits, Limits, read_size
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER

@@ -26,15 +26,15 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.peer_status import SEEKING, STARTING, PeerStatus
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.cohort.token import load_token
 from manta_swarm.peer.commands.keys import own_identity
 from manta_swarm.peer.commands.tables import load_table, publish_table
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.contact.visiting import num_weights
-from manta_swarm.peer.contact.whereabouts import find_addresses
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live

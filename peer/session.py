@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from manta_swarm.network.log_client import Commitment, FeedUpdate
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Membership
+from manta_swarm.peer.cohort.cohort_membership import Membership
 from manta_swarm.peer.contact.operator_notice import OperatorNotice
 from manta_swarm.peer.contact.others import Others
 from manta_swarm.peer.context import Progress, RunContext
@@ -251,11 +251,11 @@ class Session:
                 await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
-                background.append(meeting := tasks.create_task(self._others.presence.meet()))
+                background.append(meeting := tasks.create_task(self._others.announcer.meet()))
                 background += [
                     tasks.create_task(watch)
                     for watch in (
-                        self._others.presence.watch(),
+                        self._others.announcer.watch(),
                         self._one_history.telling(self._subscriber.listen),
                         self._one_history.telling(self._one_history.watch),
                         self._watch_absences(),
@@ -274,11 +274,11 @@ class Session:
                 self._show_guilt()
                 if self.features.stays and self.guilty is None and not self.ended and not self._word.is_away:
                     meeting.cancel()
-                    await self._others.presence.leave_cohort()
+                    await self._others.announcer.leave_cohort()
                     await self.features.settle()
                 for task in background:
                     task.cancel()
-                await self._others.presence.withdraw()
+                await self._others.announcer.withdraw()
             finally:
                 await self._close(background)
 
@@ -382,4 +382,4 @@ class Session:
             absent_s = await absences.next_return()
             self.context.board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
             self._subscriber.wake()
-            self._others.presence.network_changed()
+            self._others.announcer.network_changed()

@@ -10,7 +10,7 @@ from manta_swarm.network.links import Links
 from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
-from manta_swarm.peer.cohort.company import Membership
+from manta_swarm.peer.cohort.cohort_membership import Membership
 from manta_swarm.peer.cohort.founder import FounderSeat
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -44,7 +44,7 @@ __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
 
 
 class Grouped(Protocol):
-    """Knows which cohort a peer is of (``peer.cohort.company.Company``)."""
+    """Knows which cohort a peer is of (``peer.cohort.cohort_membership.CohortMembership``)."""
 
     @property
     def group(self) -> Group:
@@ -59,7 +59,7 @@ class Cohort:
         context: RunContext,
         membership: Membership,
         neighbours: Neighbours,
-        company: Grouped | None = None,
+        cohort_membership: Grouped | None = None,
         links: Links | None = None,
     ) -> None:
         """Know nobody yet.
@@ -68,12 +68,12 @@ class Cohort:
             context: of the run.
             membership: what decides of which cohort this peer is; without a token it is always alone.
             neighbours: where those who announce the cohort are found.
-            company: has the cohort at present, where it may change; None: whoever proves the token is in it.
+            cohort membership: has the cohort at present, where it may change; None: whoever proves the token is in it.
             links: this peer's direct links; None: as its node makes them.
         """
         self._key = context.key
         self._name, token = membership.proven_name, membership.token
-        self._company = company
+        self._cohort_membership = cohort_membership
         self._neighbours = neighbours
         self._seat = Seat(self._key)
         self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
@@ -89,7 +89,7 @@ class Cohort:
 
     @property
     def _group(self) -> Group:
-        return Group(self._name) if self._company is None else self._company.group
+        return Group(self._name) if self._cohort_membership is None else self._cohort_membership.group
 
     async def start(self) -> None:
         """Answer cohort peers from now on."""

@@ -21,7 +21,7 @@ from manta_swarm.peer.commands.about import table_of
 from manta_swarm.peer.commands.findings import Finding, State
 from manta_swarm.peer.commands.report import is_running
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.limits import nvml
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
 from manta_swarm.peer.store import read_last_run

@@ -22,8 +22,8 @@ from manta_swarm.network.node import short_name
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.finding import fetch_checked_manifest
+from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.contact.visiting import visiting_node
-from manta_swarm.peer.contact.whereabouts import find_addresses
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable, UserError
 from manta_swarm.protocol.fields import check_digest

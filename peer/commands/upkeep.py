@@ -220,7 +220,7 @@ def _require_run(config: "PeerConfig") -> None:
     Raises:
         UserError: none is known.
     """
-    from manta_swarm.peer.contact.whereabouts import find_addresses
+    from manta_swarm.peer.contact.run_locator import find_addresses
     from manta_swarm.peer.store import read_last_run
 
     find_addresses(config, read_last_run(config.dir))

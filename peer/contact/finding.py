@@ -1,4 +1,4 @@
-"""Finding a run at the addresses that lead to it (``peer.contact.whereabouts``); and its manifest, checked."""
+"""Finding a run at the addresses that lead to it (``peer.contact.run_locator``); and its manifest, checked."""
 
 from collections.abc import Sequence
 from pathlib import Path

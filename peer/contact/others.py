@@ -1,4 +1,4 @@
-"""The other peers of a run, as one peer knows them: its neighbours, the company that it finds among them, and its cohort."""
+"""The other peers of a run, as one peer knows them: its neighbours, the cohort membership that it finds among them, and its cohort."""
 
 from collections.abc import Container
 
@@ -7,8 +7,8 @@ from manta_swarm.network.host import host_digest
 from manta_swarm.network.lan import LocalNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Company, Membership
-from manta_swarm.peer.contact.presence import Presence
+from manta_swarm.peer.cohort.cohort_membership import CohortMembership, Membership
+from manta_swarm.peer.contact.announcer import Announcer
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.cohorts import meeting_secret
@@ -32,10 +32,10 @@ class Others:
         secret = b"" if token is None else meeting_secret(token, run)
         self.neighbours = Neighbours(node, run, proven=self, secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
-        self.company = Company(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
-        self.cohort = Cohort(context, membership, self.neighbours, self.company)
+        self.cohort_membership = CohortMembership(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
+        self.cohort = Cohort(context, membership, self.neighbours, self.cohort_membership)
         local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
-        self.presence = Presence(context, progress, self.company, self.cohort, self.neighbours, local)
+        self.announcer = Announcer(context, progress, self.cohort_membership, self.cohort, self.neighbours, local)
 
     def cohort_peers(self) -> Container[PublicKey]:
         """See ``network.neighbours.Proven``."""
@@ -45,4 +45,4 @@ class Others:
         """Answer others from now on."""
         await serve_pings(self._node)
         await self.cohort.start()
-        await self.presence.start()
+        await self.announcer.start()

@@ -65,7 +65,7 @@ class TrainingLoop:
         if not await self._load_weights(base):
             return
         self._trainer.begin(base)
-        group = self._others.company.group  # for all of this work, whatever it will be by its end
+        group = self._others.cohort_membership.group  # for all of this work, whatever it will be by its end
         seat = asyncio.create_task(self._take_seat(base, group))
         try:
             if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(seat)):

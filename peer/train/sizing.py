@@ -1,9 +1,9 @@
 """Which size this peer's device is fast enough for, in model-parallel: found by how long its microbatches take, or said by its person.
 
-A cohort's size is the least of its members' (``peer.cohort.company``), so that its architecture suits its slowest device. A device is fast
-enough for a size if a microbatch of the dearest architecture of it takes a third of a local step at most, as whoever has a place in a
-roster has to (``protocol.rosters.fits``). What a microbatch takes grows with its price: MACs, or milliseconds in a latency table of this
-device.
+A cohort's size is the least of its members' (``peer.cohort.cohort_membership``), so that its architecture suits its slowest device. A
+device is fast enough for a size if a microbatch of the dearest architecture of it takes a third of a local step at most, as whoever has a
+place in a roster has to (``protocol.rosters.fits``). What a microbatch takes grows with its price: MACs, or milliseconds in a latency table
+of this device.
 """
 
 from collections import deque

@@ -15,7 +15,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort, Gathered, Seat
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header

@@ -13,7 +13,7 @@ from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise

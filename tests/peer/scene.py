@@ -18,7 +18,7 @@ from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.features.audit.evidence import Evidence

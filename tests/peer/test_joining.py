@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.whereabouts import find_addresses
+from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.joining import Stopped, _until_told_to_stop
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore

@@ -8,7 +8,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
-from manta_swarm.peer.cohort.company import Choice, Company, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.protocol.affinity import MAX_GROUP
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.network.test_neighbours import ProvenCohortPeers
@@ -28,13 +28,13 @@ class Region:
         network = MemoryNetwork(delay_s=lambda one, other, _method: NEAR_S if self.place[one] == self.place[other] else FAR_S)
         self._endpoints = {key: network.endpoint(key) for key in (OPERATOR, *self.keys)}
         self.neighbours: dict[PublicKey, Neighbours] = {}
-        self.companies: dict[PublicKey, Company] = {}
+        self.companies: dict[PublicKey, CohortMembership] = {}
         for number, key in enumerate(self.keys):
             endpoint, host = self._endpoints[key], sha256(b"host %d" % self.place[key])[:16]
             near = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=ProvenCohortPeers([]), rng=random.Random(number))
             distances = Distances(endpoint, near, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.neighbours[key] = near
-            self.companies[key] = Company(key, Membership(Choice.AFFINITY, ""), near, distances, OPERATOR)
+            self.companies[key] = CohortMembership(key, Membership(Choice.AFFINITY, ""), near, distances, OPERATOR)
         self._rng = random.Random(1)
         self._told: dict[PublicKey, str] = {}  # the name that each announced
 
@@ -48,23 +48,23 @@ class Region:
         """Let all look once, in any order; return the names of cohorts that somebody came to or went from."""
         changed = set()
         for key in self._rng.sample(self.keys, len(self.keys)):
-            company, neighbours = self.companies[key], self.neighbours[key]
-            await company.measure([])
+            cohort_membership, neighbours = self.companies[key], self.neighbours[key]
+            await cohort_membership.measure([])
             await neighbours.look()
-            company.regroup()
-            await neighbours.announce(cohort=company.name, round_=0, position=company.position())
-            await neighbours.tell(company.expected)
-            if company.name != (before := self._told.get(key, "")):
-                changed |= {before, company.name}
-                self._told[key] = company.name
+            cohort_membership.regroup()
+            await neighbours.announce(cohort=cohort_membership.name, round_=0, position=cohort_membership.position())
+            await neighbours.tell(cohort_membership.expected)
+            if cohort_membership.name != (before := self._told.get(key, "")):
+                changed |= {before, cohort_membership.name}
+                self._told[key] = cohort_membership.name
         await asyncio.sleep(timeouts.ANNOUNCE_S[0])
         return changed
 
     def views(self) -> dict[str, set[frozenset[PublicKey]]]:
         """Return by cohort who is in it as its members see it."""
         found: dict[str, set[frozenset[PublicKey]]] = defaultdict(set)
-        for key, company in self.companies.items():
-            found[company.name].add(frozenset({key, *(company.group.members or ())}))
+        for key, cohort_membership in self.companies.items():
+            found[cohort_membership.name].add(frozenset({key, *(cohort_membership.group.members or ())}))
         return found
 
     def sizes(self) -> list[int]:

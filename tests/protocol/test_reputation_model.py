@@ -195,5 +195,5 @@ def test_the_fold_comes_to_what_the_model_says(actor: Callable[[], Actor]) -> No
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(ACTORS), min_size=1, max_size=5, unique=True), st.integers(0, 2**32), st.integers(0, 4))
-def test_the_fold_comes_to_what_the_model_says_of_any_company(company: list[Callable[[], Actor]], seed: int, others: int) -> None:
-    Paired(SHORT, [*crowd(others), *(make() for make in company)], seed=seed).play(30)
+def test_the_fold_comes_to_what_the_model_says_of_any_company(cohort_membership: list[Callable[[], Actor]], seed: int, others: int) -> None:
+    Paired(SHORT, [*crowd(others), *(make() for make in cohort_membership)], seed=seed).play(30)

@@ -25,7 +25,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort import all_reduce, seat
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.cohort.coordinator import LATE
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
 from manta_swarm.peer.cohort.messages import (
@@ -1240,7 +1240,7 @@ FOUNDER = """
 import asyncio, sys
 from pathlib import Path
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Choice, Membership
+from manta_swarm.peer.cohort.cohort membership import Choice, Membership
 from manta_swarm.network import links
 from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links

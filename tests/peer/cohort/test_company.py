@@ -9,7 +9,7 @@ from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.company import Choice, Company, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.manifest import Optimizer
@@ -20,7 +20,7 @@ from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key
-PEERS = [Identity(sha256(b"company %d" % i)).public_key for i in range(12)]
+PEERS = [Identity(sha256(b"cohort membership %d" % i)).public_key for i in range(12)]
 
 
 PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 9, 0)
@@ -41,7 +41,7 @@ class Crowd:
         network = MemoryNetwork(delay_s=lambda one, other, _method: 2 * one_way_ms(*sorted((keys[one], keys[other]))) / 1000)
         self.endpoints = [network.endpoint(OPERATOR)]
         self.neighbours: list[Neighbours] = []
-        self.companies: list[Company] = []
+        self.companies: list[CohortMembership] = []
         for number, choice in enumerate(choices):
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
@@ -51,19 +51,21 @@ class Crowd:
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
             sizing = Sizing(PLAN, 32, given=sizes[number]) if sizes else None
-            self.companies.append(Company(PEERS[number], Membership(choice, "lab"), neighbours, distances, OPERATOR, sizing))
+            self.companies.append(CohortMembership(PEERS[number], Membership(choice, "lab"), neighbours, distances, OPERATOR, sizing))
 
     async def look(self, numbers: Sequence[int] | None = None) -> None:
         """Let these, or all, do once what peers do again and again."""
         for number in range(len(self.companies)) if numbers is None else numbers:
-            company, neighbours = self.companies[number], self.neighbours[number]
-            await company.measure([])
+            cohort_membership, neighbours = self.companies[number], self.neighbours[number]
+            await cohort_membership.measure([])
             await neighbours.look()
-            company.regroup()
-            await neighbours.announce(cohort=company.name, round_=0, position=company.position(), size=company.own_size)
+            cohort_membership.regroup()
+            await neighbours.announce(
+                cohort=cohort_membership.name, round_=0, position=cohort_membership.position(), size=cohort_membership.own_size
+            )
 
     def names(self) -> list[str]:
-        return [company.name for company in self.companies]
+        return [cohort_membership.name for cohort_membership in self.companies]
 
 
 def play(crowd: Crowd, story: Callable[[Crowd], Awaitable[None]]) -> None:
@@ -87,9 +89,9 @@ def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> None:
         names = crowd.names()
         assert len(set(names)) == 2
         assert len({*names[:3]}) == len({*names[3:]}) == 1
-        for number, company in enumerate(crowd.companies):
+        for number, cohort_membership in enumerate(crowd.companies):
             others = range(3) if number < 3 else range(3, 6)
-            assert company.group.members == {PEERS[other] for other in others if other != number}
+            assert cohort_membership.group.members == {PEERS[other] for other in others if other != number}
         for _ in range(3):
             await crowd.look()
             assert crowd.names() == names
@@ -183,18 +185,18 @@ def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_again(c
         for _ in range(3):
             await crowd.look([0, 1])
         (name,) = set(crowd.names()[:2])
-        assert {company.group.name for company in crowd.companies[:2]} == {f"{name}.size-3"}
+        assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
         assert crowd.companies[1].why_size() == "3 of 4: its slowest device is this one, --size 3"
         for _ in range(3):
             await crowd.look()
         assert set(crowd.names()) == {name}  # what they meet by is the same whatever the size
-        assert {company.group.name for company in crowd.companies} == {f"{name}.size-1"}
+        assert {cohort_membership.group.name for cohort_membership in crowd.companies} == {f"{name}.size-1"}
         assert crowd.companies[0].why_size() == f"1 of 4: its slowest device is that of {peer_name(PEERS[2])[-8:]}"
         assert crowd.companies[2].why_size().startswith("1 of 4: its slowest device is this one")
         await crowd.neighbours[2].withdraw()
         for _ in range(2):
             await crowd.look([0, 1])
-        assert {company.group.name for company in crowd.companies[:2]} == {f"{name}.size-3"}
+        assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
 
     play(Crowd([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1]), story)
 
@@ -203,13 +205,13 @@ def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_se
     async def story(crowd: Crowd) -> None:
         for _ in range(3):
             await crowd.look()
-        company = crowd.companies[0]
-        before = company.group.name
-        company._sizing = Sizing(PLAN, 32, given=2)
-        assert (company.own_size, company.group.name) == (2, before)
-        assert company.regroup()  # to be announced at once
-        assert company.group.name == f"{before}.size-2"
-        assert not company.regroup()
+        cohort_membership = crowd.companies[0]
+        before = cohort_membership.group.name
+        cohort_membership._sizing = Sizing(PLAN, 32, given=2)
+        assert (cohort_membership.own_size, cohort_membership.group.name) == (2, before)
+        assert cohort_membership.regroup()  # to be announced at once
+        assert cohort_membership.group.name == f"{before}.size-2"
+        assert not cohort_membership.regroup()
 
     play(Crowd([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL]), story)
 
@@ -230,8 +232,8 @@ def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
     async def story(crowd: Crowd) -> None:
         for _ in range(3):
             await crowd.look()
-        assert [company.group.name for company in crowd.companies] == crowd.names()
-        assert {company.own_size for company in crowd.companies} == {ALL}
-        assert {company.why_size() for company in crowd.companies} == {""}
+        assert [cohort_membership.group.name for cohort_membership in crowd.companies] == crowd.names()
+        assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
+        assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}
 
     play(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3), story)

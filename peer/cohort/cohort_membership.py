@@ -71,7 +71,7 @@ class Membership:
         return AFFINITY if self.choice is Choice.AFFINITY else self.label
 
 
-class Company:
+class CohortMembership:
     """The cohort of one peer from round to round."""
 
     def __init__(

@@ -16,7 +16,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.reach import ASKED, DialBackService, Reach, Reachable, measure
 from manta_swarm.network.rpc import LIBP2P, TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.company import Company
+from manta_swarm.peer.cohort.cohort_membership import CohortMembership
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey
@@ -28,14 +28,14 @@ _PERIODS_PUBLISHED = 6
 logger = logging.getLogger("manta.peer")
 
 
-class Presence:
+class Announcer:
     """One peer's, in one run."""
 
     def __init__(
         self,
         context: RunContext,
         progress: Progress,
-        company: Company,
+        cohort_membership: CohortMembership,
         cohort: Cohort,
         neighbours: Neighbours,
         local: LocalNetwork | None,
@@ -45,14 +45,14 @@ class Presence:
         Args:
             context: of the run.
             progress: says whose state this peer holds.
-            company: says which cohort it is of.
+            cohort membership: says which cohort it is of.
             cohort: this peer's part in it.
             neighbours: the others of the run.
             local: its cohort peers on the local network; None: it has none.
         """
         self._node = node = context.node
         self._line = context.log.line
-        self._company = company
+        self._cohort_membership = cohort_membership
         self._cohort = cohort
         self._neighbours = neighbours
         self._local = local
@@ -80,29 +80,32 @@ class Presence:
         """
         pause_s = timeouts.FIRST_LOOKS_S
         while True:
-            is_new, group = False, self._company.group
+            is_new, group = False, self._cohort_membership.group
             try:
-                await self._company.measure(own_networks()[0])
+                await self._cohort_membership.measure(own_networks()[0])
                 await self._neighbours.look()
-                is_new = self._company.regroup()
+                is_new = self._cohort_membership.regroup()
                 await self._announce()
-                await self._neighbours.tell(self._company.expected)
+                await self._neighbours.tell(self._cohort_membership.expected)
                 if self._local is not None:
                     await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
                     await self._local.meet(self._cohort.cohort_peers())
                 await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
-            self._show_company(is_new=self._company.group != group)
+            self._show_cohort_membership(is_new=self._cohort_membership.group != group)
             if await self._node.addresses() != self._listens_at:
                 self._again.set()
             pause_s = timeouts.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
             await asyncio.sleep(pause_s)
 
     async def _announce(self) -> None:
-        company = self._company
+        cohort_membership = self._cohort_membership
         await self._neighbours.announce(
-            cohort=company.name, round_=self._progress.held_round, position=company.position(), size=company.own_size
+            cohort=cohort_membership.name,
+            round_=self._progress.held_round,
+            position=cohort_membership.position(),
+            size=cohort_membership.own_size,
         )
 
     async def leave_cohort(self) -> None:
@@ -117,20 +120,20 @@ class Presence:
             async with asyncio.timeout(timeouts.LEAVE_S):
                 await together(self._cohort.leave(), self._neighbours.withdraw())
 
-    def _show_company(self, *, is_new: bool) -> None:
-        company, cohort_peers = self._company, self._cohort.cohort_peers()
+    def _show_cohort_membership(self, *, is_new: bool) -> None:
+        cohort_membership, cohort_peers = self._cohort_membership, self._cohort.cohort_peers()
         self._board.update(
             members=self._neighbours.size,
             cohort_peers=len(cohort_peers),
             links=_in_words(self._cohort.ways()),
-            cohort=company.name,
-            why=company.why(cohort_peers),
-            size=company.why_size(),
-            near=company.suggestion(),
-            round_trips=company.round_trips(),
+            cohort=cohort_membership.name,
+            why=cohort_membership.why(cohort_peers),
+            size=cohort_membership.why_size(),
+            near=cohort_membership.suggestion(),
+            round_trips=cohort_membership.round_trips(),
         )
         if is_new:
-            self._board.say(f"cohort {company.name}: {self._board.status.why}")
+            self._board.say(f"cohort {cohort_membership.name}: {self._board.status.why}")
             if self._board.status.size:
                 self._board.say(f"size {self._board.status.size}")
 
@@ -164,7 +167,7 @@ class Presence:
         operators = () if self._line.operators.is_alone else self._line.in_turn  # the one that it came by may be the one that is away then
         for key in (*operators, *self._neighbours.some(_REMEMBERED - len(operators))):
             with contextlib.suppress(MantaError):
-                maddrs = await self._node.whereabouts(key)
+                maddrs = await self._node.run_locator(key)
                 found += [maddr for maddr in maddrs if self._may_be_called(host_of(maddr))][:1]
         if found:
             self._store.remember_peers(found)
